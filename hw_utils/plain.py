@@ -1,0 +1,115 @@
+"""Plain data: what a driver hands to a judge, and what may cross a sandbox's wall.
+
+Plain means None, bool, int, float, str, lists, dictionaries with string keys, and numpy arrays of numbers.
+`encode` writes it as JSON with arrays as base64 of their bytes; `decode` reads it within limits and never runs code.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from typing import Any
+
+import numpy as np
+
+MAX_BYTES = 64 * 2**20
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+def plain(value: Any, *, depth: int = 0) -> Any:
+    """The value as plain data: tensors become arrays, tuples lists, anything else a `{"unknown": type name}`.
+
+    Only exact built-in types are taken at their word: a subclass with an `__eq__` of its own never crosses.
+    """
+    import torch
+
+    kind = type(value)
+    if depth > 50:
+        return {"unknown": "nested too deeply"}
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind in (list, tuple):
+        return [plain(v, depth=depth + 1) for v in value]
+    if kind is dict:
+        return {str(k): plain(v, depth=depth + 1) for k, v in value.items()}
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        tensor = value.detach().cpu()
+        if tensor.dtype == torch.bfloat16:
+            tensor = tensor.float()
+        return np.array(tensor.resolve_conj().contiguous().numpy()) if not tensor.is_complex() else _unknown(value)
+    if kind is np.ndarray:
+        return np.array(value) if value.dtype.name in DTYPES else _unknown(value)
+    if isinstance(value, np.generic) and value.dtype.name in DTYPES:
+        return value.item()
+    return _unknown(value)
+
+
+def _unknown(value: Any) -> dict[str, str]:
+    return {"unknown": type(value).__name__}
+
+
+def encode(value: Any) -> bytes:
+    """JSON text of plain data.
+
+    Raises:
+        TypeError: something in it is not plain.
+    """
+    return json.dumps(_to_json(value)).encode()
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        if value.dtype.name not in DTYPES:
+            raise TypeError(f"an array of {value.dtype} is not plain data")
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        return {"__array__": [value.dtype.name, list(value.shape), data]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"__float__": repr(value)}
+    if isinstance(value, list | tuple):
+        return [_to_json(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _to_json(v) for k, v in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"{type(value).__name__} is not plain data")
+
+
+def decode(data: bytes, *, max_bytes: int = MAX_BYTES) -> Any:
+    """Plain data from what `encode` wrote.
+
+    Raises:
+        ValueError: longer than `max_bytes`, not JSON, an array whose bytes do not fit its shape or dtype.
+    """
+    if len(data) > max_bytes:
+        raise ValueError(f"plain data of {len(data):,} bytes is over the limit of {max_bytes:,}")
+    try:
+        return _from_json(json.loads(data))
+    except RecursionError:
+        raise ValueError("plain data is nested too deeply") from None
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"__array__"}:
+        return _array(value["__array__"])
+    if value.keys() == {"__float__"} and value["__float__"] in ("nan", "inf", "-inf"):
+        return float(value["__float__"])
+    return {k: _from_json(v) for k, v in value.items()}
+
+
+def _array(parts: Any) -> np.ndarray:
+    if not (isinstance(parts, list) and len(parts) == 3):
+        raise ValueError("an array is [dtype, shape, data]")
+    dtype, shape, data = parts
+    if dtype not in DTYPES:
+        raise ValueError(f"an array of dtype {str(dtype)[:20]!r} is not plain data")
+    if not (isinstance(shape, list) and len(shape) <= 16 and all(type(n) is int and 0 <= n < 2**40 for n in shape)):
+        raise ValueError("an array's shape is a short list of sizes")
+    raw = base64.b64decode(data, validate=True) if isinstance(data, str) else b""
+    if len(raw) != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise ValueError(f"an array of shape {shape} and dtype {dtype} does not have {len(raw)} bytes")
+    return np.frombuffer(raw, dtype).reshape(shape).copy()

@@ -1,0 +1,74 @@
+"""Where in the student's code something happened: which cell, which line, which text."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from types import FrameType
+
+
+@dataclass(frozen=True)
+class Where:
+    """A line of the student's code. Reads as `Cell In[5], line 3` or `script.py, line 3`."""
+
+    file: str
+    line: int
+    cell: str = ""  # "Cell In[5]" if the file is a notebook cell
+    source: str = ""  # the line's text, stripped
+
+    def __str__(self) -> str:
+        return f"{self.cell or os.path.basename(self.file)}, line {self.line}"
+
+
+def locate(file: str, line: int) -> Where:
+    """The line with its cell number and its text; call it in the process that ran the cell."""
+    return Where(file, line, cell_name(file), linecache.getline(file, line).strip())
+
+
+def cell_name(file: str) -> str:
+    """`Cell In[5]` for the compiled file of a notebook cell, else nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    count = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
+    if count is not None:
+        return f"Cell In[{count}]"
+    if "ipykernel_" in file or file.startswith("<ipython-input"):
+        return "a cell"
+    return ""
+
+
+_LIBRARIES = tuple(
+    {
+        os.path.realpath(path) + os.sep
+        for path in (
+            os.path.dirname(__file__),
+            sysconfig.get_paths()["stdlib"],
+            sysconfig.get_paths()["purelib"],
+            sysconfig.get_paths()["platlib"],
+        )
+    }
+)
+_is_library: dict[str, bool] = {}
+
+
+def is_students(file: str) -> bool:
+    """Whether the file is the student's: not this package, the standard library or an installed one."""
+    known = _is_library.get(file)
+    if known is None:
+        # "<frozen ...>" and "<string>" are the interpreter's; "<ipython-input-...>" is a cell.
+        internal = file.startswith("<") and not file.startswith("<ipython-input")
+        known = _is_library[file] = internal or os.path.realpath(file).startswith(_LIBRARIES)
+    return not known
+
+
+def students_line(frame: FrameType | None) -> tuple[str, int]:
+    """(file, line) of the innermost frame of the student's code at or below `frame`, or ("", 0)."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _is_library.get(file, False) and is_students(file):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return "", 0
