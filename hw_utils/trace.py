@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -104,9 +104,9 @@ class Trace(Sequence[Event]):
         self.world_size = world_size or (int(records["rank"].max()) + 1 if len(records) else 0)
 
     @classmethod
-    def of(cls, events: Iterable[Event | dict[str, Any]], world_size: int = 0) -> Trace:
-        """A trace from events, or from what `as_rows` gave."""
-        events = [Event(**e) if isinstance(e, dict) else e for e in events]
+    def of(cls, events: Iterable[Event], world_size: int = 0) -> Trace:
+        """A trace from events."""
+        events = list(events)
         names: dict[str, int] = {}
         groups: dict[tuple[int, ...] | None, int] = {None: 0}
         records = np.zeros(len(events), RECORD)
@@ -134,9 +134,33 @@ class Trace(Sequence[Event]):
             )
         return cls(records, list(names), list(groups), world_size)
 
-    def as_rows(self) -> list[dict[str, Any]]:
-        """The events as plain dictionaries: what crosses from a sandbox to a judge."""
-        return [asdict(e) for e in self]
+    def as_plain(self) -> dict[str, Any]:
+        """The trace as plain data (see `plain.py`): what crosses from a sandbox to a judge."""
+        columns = {name: np.ascontiguousarray(self.records[name]) for name in RECORD.names}
+        groups = [None if g is None else list(g) for g in self.groups]
+        return {"columns": columns, "names": list(self.names), "groups": groups, "world_size": self.world_size}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Trace:
+        """The trace that `as_plain` wrote.
+
+        Raises:
+            ValueError: it is not one; nothing in it is trusted.
+        """
+        try:
+            columns = {name: np.asarray(data["columns"][name]) for name in RECORD.names}
+            names = [str(n) for n in data["names"]]
+            groups = [None if g is None else tuple(int(r) for r in g) for g in data["groups"]]
+            world_size = int(data["world_size"])
+            records = np.zeros(len(columns["rank"]), RECORD)
+            for name, column in columns.items():
+                records[name] = column
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise ValueError(f"this is not a trace: {error}") from None
+        for name, size in (("op", len(names)), ("file", len(names)), ("group", len(groups)), ("rank", world_size)):
+            if len(records) and not (0 <= records[name].min() and records[name].max() < size):
+                raise ValueError(f"this is not a trace: {name} out of range")
+        return cls(records, names, groups, world_size)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hw_utils.errors import CheckFailed, WorkerFailed
+from hw_utils.errors import CheckFailed, Deadlock
 from hw_utils.plain import plain
+from hw_utils.run import Run
 
 Case = Mapping[str, Any]
 
@@ -65,9 +66,6 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         try:
             return plain(self.driver(*answers, **case))
-        except WorkerFailed as error:
-            error.args = (f"{self.name} on {case_text(case)}",)
-            raise
         except NotImplementedError:
             raise CheckFailed(f"{self.name.split('.')[-1]} is not written yet.", hint=self.hint) from None
 
@@ -79,6 +77,30 @@ class Check:
             if not error.hint and self.hint:
                 raise CheckFailed(error.message, cause=error.cause, hint=self.hint) from None
             raise
+
+
+def observe(run: Callable[[], Run]) -> dict[str, Any]:
+    """Plain data of a run, for a judge: results, output, seconds, trace; or the deadlock it ended in.
+
+    A deadlock is an answer that a judge explains; any other failure is the student's own error and passes.
+    """
+    try:
+        done = run()
+    except Deadlock as error:
+        return {"deadlock": str(error)}
+    return {
+        "deadlock": None,
+        "results": plain(done.results),
+        "output": list(done.output),
+        "seconds": done.seconds,
+        "trace": done.trace.as_plain(),
+    }
+
+
+def require_no_deadlock(data: dict[str, Any], what: str, *, cause: str = "", hint: str = "") -> None:
+    """Raises CheckFailed with the wait-for table if the observed run ended in a deadlock."""
+    if data["deadlock"] is not None:
+        raise CheckFailed(f"{what} hangs: {data['deadlock']}", cause=cause, hint=hint)
 
 
 def case_text(case: Case) -> str:
