@@ -158,7 +158,7 @@ class Trace(Sequence[Event]):
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(f"this is not a trace: {error}") from None
         for name, size in (("op", len(names)), ("file", len(names)), ("group", len(groups)), ("rank", world_size)):
-            if len(records) and not (0 <= records[name].min() and records[name].max() < size):
+            if len(records) and not (records[name].min() >= 0 and records[name].max() < size):
                 raise ValueError(f"this is not a trace: {name} out of range")
         return cls(records, names, groups, world_size)
 
