@@ -1,0 +1,105 @@
+"""The four models of the course: LeNet5, VGG11, SimpleCNN, SimpleMLP.
+
+Their initial weights come from torch's random state: `torch.manual_seed(r)` first, and rank r starts at its own point.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class LeNet5(nn.Module):
+    """Scores of ten classes for images (n, 1, 28, 28) or (n, 1, 32, 32) (LeCun et al. 1998); 61,706 parameters.
+
+    28x28 images are padded to the 32x32 of the paper; ReLU and max pooling stand for its tanh and trained averages.
+
+    >>> LeNet5()(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, n_classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(16 * 5 * 5, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-2:] == (28, 28):
+            x = nn.functional.pad(x, (2, 2, 2, 2))
+        elif x.shape[-2:] != (32, 32):
+            raise ValueError(f"LeNet5 takes images of 28x28 or 32x32, got {tuple(x.shape)}")
+        x = nn.functional.max_pool2d(torch.relu(self.conv1(x)), 2)  # (n, 6, 14, 14)
+        x = nn.functional.max_pool2d(torch.relu(self.conv2(x)), 2)  # (n, 16, 5, 5)
+        x = torch.relu(self.fc1(x.flatten(1)))
+        return self.fc3(torch.relu(self.fc2(x)))
+
+
+VGG11_CHANNELS = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
+
+
+class VGG11(nn.Module):
+    """Scores of ten classes for images (n, 3, 32, 32) (Simonyan and Zisserman 2015, A); 9,231,114 parameters.
+
+    Eight 3x3 convolutions with batch norm, and one linear layer in place of the paper's three.
+    `batch_norm=False` leaves the batch norm out (9,225,610 parameters): then N ranks equal one exactly.
+
+    >>> sum(p.numel() for p in VGG11().parameters())
+    9231114
+    """
+
+    def __init__(self, n_classes: int = 10, *, batch_norm: bool = True) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        d_in = 3
+        for channels in VGG11_CHANNELS:
+            if channels == "pool":
+                layers.append(nn.MaxPool2d(2))
+                continue
+            layers.append(nn.Conv2d(d_in, channels, 3, padding=1))
+            layers += [nn.BatchNorm2d(channels)] if batch_norm else []
+            layers.append(nn.ReLU(inplace=True))
+            d_in = channels
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(512, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.classifier(self.features(x).flatten(1))
+
+
+class SimpleCNN(nn.Module):
+    """Scores of ten classes for images (n, 3, 32, 32); 315,722 parameters, 93 % of them in `fc1`.
+
+    >>> SimpleCNN()(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, n_classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 3)
+        self.conv2 = nn.Conv2d(32, 64, 3)
+        self.fc1 = nn.Linear(2304, 128)  # 64 channels of 6x6
+        self.fc2 = nn.Linear(128, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.max_pool2d(torch.relu(self.conv1(x)), 2)  # (n, 32, 15, 15)
+        x = nn.functional.max_pool2d(torch.relu(self.conv2(x)), 2)  # (n, 64, 6, 6)
+        return self.fc2(torch.relu(self.fc1(x.flatten(1))))
+
+
+class SimpleMLP(nn.Module):
+    """Two linear layers without biases, GELU between them: (n, d_in) to (n, d_out).
+
+    As in `nn.Linear`, `lin1.weight` is (d_hidden, d_in) and `lin2.weight` (d_out, d_hidden).
+    """
+
+    def __init__(self, d_in: int = 2, d_hidden: int = 16, d_out: int = 1) -> None:
+        super().__init__()
+        self.lin1 = nn.Linear(d_in, d_hidden, bias=False)
+        self.gelu = nn.GELU()
+        self.lin2 = nn.Linear(d_hidden, d_out, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lin2(self.gelu(self.lin1(x)))
