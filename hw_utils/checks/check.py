@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hw_utils.errors import CheckFailed, Deadlock
+from hw_utils.errors import CheckFailed, Deadlock, WorkerFailed
 from hw_utils.plain import plain
 from hw_utils.run import Run
 
@@ -67,7 +67,14 @@ class Check:
         try:
             return plain(self.driver(*answers, **case))
         except NotImplementedError:
-            raise CheckFailed(f"{self.name.split('.')[-1]} is not written yet.", hint=self.hint) from None
+            raise self._not_written() from None
+        except WorkerFailed as error:
+            if all(isinstance(failure.exception, NotImplementedError) for failure in error.failures):
+                raise self._not_written() from None
+            raise
+
+    def _not_written(self) -> CheckFailed:
+        return CheckFailed(f"{self.name.split('.')[-1]} is not written yet.", hint=self.hint)
 
     def judge_one(self, data: Any, case: Case) -> None:
         """Raises CheckFailed if the data is wrong; called where the student's code is not."""
