@@ -1,0 +1,75 @@
+"""The ground that every picture stands on: axes, colours, legend, units, alt text.
+
+One colour a kind of work in all lessons (Okabe and Ito's palette, which colour-blind readers can tell apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+COLORS = {
+    "compute": "#0072B2",
+    "communication": "#E69F00",
+    "waiting": "#BDBDBD",
+    "message": "#B35A00",
+    "collective": "#CC79A7",
+    "measured": "#0072B2",
+    "predicted": "#D55E00",
+    "ideal": "#000000",
+    "lost": "#D55E00",
+}
+SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "os^Dv*P"
+FEW_RANKS = 16
+
+
+def axes(ax=None, *, width: float = 8.0, height: float = 3.6):
+    """The given Axes, or those of a new figure on an opaque white ground."""
+    if ax is None:
+        figure, ax = plt.subplots(figsize=(width, height), layout="constrained")
+        figure.set_facecolor("white")
+    ax.set_facecolor("white")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def alt(ax, text: str):
+    """Gives the figure of `ax` its alt text, the other Axes' texts kept; returns `ax`.
+
+    Notebooks keep it in the picture's metadata and as its plain-text twin; HTML made from them has it as `alt`.
+    """
+    figure = ax.figure
+    texts = [*getattr(figure, "alt_texts", []), text]
+    figure.alt_texts = texts
+
+    def bundle(include=None, exclude=None):
+        whole = " ".join(texts)
+        return {"text/plain": whole}, {"image/png": {"alt": whole}}
+
+    figure._repr_mimebundle_ = bundle
+    return ax
+
+
+def outside_legend(ax, handles: Sequence[Any] | None = None) -> None:
+    """A legend to the right of the data, never over it."""
+    more = {} if handles is None else {"handles": list(handles)}
+    ax.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0, frameon=False, **more)
+
+
+def seconds_unit(seconds: float) -> tuple[float, str]:
+    """(factor, unit) in which that many seconds read well: 1e3 and "ms" for 0.02."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return factor, unit
+    return 1e6, "µs"
+
+
+def bytes_text(n_bytes: float) -> str:
+    """`4 B`, `1.5 kB`, `64 MB` (kB = 1000 B)."""
+    for power, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(n_bytes) >= power:
+            return f"{n_bytes / power:.3g} {unit}"
+    return f"{n_bytes:.3g} B"
