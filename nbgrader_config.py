@@ -1,0 +1,14 @@
+"""nbgrader's settings for this course; `nbgrader` and the formgrader read them when started in this folder."""
+
+from pathlib import Path
+
+from hw_grader.preprocessors import release_steps
+
+c = get_config()  # noqa: F821  (given by nbgrader)
+
+c.CourseDirectory.course_id = "distributed-deep-learning"
+c.CourseDirectory.root = str(Path(__file__).resolve().parent)
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+
+c.GenerateAssignment.preprocessors = release_steps()

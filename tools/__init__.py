@@ -1,0 +1,1 @@
+"""Build scripts: lessons/ -> solutions/ -> notebooks/, and what is published."""
