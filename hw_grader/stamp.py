@@ -13,7 +13,7 @@ def digest(notebook: NotebookNode, *, with_outputs: bool) -> str:
     parts = [
         [
             cell.cell_type,
-            cell.source,
+            cell.source.rstrip("\n"),
             marks(cell),
             cell.get("outputs", []) if with_outputs else [],
             cell.get("attachments", {}),
@@ -24,8 +24,9 @@ def digest(notebook: NotebookNode, *, with_outputs: bool) -> str:
 
 
 def marks(cell: NotebookNode) -> dict:
-    """The cell's nbgrader metadata without the checksum."""
-    return {k: v for k, v in cell.metadata.get("nbgrader", {}).items() if k != "checksum"}
+    """The cell's nbgrader metadata without the checksum; points as a float, so that 3 and 3.0 are the same."""
+    found = {k: v for k, v in cell.metadata.get("nbgrader", {}).items() if k != "checksum"}
+    return {**found, "points": float(found["points"])} if "points" in found else found
 
 
 def stamp(notebook: NotebookNode, *, with_outputs: bool) -> None:

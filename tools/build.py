@@ -25,7 +25,7 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from hw_grader.preprocessors import release_steps
-from hw_grader.stamp import is_edited
+from hw_grader.stamp import digest, is_edited
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
 
@@ -113,10 +113,11 @@ def generate_release(folder: Path, name: str) -> None:
 
 def require_imported(root: Path, lessons: list[Lesson], made: Path) -> None:
     """Refuses to build over an instructor's edit in solutions/ that lessons/ does not have."""
+    products = [f"{SOLUTIONS}/{lesson.product}" for lesson in lessons]
     edited = [
-        f"{SOLUTIONS}/{lesson.product}"
-        for lesson in lessons
-        if is_worked_on(root / SOLUTIONS / lesson.product, with_outputs=False)
+        name
+        for name in products
+        if is_worked_on(root / name, with_outputs=False) and not _same_content(root / name, made / name)
     ]
     if edited:
         raise BuildFailed(
@@ -129,13 +130,21 @@ def require_imported(root: Path, lessons: list[Lesson], made: Path) -> None:
         )
 
 
+def _same_content(a: Path, b: Path) -> bool:
+    try:
+        notebooks = [nbformat.read(path, as_version=4) for path in (a, b)]
+    except Exception:  # one that cannot be read has other content
+        return False
+    return digest(notebooks[0], with_outputs=False) == digest(notebooks[1], with_outputs=False)
+
+
 def is_worked_on(path: Path, *, with_outputs: bool) -> bool:
     """Whether a notebook that the builder wrote has changed since; one that cannot be read counts as changed."""
     if not path.exists():
         return False
     try:
         return is_edited(nbformat.read(path, as_version=4), with_outputs=with_outputs)
-    except Exception:
+    except Exception:  # nbformat raises many kinds for a damaged file
         return True
 
 
@@ -228,7 +237,7 @@ def _difference(root: Path, made: Path, name: str) -> str:
     lines = difflib.unified_diff(
         old.decode("utf-8", "replace").splitlines(), new.decode().splitlines(), "committed", "rebuilt", n=0, lineterm=""
     )
-    changed = [line[:110] for line in lines if not line.startswith("@@")]
+    changed = [line[:110] for line in lines if not line.startswith(("@@", "---", "+++")) and '"id": ' not in line]
     more = f"\n    ... {len(changed) - 8} more lines" if len(changed) > 8 else ""
     return f"{name} differs:\n" + "\n".join(f"    {line}" for line in changed[:8]) + more
 

@@ -10,7 +10,9 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,7 +138,7 @@ def parse_lesson(text: str, path: Path | str) -> Lesson:
     if not text.startswith("# %% [markdown]"):
         raise LessonError(path.name, [":1: a lesson starts with `# %% [markdown]` and has no jupytext header"])
     nodes = jupytext.reads(text, fmt="py:percent").cells
-    lines = [n for n, line in enumerate(text.splitlines(), 1) if re.match(r"# %%(\s|$)", line)]
+    lines = marker_lines(text)
     if len(lines) != len(nodes):
         raise LessonError(
             path.name, [f": has {len(lines)} lines that start with `# %%` but {len(nodes)} cells; is one in a string?"]
@@ -146,6 +148,15 @@ def parse_lesson(text: str, path: Path | str) -> Lesson:
     if problems:
         raise LessonError(path.name, problems)
     return Lesson(path, cells)
+
+
+def marker_lines(text: str) -> list[int]:
+    """The lines at which cells begin: comments, not what only looks like one inside a string."""
+    try:
+        tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
+    except (tokenize.TokenError, SyntaxError):  # told later, by the cell that is not Python
+        return [n for n, line in enumerate(text.split("\n"), 1) if re.match(r"# %%(\s|$)", line)]
+    return [t.start[0] for t in tokens if t.start[1] == 0 and re.match(r"# %%(\s|$)", t.string)]
 
 
 def _cell(node: NotebookNode, line: int, problems: list[str]) -> Cell:
