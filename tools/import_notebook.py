@@ -37,8 +37,15 @@ def import_notebook(notebook: Path, root: Path = ROOT) -> Path:
 
 def keep_spelling(new: str, old: str, path: Path) -> str:
     """The new text, with every cell that did not change as it was written in the old one, blank lines included."""
-    written = {_key(cell): chunk for cell, chunk in _chunks(old, path)}
-    return "".join(written.get(_key(cell), chunk) for cell, chunk in _chunks(new, path)).rstrip("\n") + "\n"
+    written: dict[Cell, list[str]] = {}
+    for cell, chunk in _chunks(old, path):
+        written.setdefault(_key(cell), []).append(chunk)
+    chunks = [_next(written.get(_key(cell)), chunk) for cell, chunk in _chunks(new, path)]
+    return "".join(chunks).rstrip("\n") + "\n"
+
+
+def _next(same: list[str] | None, otherwise: str) -> str:
+    return same.pop(0) if same else otherwise
 
 
 def _chunks(text: str, path: Path) -> list[tuple[Cell, str]]:
