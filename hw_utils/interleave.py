@@ -1,0 +1,268 @@
+"""Orders of threads on purpose: the same few calls, run under thousands of interleavings, each one repeatable.
+
+A data race shows itself once in a million runs, and never in class. Here the ranks are threads of which one runs
+at a time (`turns`), and the turn may pass to another rank before every access to an attribute, a list, a
+dictionary or a function in the student's code. First one unlucky switch at every such point, then seeded random ones.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import itertools
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+from hw_utils.errors import ranks_text
+from hw_utils.managed import managed_locks
+from hw_utils.turns import Stopped, Turns
+from hw_utils.where import is_students, locate
+
+_SHARED = ("ATTR", "SUBSCR", "SLICE", "CALL", "FOR_ITER", "CONTAINS_OP", "GLOBAL", "WITH", "METHOD", "UNPACK")
+_STEP_LIMIT = 20_000
+_MOST_OUTCOMES = 100
+_WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
+
+
+@dataclass
+class Outcome:
+    """One way in which a run ended, with the first interleaving that led there."""
+
+    results: list[Any] | None  # a rank each; None if the run did not end well
+    kind: str = "returned"  # "raised", "hung", "endless"
+    rank: int = -1  # that raised
+    text: str = ""  # the exception, or who waits where
+    error: BaseException | None = None
+    line: str = ""  # the source line at which it raised
+    story: list[str] = field(default_factory=list)
+    number: int = 0  # of the interleaving
+    switches: int = 0  # that were not forced by a wait
+    count: int = 1  # interleavings that ended so
+
+
+@dataclass
+class Explored:
+    """Every outcome that differs, in the order found; the first is that of the plainest order."""
+
+    outcomes: list[Outcome]
+    n_interleavings: int
+    n_points: int  # at which the turn could pass, in the plainest order
+
+
+@functools.lru_cache(maxsize=1000)
+def _points(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that touch what another thread can see; none in code that is not the student's."""
+    if not is_students(code.co_filename):
+        return frozenset()
+    return frozenset(i.offset for i in dis.get_instructions(code) if any(part in i.opname for part in _SHARED))
+
+
+class _Plan:
+    """Who runs next: at most one unlucky switch at a given point, or random ones."""
+
+    def __init__(self, at: int = -1, to: int = 0, seed: int | None = None) -> None:
+        self.at, self.to, self.seen, self.switches = at, to, 0, 0
+        self.random = None if seed is None else random.Random(seed)
+        self.rate = self.random.choice((0.02, 0.1, 0.3)) if self.random else 0.0
+
+    def at_point(self) -> bool:
+        """Whether to switch here."""
+        self.seen += 1
+        if self.random:
+            return self.random.random() < self.rate
+        return self.seen == self.at
+
+    def choose(self, runnable: list[int], rank: int) -> int:
+        self.switches += rank in runnable
+        if self.random:
+            others = [r for r in runnable if r != rank]
+            return self.random.choice(others or runnable)
+        if rank in runnable:  # the unlucky switch
+            others = [r for r in runnable if r != rank]
+            return others[self.to % len(others)]
+        return runnable[0] if self.at < 0 else runnable[self.to % len(runnable)]
+
+
+class _Interleaving:
+    """One run: lets the plan switch at the points of the student's code, and keeps the lines in their order."""
+
+    def __init__(self, turns: Turns, plan: _Plan) -> None:
+        self.turns, self.plan = turns, plan
+        self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
+        self.endless = False
+        self.steps = 0
+
+    def tracer(self, rank: int) -> Callable:
+        turns, plan, lines = self.turns, self.plan, self.lines
+
+        def on_step(frame: FrameType, event: str, arg: Any) -> Callable:
+            if event != "opcode" or frame.f_lasti not in _points(frame.f_code):
+                return on_step
+            here = (rank, frame.f_code.co_filename, frame.f_lineno)
+            if not lines or lines[-1] != here:
+                lines.append(here)
+            self.steps += 1
+            if self.steps > _STEP_LIMIT:
+                self.endless = True
+                raise Stopped
+            if plan.at_point():
+                turns.pause()
+                if lines[-1] != here:
+                    lines.append(here)
+            return on_step
+
+        def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
+            if not _points(frame.f_code):
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            return on_step
+
+        return on_call
+
+    def note(self, rank: int, text: str) -> None:
+        self.lines.append((rank, text, 0))
+
+
+def explore(
+    make: Callable[[], Any],
+    program: Callable[[Any, int, Callable[[str], None]], Any],
+    world_size: int,
+    *,
+    n_interleavings: int = 1000,
+    seed: int = 0,
+    timeout_s: float = 10.0,
+    key: Callable[[list[Any]], Any] = repr,
+) -> Explored:
+    """The distinct outcomes of `program(shared, rank, note)` on every rank, over `n_interleavings` orders.
+
+    `make()` gives what the ranks share, anew for each run, with locks that the scheduler controls. Whatever
+    `program` calls in the student's files can be switched at every shared access; `program` itself cannot.
+    `note(text)` puts a line into the story. `key(results)` tells outcomes apart.
+    Ends at the first run that raises, hangs or never ends: one is enough.
+    """
+    found: dict[Any, Outcome] = {}
+    with Turns(world_size) as turns, managed_locks(turns, make, *_captured(make)):
+        plainest = _Plan()
+        outcome, done = _run_one(turns, plainest, make, program, timeout_s), 1
+        plans = _plans(plainest.seen, world_size, n_interleavings, seed)
+        while True:
+            outcome.number = done
+            same = key(outcome.results) if outcome.results is not None else outcome.kind
+            if same in found:
+                found[same].count += 1
+            elif len(found) < _MOST_OUTCOMES:
+                found[same] = outcome
+            plan = next(plans, None)
+            if outcome.results is None or plan is None:
+                return Explored(list(found.values()), done, plainest.seen)
+            outcome, done = _run_one(turns, plan, make, program, timeout_s), done + 1
+
+
+def _captured(make: Any) -> list[Any]:
+    """The classes and functions that `make` closes over."""
+    cells = getattr(make, "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells]
+
+
+def _plans(n_points: int, world_size: int, n: int, seed: int) -> Iterator[_Plan]:
+    """After the plainest order: one switch, at every point and to every other rank; then random ones."""
+    if world_size == 1:
+        return
+    single = [_Plan(at, to) for at in range(1, n_points + 1) for to in range(world_size - 1)]
+    yield from single[: n * 2 // 3]
+    for i in range(n - 1 - min(len(single), n * 2 // 3)):
+        yield _Plan(seed=seed * 1_000_003 + i)
+
+
+def _run_one(turns: Turns, plan: _Plan, make: Callable, program: Callable, timeout_s: float) -> Outcome:
+    one = _Interleaving(turns, plan)
+
+    def work(rank: int) -> Any:
+        before = sys.gettrace()
+        sys.settrace(one.tracer(rank))
+        try:
+            return program(shared, rank, functools.partial(one.note, rank))
+        finally:
+            sys.settrace(before)
+
+    shared = make()
+    ended = turns.run([work] * turns.world_size, plan.choose, timeout_s)
+    switches = plan.switches
+    failed = [e for e in ended if e.error is not None and not isinstance(e.error, Stopped)]
+    if one.endless or turns.timed_out:
+        text = f"rank {turns.current} never ended; its last line: {_last_line(one)}"
+        return Outcome(None, "endless", turns.current, text, story=tell(one.lines), switches=switches)
+    if failed:
+        return _raised(failed, one, switches)
+    if turns.stuck:
+        return Outcome(None, "hung", text=_waits(ended, one), story=tell(one.lines), switches=switches)
+    return Outcome([e.result for e in ended], story=one.lines, switches=switches)  # told when asked for
+
+
+def _raised(failed: list, one: _Interleaving, switches: int) -> Outcome:
+    # A rank that only found the barrier broken is not the one to blame.
+    first = next((e for e in failed if not isinstance(e.error, threading.BrokenBarrierError)), failed[0])
+    rank, error = first.rank, first.error
+    line = next((source_of(file, n) for r, file, n in reversed(one.lines) if r == rank and n), "")
+    text = f"{type(error).__name__}: {error}"
+    story = [*tell(one.lines, upto_rank=rank), f"rank {rank} raises {text}"]
+    return Outcome(None, "raised", rank, text, error, line, story, switches=switches)
+
+
+def _waits(ended: list, one: _Interleaving) -> str:
+    by_line: dict[str, list[int]] = {}
+    for e in ended:
+        if isinstance(e.error, Stopped):
+            at = next(((f, n) for r, f, n in reversed(one.lines) if r == e.rank and n), None)
+            by_line.setdefault(f"{locate(*at)}: {source_of(*at)}" if at else "?", []).append(e.rank)
+    gone = [e.rank for e in ended if not isinstance(e.error, Stopped)]
+    waits = "; ".join(f"{ranks_text(r)} wait{'s' if len(r) == 1 else ''} at {line}" for line, r in by_line.items())
+    return waits + (f"; {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned" if gone else "")
+
+
+def _last_line(one: _Interleaving) -> str:
+    return next((f"{locate(f, n)}: {source_of(f, n)}" for _, f, n in reversed(one.lines) if n), "?")
+
+
+def source_of(file: str, line: int) -> str:
+    """The text of a line of the student's code."""
+    return locate(file, line).source
+
+
+def tell(
+    lines: list[tuple[int, str, int]], *, upto_rank: int = -1, upto_text: str = "", n_lines: int = 12
+) -> list[str]:
+    """The last steps of an interleaving, one line a step: `rank 2, line 14: del self.buffers[group_id]`.
+
+    With `upto_rank` the story ends with that rank's last step, or with its note `upto_text`.
+    """
+    end = len(lines)
+    while end and upto_rank >= 0:
+        rank, text, line = lines[end - 1]
+        if rank == upto_rank and (line or upto_text) and (not upto_text or (text == upto_text and not line)):
+            break
+        end -= 1
+    told: list[str] = []
+    for _, steps in itertools.groupby(lines[:end], key=lambda step: step[0]):
+        told += _told_turn(list(steps))
+    left = len(told) - n_lines
+    return ([f"({left} steps before)"] if left > 0 else []) + told[-n_lines:]
+
+
+def _told_turn(steps: list[tuple[int, str, int]]) -> list[str]:
+    """What one rank did until another had its turn: first and last line, writes, and all that it noted."""
+    lines = [i for i, step in enumerate(steps) if step[2]]
+    marked = (i for i, (_, text, line) in enumerate(steps) if not line or _WRITES.search(source_of(text, line)))
+    shown = {*lines[:1], *lines[-1:], *marked}
+    told = []
+    for i in sorted(shown):
+        rank, text, line = steps[i]
+        at = str(locate(text, line)).split(", ")[-1] if line else ""
+        told.append(f"rank {rank}, {at}: {source_of(text, line)}" if line else f"rank {rank} {text}")
+    return list(dict.fromkeys(told))
