@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 
+from hw_utils import forkserver
 from hw_utils.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
+from hw_utils.launch import launch
 from hw_utils.network import Network
 from hw_utils.run import Run
 from hw_utils.trace import Event, Trace
@@ -20,6 +22,9 @@ __all__ = [
 ]  # fmt: skip
 
 _LATE = {"checks", "data", "models", "plots"}  # imported when first used: they import much
+
+
+forkserver.start_early()
 
 
 def __getattr__(name: str):

@@ -1,0 +1,223 @@
+"""`launch`: a function from a notebook cell on real processes; and `run_isolated`, one call in one fresh process.
+
+    def worker(rank, world_size):
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor)
+        return tensor.item()
+
+    launch(worker, 4).results        # [6.0, 6.0, 6.0, 6.0]
+
+    done = run_isolated(simulation, (worker, 1000), timeout_s=60, memory_bytes=4 * 2**30)
+    done.result, done.failure, done.output, done.seconds
+
+`run_isolated` never raises for what went wrong inside: `failure` says it (exception, exit, signal, timeout, ...), None
+if the call returned. Its `on_output(text)` gets whole lines as they are printed.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from hw_utils import ledger, payload
+from hw_utils.errors import Failure, TimedOut, WorkerFailed
+from hw_utils.gang import Gang, Member, wait_until
+from hw_utils.run import Run
+
+START_S = 120.0  # for processes to start, over and above timeout_s: a cold import of torch on a busy machine
+SETTLE_S = 0.2  # after a first failure, for others that fail too
+ASK_S = 0.1  # for busy ranks to say where they are
+
+
+def launch(
+    worker: Callable[..., Any], world_size: int, args: tuple = (), *, timeout_s: float = 60, echo: bool = True
+) -> Run:
+    """Runs `worker(rank, world_size, *args)` on `world_size` fresh processes connected by gloo.
+
+    The default process group is ready in each. echo: whether what they print is shown as they print it.
+
+    Raises:
+        WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
+        Deadlock: every rank that was left waited for another one.
+        TimedOut: a rank was still busy after `timeout_s`.
+        ValueError, TypeError: `world_size` is not a whole number of at least 1.
+    """
+    check_world_size(world_size)
+    call = payload.dump_call(worker, tuple(args))
+    gang = _spares.take(world_size)
+    try:
+        gang.echo.enabled = echo
+        gang.call(worker, args, call)
+        _watch(gang, timeout_s)
+        return _run_of(gang)
+    finally:
+        gang.close()
+        _spares.prepare(world_size)
+
+
+def check_world_size(world_size: int) -> None:
+    """Raises ValueError or TypeError unless it is a whole number of at least 1."""
+    try:
+        if isinstance(world_size, bool):
+            raise TypeError
+        operator.index(world_size)
+    except TypeError:
+        raise TypeError(
+            f"world_size must be a whole number of at least 1, got {world_size!r} ({type(world_size).__name__})"
+        ) from None
+    if world_size < 1:
+        raise ValueError(f"world_size must be at least 1, got {world_size}")
+
+
+def _watch(gang: Gang, timeout_s: float) -> None:
+    """Until every rank has returned; raises what went wrong."""
+    members = gang.members
+
+    def all_started() -> bool:
+        return all(m.started or m.is_over for m in members)
+
+    def over() -> bool:
+        return all(m.returned for m in members) or any(m.failure or _died(m) for m in members)
+
+    if not wait_until(gang, lambda: all_started() or over(), time.perf_counter() + START_S):
+        late = [m for m in members if not m.started]
+        raise WorkerFailed([Failure(m.rank, "timeout", f"its process did not start in {START_S:.0f} s") for m in late])
+    in_time = wait_until(gang, over, time.perf_counter() + timeout_s)
+    if not in_time:
+        _raise(TimedOut(_busy(gang, timeout_s), headline=f"not done after {timeout_s:g} s"), gang)
+    if not all(m.returned for m in members):
+        settle = time.perf_counter() + SETTLE_S
+        wait_until(gang, lambda: all(m.returned or m.failure or _died(m) for m in members), settle)
+        _raise(WorkerFailed(failures_of(gang)), gang)
+    gang.drain()
+
+
+def _died(member: Member) -> bool:
+    return member.status is not None and not member.returned
+
+
+def failures_of(gang: Gang) -> list[Failure]:
+    """Every rank that failed by itself; those that only lost a peer are left out when there are others."""
+    failures = [m.failure or gang.crash_of(m) for m in gang.members if m.failure or _died(m)]
+    own = [f for f in failures if f.kind != "wire"]
+    return own or failures
+
+
+def _raise(error: WorkerFailed, gang: Gang) -> None:
+    gang.drain()
+    causes = [f.exception for f in error.failures if f.exception is not None]
+    raise error from (causes[0] if len(causes) == 1 else None)
+
+
+def _busy(gang: Gang, timeout_s: float) -> list[Failure]:
+    """One failure for each rank that is not done, with the line that it is at."""
+    busy = [m for m in gang.members if not m.is_over]
+    for member in busy:
+        if member.pid and hasattr(signal, "SIGUSR1"):
+            with suppress(ProcessLookupError):
+                os.kill(member.pid, signal.SIGUSR1)
+    wait_until(gang, lambda: all(os.path.getsize(gang.stack_file(m)) for m in busy), time.perf_counter() + ASK_S)
+    failures = [Failure(m.rank, "timeout", f"still busy after {timeout_s:g} s", gang.stack_of(m)) for m in busy]
+    return failures or [Failure(gang.members[0].rank, "timeout", f"not done after {timeout_s:g} s")]
+
+
+def _run_of(gang: Gang) -> Run:
+    members = gang.members
+    start = min(m.meta["start"] for m in members)
+    seconds = max(m.meta["end"] for m in members) - start
+    trace = ledger.merge([m.meta["ledger"] for m in members], start, len(members))
+    return Run([m.result for m in members], seconds, [m.stdout.text for m in members], trace)
+
+
+@dataclass(frozen=True)
+class Isolated:
+    """What came of one call in one fresh process."""
+
+    result: Any
+    failure: Failure | None
+    output: str
+    errors: str  # what it wrote to stderr
+    seconds: float
+
+
+def run_isolated(
+    function: Callable[..., Any],
+    args: tuple = (),
+    *,
+    timeout_s: float = 60,
+    memory_bytes: int | None = None,
+    on_output: Callable[[str], None] | None = None,
+) -> Isolated:
+    """Calls `function(*args)` in one fresh process; nothing that it does takes the kernel down.
+
+    memory_bytes: how much it may allocate (Linux). on_output: is given whole lines as they are printed.
+    """
+    call = payload.dump_call(function, tuple(args))
+    gang = Gang(1, connect=False)
+    try:
+        member = gang.members[0]
+        gang.echo = _Lines(on_output)
+        gang.call(function, args, call, memory_bytes=memory_bytes)
+        failure = None
+        started = time.perf_counter()
+        try:
+            _watch(gang, timeout_s)
+        except WorkerFailed as error:
+            failure = error.failures[0]
+        seconds = time.perf_counter() - started
+        return Isolated(member.result, failure, member.stdout.text, member.stderr.text, seconds)
+    finally:
+        gang.close()
+
+
+class _Lines:
+    """Hands lines on without a prefix."""
+
+    enabled = True
+
+    def __init__(self, on_output: Callable[[str], None] | None) -> None:
+        self.on_output = on_output
+
+    def show(self, rank: int, lines: list[str]) -> None:
+        if lines and self.on_output is not None:
+            self.on_output("".join(line + "\n" for line in lines))
+
+
+class _Spares:
+    """A gang that stands by, forked and connected while the student reads; used once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gang: Gang | None = None
+
+    def take(self, world_size: int) -> Gang:
+        with self._lock:
+            gang, self._gang = self._gang, None
+        if gang is not None and gang.owner == os.getpid():
+            if gang.world_size == world_size and gang.is_fresh:
+                return gang
+            gang.close()
+        return Gang(world_size)
+
+    def prepare(self, world_size: int) -> None:
+        gang = Gang(world_size)
+        with self._lock:
+            gang, self._gang = self._gang, gang
+        if gang is not None:
+            gang.close()
+
+    def drop(self) -> None:
+        with self._lock:
+            gang, self._gang = self._gang, None
+        if gang is not None:
+            gang.close()
+
+
+_spares = _Spares()

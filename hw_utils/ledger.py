@@ -1,0 +1,133 @@
+"""One trace from what each rank wrote down: matches messages, adds what collectives put on the wire.
+
+A rank keeps rows, plain lists in the order of COLUMNS; the virtual cluster may use the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hw_utils import schedules
+from hw_utils.trace import RECORD, Trace
+
+COLUMNS = (
+    "op", "peer", "n_bytes", "start_s", "end_s", "file", "line", "tag", "group", "seq", "order", "waited",
+    "wait_start_s", "wait_end_s", "root", "itemsize", "part_of",
+)  # fmt: skip
+_KINDS = {"start_s": "f8", "end_s": "f8", "wait_start_s": "f8", "wait_end_s": "f8"}
+
+
+def columns_of(rows: Sequence[Sequence[Any]]) -> dict[str, np.ndarray]:
+    """Rows as one array a column; `op`, `file` and `group` are numbers into the rank's own tables."""
+    columns = zip(*rows) if rows else [()] * len(COLUMNS)
+    return {name: np.array(column, _KINDS.get(name, "i8")) for name, column in zip(COLUMNS, columns)}
+
+
+def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Several pieces of one rank's columns, one after another."""
+    return {name: np.concatenate([p[name] for p in parts]) for name in COLUMNS}
+
+
+def merge(ledgers: Sequence[dict[str, Any] | None], start_s: float, world_size: int) -> Trace:
+    """The trace of a run from the ranks' ledgers (None for a rank that left none).
+
+    A ledger is {"columns": of COLUMNS, "ops": names, "files": names, "groups": [None or global ranks]}.
+    """
+    names: dict[str, int] = {}
+    groups: dict[tuple[int, ...] | None, int] = {None: 0}
+    tables = []
+    for rank, ledger in enumerate(ledgers):
+        if ledger is not None and len(ledger["columns"]["op"]):
+            tables.append(_table(rank, ledger, names, groups))
+    if not tables:
+        return Trace(np.zeros(0, RECORD), [], [None], world_size)
+    table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+    members = [tuple(range(world_size)) if g is None else g for g in groups]
+    is_collective = table["peer"] < 0
+    table["message"] = _messages(table, is_collective)
+    _add_costs(table, is_collective, list(names), members)
+    return Trace(_records(table, start_s), list(names), list(groups), world_size)
+
+
+def _table(rank: int, ledger: dict[str, Any], names: dict, groups: dict) -> dict[str, np.ndarray]:
+    """One rank's columns with the numbers of the run's tables."""
+    table = dict(ledger["columns"])
+
+    def renumbered(column: str, values: Sequence, into: dict) -> np.ndarray:
+        return np.array([into.setdefault(v, len(into)) for v in values], "i8")[table[column]]
+
+    table["op"] = renumbered("op", ledger["ops"], names)
+    table["file"] = renumbered("file", ledger["files"], names)
+    table["group"] = renumbered("group", [None if g is None else tuple(g) for g in ledger["groups"]], groups)
+    table["rank"] = np.full(len(table["op"]), rank, "i8")
+    return table
+
+
+def _messages(table: dict[str, np.ndarray], is_collective: np.ndarray) -> np.ndarray:
+    """A number for each communication, the same on every side; -1 where a message was never received or sent."""
+    peer, rank = table["peer"], table["rank"]
+    sends = table["root"] == 1  # of a point-to-point row: 1 sends, 0 receives
+    src = np.where(is_collective, -1, np.where(sends, rank, peer))
+    dst = np.where(is_collective, -1, np.where(sends, peer, rank))
+    tag = np.where(is_collective, 0, table["tag"])
+    keys = np.stack([table["group"], src, dst, tag, table["seq"]])
+    _, message, counts = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    message = message.reshape(-1)
+    return np.where(~is_collective & (counts[message] < 2), -1, message)
+
+
+def _add_costs(table: dict[str, np.ndarray], is_collective: np.ndarray, names: list[str], members: list) -> None:
+    sends = ~is_collective & (table["root"] == 1)
+    table["sent_bytes"] = np.where(sends, table["n_bytes"], 0)
+    table["sent_messages"] = np.where(sends, 1, 0)
+    table["rounds"] = np.ones(len(sends), "i8")
+    where = np.flatnonzero(is_collective)
+    order = where[np.argsort(table["message"][where], kind="stable")]
+    for rows in np.split(order, np.flatnonzero(np.diff(table["message"][order])) + 1):
+        if len(rows):
+            _add_cost(table, rows, names, members)
+
+
+def _add_cost(table: dict[str, np.ndarray], rows: np.ndarray, names: list[str], members: list) -> None:
+    """One collective's messages, spread over the rows of its members."""
+    first = rows[0]
+    op, group = names[table["op"][first]], members[table["group"][first]]
+    if op not in schedules.ALGORITHM:
+        return
+    places = [group.index(r) for r in table["rank"][rows].tolist()]
+    sizes = np.zeros(len(group), "i8")
+    sizes[places] = table["n_bytes"][rows]
+    uniform = bool((sizes == sizes[0]).all())
+    varies = schedules.ALGORITHM[op] in ("gather", "all_gather") and not uniform
+    root = max(int(table["root"][first]), 0)
+    n_bytes = sizes if varies else int(sizes.max())
+    cost = schedules.cost(op, n_bytes, len(group), root, max(int(table["itemsize"][first]), 1))
+    table["sent_bytes"][rows] = np.array(cost.sent_bytes)[places]
+    table["sent_messages"][rows] = np.array(cost.sent_messages)[places]
+    table["rounds"][rows] = cost.rounds
+
+
+def _records(table: dict[str, np.ndarray], start_s: float) -> np.ndarray:
+    records = np.zeros(len(table["op"]), RECORD)
+    for name in RECORD.names:
+        records[name] = table[name]
+    for name in ("start_s", "end_s", "wait_start_s", "wait_end_s"):
+        records[name] -= start_s
+    return _merged(records, table["part_of"])
+
+
+def _merged(records: np.ndarray, part_of: np.ndarray) -> np.ndarray:
+    """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
+    if (part_of < 0).all():
+        return records
+    head = {(int(records["rank"][i]), int(records["order"][i])): i for i in np.flatnonzero(part_of < 0)}
+    for i in np.flatnonzero(part_of >= 0):
+        first = records[head[int(records["rank"][i]), int(part_of[i])]]
+        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
+            first[name] += records[name][i]
+        for name in ("end_s", "wait_end_s", "waited"):
+            first[name] = max(first[name], records[name][i])
+    return records[part_of < 0]

@@ -1,0 +1,164 @@
+"""What runs inside a rank's process: connect, take the call, run it, send the result or the reason back."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from hw_utils import payload, wire
+from hw_utils.where import is_students
+
+# Kernel to rank: CALL, EXIT. Rank to kernel: UP, STARTED, RESULT (pickled result after META), FAILED.
+CALL, EXIT, UP, STARTED, META, RESULT, FAILED = b"C", b"X", b"U", b"S", b"M", b"R", b"F"
+
+
+def main(sock: socket.socket, rank: int, spec: dict) -> None:
+    """Serves one call and waits until the kernel lets it go, so that no peer loses its connection early."""
+    sock.setblocking(True)
+    _settle(rank, spec)
+    keeper = None
+    if spec["connect"]:
+        keeper = _connect(rank, spec)
+    wire.send_frame(sock, UP)
+    try:
+        kind, data = wire.receive_frame(sock)
+        if kind == CALL:
+            _serve(sock, rank, spec, keeper, data)
+            wire.receive_frame(sock)
+    except (EOFError, OSError):
+        return  # the kernel has gone
+    except BaseException:
+        traceback.print_exc()
+        raise
+
+
+def _settle(rank: int, spec: dict) -> None:
+    """A process like a fresh one: its own streams, seeds and one torch thread."""
+    import numpy as np
+    import torch
+
+    sys.stdin = io.StringIO()
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "replace", line_buffering=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "replace", line_buffering=True)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+    torch.set_num_threads(1)
+    np.random.seed()  # forked ranks would share it; torch's default seed is the same in any fresh process
+    if spec.get("directory"):
+        stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115: open as long as the process
+        faulthandler.enable(stack)
+        if hasattr(signal, "SIGUSR1"):
+            faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+        _note_ways_out(stack)
+
+
+def stack_path(directory: str, rank: int) -> str:
+    """The file that says where a rank was when it died or was asked."""
+    return os.path.join(directory, f"stack-{rank}")
+
+
+def _note_ways_out(stack: io.TextIOWrapper) -> None:
+    """os._exit, os.abort and os.kill leave no trace of their own: note the line first."""
+
+    def noting(function):
+        def call(*args):
+            faulthandler.dump_traceback(stack, all_threads=False)
+            return function(*args)
+
+        return call
+
+    os._exit_now = os._exit
+    os._exit, os.abort, os.kill = noting(os._exit), noting(os.abort), noting(os.kill)
+
+
+def _connect(rank: int, spec: dict):
+    from hw_utils import group
+
+    return group.connect(rank, spec)
+
+
+def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) -> None:
+    import pickle
+
+    call = pickle.loads(data)
+    sys.path[:] = call["path"]
+    os.environ.clear()
+    os.environ.update(call["environ"])
+    meta: dict[str, Any] = {}
+    try:
+        os.chdir(call["cwd"])
+        worker, args = payload.load(call["call"])
+        arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
+        _limit_memory(call.get("memory_bytes"))
+        wire.send_frame(sock, STARTED)
+        meta["start"] = time.perf_counter()
+        if keeper is not None:
+            keeper.begin()
+        try:
+            result = worker(*arguments)
+        finally:
+            meta["end"] = time.perf_counter()
+            _flush()
+        name = getattr(worker, "__name__", "worker")
+        frame, body = RESULT, payload.dump(result, f"the value that {name} returned")
+    except BaseException as error:
+        frame, body = FAILED, payload.dump(failure_of(error), "")
+    if keeper is not None:
+        meta["ledger"] = keeper.finish()
+    wire.send_frame(sock, META, pickle.dumps(meta, protocol=5))
+    wire.send_frame(sock, frame, body)
+
+
+def _limit_memory(n_bytes: int | None) -> None:
+    if n_bytes:
+        import resource
+
+        used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        resource.setrlimit(resource.RLIMIT_AS, (used + n_bytes, used + n_bytes))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def failure_of(error: BaseException) -> dict[str, Any]:
+    """What is sent of an exception: kind, one-line reason, the student's own frames, and itself if it can be."""
+    frames = [
+        (f.filename, f.lineno or 0, f.name)
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_students(f.filename)
+    ]
+    kind, reason = _kind_and_reason(error)
+    found = {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": ""}
+    try:
+        found["exception"] = bytes(payload.dump(error.with_traceback(None), type(error).__name__))
+        payload.load(found["exception"])
+    except payload.Unpicklable as why:
+        found["exception"] = None
+        found["note"] = f"(the exception itself could not be sent: {why})"
+    except Exception as why:
+        found["exception"] = None
+        found["note"] = f"(the exception itself could not be rebuilt: {type(why).__name__}: {why})"
+    return found
+
+
+def _kind_and_reason(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, SystemExit):
+        shown = "" if error.code is None else repr(error.code)
+        return "exit", f"called sys.exit({shown}) instead of returning"
+    if isinstance(error, payload.Unpicklable):
+        return "unpicklable", str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "KeyboardInterrupt"
+    kind = getattr(error, "hw_utils_kind", "exception")
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip()
+    return kind, lines.removeprefix("__main__.")
