@@ -1,0 +1,58 @@
+"""Role `judge`: says whether a driver's data is right, in a process that no student's code has ever been in.
+
+Requests: `{"cases": check}` for a check's own cases; `{"judge": check}` with a plain `{"case", "data"}`.
+It is sandboxed too, because the data may be made to hurt: deep, huge, of the wrong types.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import socket
+import sys
+from typing import Any
+
+from hw_grader.driver import find_check
+from hw_grader.wire import Wire
+from hw_utils.errors import CheckFailed
+from hw_utils.plain import decode, encode
+
+
+def warm_up() -> None:
+    """Nothing of its own: the parent has imported hw_utils."""
+
+
+def main(end: socket.socket) -> None:
+    """Serves requests until the grader hangs up."""
+    wire = Wire(end)
+    sys.stdout = sys.stderr = io.StringIO()
+    while True:
+        try:
+            request, blob = wire.receive(timeout_s=24 * 3600)
+        except EOFError:
+            return
+        if "cases" in request:
+            check = find_check(request["cases"])
+            wire.send({"ok": check.ok, "n_cases": len(check.cases)}, encode([dict(c) for c in check.cases]))
+        else:
+            case, _, data = blob.partition(b"\n")
+            wire.send(judge(request["judge"], case, data))
+
+
+def judge(name: str, case: bytes, data: bytes) -> dict[str, Any]:
+    """The verdict on one case: `{"right": True}`, `{"wrong": ...}`, `{"malformed": ...}` or `{"fault": ...}`."""
+    check = find_check(name)
+    try:
+        value = decode(data)
+    except ValueError as error:
+        return {"malformed": str(error)[:500]}
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            check.judge_one(value, decode(case))
+    except CheckFailed as error:
+        return {"wrong": str(error)[:4000], "message": error.message[:2000], "cause": error.cause, "hint": error.hint}
+    except ValueError as error:
+        return {"malformed": f"{type(error).__name__}: {error}"[:500]}
+    except Exception as error:
+        return {"fault": f"{type(error).__name__}: {error}"[:500]}
+    return {"right": True}

@@ -1,0 +1,213 @@
+"""A warm sandbox: bubblewrap around a parent that has torch imported, from which each task gets a fresh process.
+
+    with Sandbox() as sandbox:
+        process = sandbox.start("cells")
+        process.wire.send({...}); process.wire.receive(timeout_s=30)
+        process.end()
+
+Inside there is a read-only system, this Python and `hw_utils`; no network, no home, no course folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import hw_utils
+from hw_grader.jail import Limits
+from hw_grader.wire import Wire
+
+HERE = Path(__file__).resolve().parent
+INSIDE = ("__init__.py", "wire.py", "jail.py", "zygote.py", "student.py", "driver.py", "judge.py")
+INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
+_FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
+_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
+_START_S = 120
+_ANSWER_S = 30
+
+
+class SandboxError(Exception):
+    """The sandbox itself does not work; never a student's fault."""
+
+
+def why_not() -> str:
+    """Why there can be no sandbox on this machine; empty if there can."""
+    if sys.platform != "linux":
+        return f"the sandbox needs Linux; this is {sys.platform}. Grade on a Linux machine, in WSL 2 or in a container"
+    return "" if shutil.which("bwrap") else INSTALL
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is known of a sandboxed process once it and all it started are gone."""
+
+    over_memory: bool
+    peak_bytes: int
+
+
+class Process:
+    """One sandboxed process: a wire to it, and the means to end it."""
+
+    def __init__(self, sandbox: Sandbox, number: int, wire: Wire) -> None:
+        self.sandbox, self.number, self.wire = sandbox, number, wire
+        self.ended: Ended | None = None
+
+    def interrupt(self) -> None:
+        """As if the student had pressed stop."""
+        self.sandbox.ask({"do": "interrupt", "number": self.number})
+
+    def end(self) -> Ended:
+        """Ends the process and everything that it started."""
+        if self.ended is None:
+            self.wire.close()
+            answer = self.sandbox.ask({"do": "end", "number": self.number})
+            self.ended = Ended(answer["over_memory"], answer["peak_bytes"])
+        return self.ended
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.end()
+
+
+class Sandbox:
+    """The warm parent. One at a time is enough for a core: a class is graded with one in each worker process."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        """Starts it; importing torch takes about two seconds.
+
+        Raises:
+            SandboxError: no bubblewrap, or it may not make namespaces here.
+        """
+        reason = why_not()
+        if reason:
+            raise SandboxError(reason)
+        self.limits = limits or Limits()
+        self.log = tempfile.TemporaryFile()
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.bwrap = subprocess.Popen(
+                command(theirs.fileno()), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                pass_fds=[theirs.fileno()],
+            )  # fmt: skip
+        self.control.settimeout(_START_S)
+        self.ready = self._answer()
+        self.control.settimeout(_ANSWER_S)
+
+    def start(self, role: str, limits: Limits | None = None) -> Process:
+        """A fresh process in a role: `cells`, `drive` or `judge`."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            request = {"do": "start", "role": role, "limits": asdict(limits or self.limits)}
+            answer = self.ask(request, theirs.fileno())
+        return Process(self, answer["started"], Wire(ours))
+
+    def ask(self, request: dict, *fds: int) -> dict:
+        """The warm parent's answer."""
+        try:
+            socket.send_fds(self.control, [json.dumps(request).encode()], list(fds))
+        except OSError as error:
+            raise SandboxError(f"the warm parent is gone: {error}; it wrote: {self._said()}") from None
+        return self._answer()
+
+    def _answer(self) -> dict:
+        try:
+            text = self.control.recv(65536)
+        except OSError as error:
+            raise SandboxError(f"the warm parent does not answer: {error}; it wrote: {self._said()}") from None
+        if not text:
+            raise SandboxError(f"the warm parent ended; it wrote: {self._said()}")
+        answer = json.loads(text)
+        if "error" in answer:
+            raise SandboxError(answer["error"])
+        return answer
+
+    def _said(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-2000:].decode(errors="replace").strip() or "nothing"
+
+    def close(self) -> None:
+        """Ends the warm parent and everything in it."""
+        self.control.close()
+        deadline = time.monotonic() + 2
+        while self.bwrap.poll() is None and time.monotonic() < deadline:
+            self.bwrap.kill()  # it takes its process namespace with it
+            try:
+                self.bwrap.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+        self.log.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+
+def command(control_fd: int) -> list[str]:
+    """bubblewrap's command line."""
+    root = os.geteuid() == 0
+    uid = str(_FIRST_UID + os.getpid()) if root else "-"
+    start = "import sys; sys.path.insert(0, '/hw'); sys.dont_write_bytecode = True; from hw_grader.zygote import main; main()"
+    return [
+        "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
+        *([] if root else ["--unshare-user", "--uid", "0", "--gid", "0"]),
+        *(option for name in _CAPABILITIES for option in ("--cap-add", f"CAP_{name}")),
+        "--die-with-parent", "--new-session", "--hostname", "localhost",
+        *_readable_parents([*_system(), *_course()]), *_environment(),
+        "--remount-ro", "/", "--chdir", "/",
+        sys.executable, "-I", "-c", start, str(control_fd), uid,
+    ]  # fmt: skip
+
+
+def _system() -> list[str]:
+    """The operating system and this Python, read-only."""
+    options = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/scratch", "--ro-bind", "/usr", "/usr"]
+    for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
+        if os.path.islink(path):
+            options += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            options += ["--ro-bind", path, path]
+    for name in ("ld.so.cache", "alternatives", "fonts", "localtime", "mime.types", "hosts", "nsswitch.conf"):
+        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for prefix in sorted({sys.base_prefix, sys.prefix, sys.base_exec_prefix}):
+        if not prefix.startswith("/usr/") and prefix != "/usr":
+            options += ["--ro-bind", prefix, prefix]
+    return options
+
+
+def _course() -> list[str]:
+    """`hw_utils` and the handful of our own files that run inside; nothing else of the course."""
+    options = ["--ro-bind", str(Path(hw_utils.__file__).resolve().parent), "/hw/hw_utils"]
+    for name in INSIDE:
+        options += ["--ro-bind", str(HERE / name), f"/hw/hw_grader/{name}"]
+    return options
+
+
+def _readable_parents(options: list[str]) -> list[str]:
+    """The options after those that make each mount point's parents: bubblewrap's own are closed to another user."""
+    targets = [options[i + 2] for i, option in enumerate(options) if option.startswith("--ro-bind")]
+    parents = {str(parent) for target in targets for parent in Path(target).parents} - {"/"}
+    made = (part for path in sorted(parents) for part in ("--perms", "0755", "--dir", path))
+    return [*made, *options]
+
+
+def _environment() -> list[str]:
+    values = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": "/scratch/.home", "TMPDIR": "/tmp", "IPYTHONDIR": "/scratch/.home/ipython",
+        "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "Agg", "LANG": "C.UTF-8", "TQDM_DISABLE": "0",
+        "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "HW_UTILS_PRELOAD": "0",
+    }  # fmt: skip
+    return ["--clearenv", *(part for name, value in values.items() for part in ("--setenv", name, value))]

@@ -1,0 +1,222 @@
+"""The warm parent: imports torch once, then forks one fresh, locked-in process for each task.
+
+Runs inside bubblewrap (sandbox.py starts it). It never runs a student's code itself and answers three requests on
+its control socket: start a process in a role, interrupt it, end it with everything it has started.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from dataclasses import dataclass
+
+from hw_grader import jail
+from hw_utils import forkserver
+
+ROLES = {"cells": "student", "drive": "driver", "judge": "judge"}
+SCRATCH = "/scratch"
+_POLL_MS = 50
+
+
+@dataclass
+class Jailed:
+    """A forked process: the first one of its own process namespace, so that with it all others go."""
+
+    pid: int
+    fd: int  # of the process
+    limits: jail.Limits
+    exited: bool = False
+    over_memory: bool = False
+    peak_bytes: int = 0
+
+
+class Zygote:
+    """The loop over the control socket and the processes."""
+
+    def __init__(self, control: socket.socket, uid: int | None) -> None:
+        self.control, self.uid = control, uid
+        self.jailed: dict[int, Jailed] = {}
+        self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.own_anonymous_bytes = _anonymous_bytes("self")
+        self.count = 0
+
+    def serve(self) -> None:
+        """Answers requests until the grader hangs up."""
+        while True:
+            poll = select.poll()
+            poll.register(self.control, select.POLLIN)
+            alive = [p for p in self.jailed.values() if not p.exited]
+            for process in alive:
+                poll.register(process.fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(_POLL_MS if alive else None)}
+            for process in alive:
+                process.exited = process.fd in ready
+            self._watch_memory([p for p in alive if not p.exited])
+            if self.control.fileno() in ready and not self._answer():
+                return
+
+    def _answer(self) -> bool:
+        text, fds, _, _ = socket.recv_fds(self.control, 65536, 1)
+        if not text:
+            return False
+        request = json.loads(text)
+        try:
+            reply = getattr(self, "do_" + request.pop("do"))(*fds, **request)
+        except OSError as error:
+            reply = {"error": str(error)}
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if reply is not None:
+            self.control.send(json.dumps(reply).encode())
+        return True
+
+    def do_start(self, fd: int, role: str, limits: dict) -> dict:
+        """Forks a process in `role` that talks over `fd`."""
+        bounds = jail.Limits(**limits)
+        self.count += 1
+        jail.unshare(jail.NEW_PID)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _leave(lambda: self._first_process(fd, role, bounds))
+        finally:
+            jail.back_to(self.pid_namespace)
+        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds)
+        return {"started": self.count}
+
+    def do_interrupt(self, number: int) -> dict:
+        """As if the student had pressed stop."""
+        if number in self.jailed:
+            os.kill(self.jailed[number].pid, signal.SIGINT)
+        return {"interrupted": number}
+
+    def do_end(self, number: int) -> dict:
+        """Kills the process and all it has started; they are gone when the answer comes."""
+        process = self.jailed.pop(number, None)
+        if process is None:
+            return {"ended": number, "over_memory": False, "peak_bytes": 0}
+        signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+        os.waitpid(process.pid, 0)  # the first process of a namespace is reaped after all others
+        os.close(process.fd)
+        return {"ended": number, "over_memory": process.over_memory, "peak_bytes": process.peak_bytes}
+
+    def _watch_memory(self, alive: list[Jailed]) -> None:
+        if not alive:
+            return
+        in_use = 0
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                in_use += max(0, _anonymous_bytes(name) - self.own_anonymous_bytes)
+        for process in alive:
+            process.peak_bytes = max(process.peak_bytes, in_use)
+            if in_use > process.limits.memory_bytes:
+                process.over_memory = True
+                signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+
+    def _first_process(self, fd: int, role: str, limits: jail.Limits) -> int:
+        """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
+        self.control.close()
+        os.close(self.pid_namespace)
+        uid = self.uid if self.uid is not None else 0
+        jail.unshare(jail.NEW_NS | jail.NEW_NET | jail.NEW_IPC | jail.NEW_UTS)
+        jail.own_files(SCRATCH, uid, limits)
+        jail.loopback_up()
+        jail.drop_rights(self.uid)
+        jail.set_limits(limits)
+        jail.filter_calls()
+        ranks = _fork_server(fd)
+        worker = os.fork()
+        if worker == 0:
+            _leave(lambda: _work(fd, role, ranks))
+        ranks.close()
+        os.close(fd)
+        signal.signal(signal.SIGINT, lambda *_: os.kill(worker, signal.SIGINT))
+        while True:
+            pid, status = os.wait()
+            if pid == worker:
+                return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _fork_server(fd: int) -> socket.socket:
+    """The process that forks ranks for `launch`: warm, and without the wire to the grader."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        os.close(fd)
+        ours.close()
+        _silence()
+        _leave(lambda: forkserver.serve(theirs))
+    theirs.close()
+    return ours
+
+
+def _silence() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.close(null)
+
+
+def _work(fd: int, role: str, ranks: socket.socket) -> int:
+    jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
+    jail.prctl(jail.PR_SET_DUMPABLE, 1)  # or the process could not read its own /proc/self
+    os.chdir(SCRATCH)
+    os.setsid()
+    os.umask(0o077)
+    _silence()
+    forkserver.adopt(ranks)
+    importlib.import_module(f"hw_grader.{ROLES[role]}").main(socket.socket(fileno=fd))
+    return 0
+
+
+def _leave(work) -> None:
+    """Runs `work` in a forked child and never comes back to the parent's code."""
+    code = 70
+    try:
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _anonymous_bytes(pid: str) -> int:
+    """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            lines = [line for line in status if line.startswith(("RssAnon", "RssShmem"))]
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines)
+
+
+def warm_up() -> None:
+    """Imports what every role needs, while nothing can go wrong yet."""
+    forkserver.preload()
+    for name in ("torch", "cloudpickle", "matplotlib.pyplot", "hw_utils.plots", "hw_utils.launch", "hw_utils.simulate"):
+        if importlib.util.find_spec(name):
+            importlib.import_module(name)
+    for name in ROLES.values():
+        importlib.import_module(f"hw_grader.{name}").warm_up()
+    sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    """argv: the control socket's number, the user id of the jailed processes or `-`."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    uid = None if sys.argv[2] == "-" else int(sys.argv[2])
+    jail.prctl(jail.PR_SET_DUMPABLE, 1)
+    warm_up()
+    zygote = Zygote(control, uid)
+    control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
+    zygote.serve()
