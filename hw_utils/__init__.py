@@ -12,6 +12,7 @@ from hw_utils.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
 from hw_utils.launch import launch
 from hw_utils.network import Network
 from hw_utils.run import Run
+from hw_utils.simulate import simulate
 from hw_utils.trace import Event, Trace
 
 __version__ = "0.1.0"

@@ -1,0 +1,306 @@
+"""Virtual time: clocks, ports, matching of sends with receives. One rank runs at a time, the one furthest behind.
+
+A rank may act at its own time t only when every other rank that can run is at t or later; so whoever asks for a
+port first in virtual time gets it first, and the same program gives the same times, every time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from heapq import heappop, heappush, heappushpop
+from time import thread_time
+
+import torch
+
+from hw_utils.errors import Failure
+from hw_utils.network import Network
+from hw_utils.places import Places
+from hw_utils.requests import Request
+
+COLUMNS = (
+    "rank", "op", "peer", "n_bytes", "start_s", "end_s", "place", "tag", "group", "message", "order",
+    "waited", "wait_start_s", "wait_end_s",
+)  # fmt: skip
+END, MESSAGE, WAITED, WAIT_START, WAIT_END = (COLUMNS.index(c) for c in COLUMNS[5:6] + COLUMNS[9:10] + COLUMNS[11:])
+
+
+class Stop(BaseException):
+    """Unwinds a rank whose run is over."""
+
+
+class Engine:
+    """The virtual cluster's state; `rank` is the one that runs."""
+
+    def __init__(self, world_size: int, network: Network, compute, eager_bytes: int) -> None:
+        self.world_size, self.network, self.eager_bytes = world_size, network, eager_bytes
+        self.compute, self.is_free = compute, compute == "free"
+        self.latency_s, self.bandwidth_Bps = network.latency_s, network.bandwidth_Bps
+        self.is_flat = network.inside is None
+        self.rank = world_size  # world_size stands for the scheduler
+        self.clock = [0.0] * world_size
+        self.sending = [0.0] * world_size  # when the transmit port is free
+        self.receiving = [0.0] * world_size
+        self.order = [0] * world_size
+        self.heap: list[tuple[float, int]] = []
+        self.queues: dict = {}  # (group, src, dst, tag) -> deque of requests that wait for their other end
+        self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
+        self.waiting: dict[int, Request] = {}  # rank -> what it stands still for
+        self.failures: list[Failure] = []
+        self.rows, self.places = array("d"), Places()
+        self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
+        self.n_messages = self.n_posts = 0
+        self.cpu_start_s = 0.0
+        self.agents: dict[int, object] = {}
+        self.is_over = False
+        self.carrier = None
+        self.pending: dict[int, list] = {}  # rank -> collectives it called inside the backward pass under way
+        self.names: list[str] = []
+        self._op: dict[str, int] = {}
+        self.wants_threads = False
+
+    def op(self, name: str) -> int:
+        """The number that stands for an operation's name in the rows."""
+        number = self._op.get(name)
+        if number is None:
+            number = self._op[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+    def need_threads(self) -> None:
+        """Gives this run up; the caller starts it again with a thread a rank."""
+        self.wants_threads = self.is_over = True
+        raise Stop
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The running rank's clock, its computation since it last communicated included."""
+        if self.is_free:
+            return self.clock[self.rank]
+        cpu_s = thread_time() - self.cpu_start_s
+        if self.compute != "measured":
+            cpu_s = self.compute(self.rank, cpu_s)
+        self.clock[self.rank] += cpu_s
+        self.cpu_start_s = thread_time()
+        return self.clock[self.rank]
+
+    def resume_compute(self) -> None:
+        """From here on the CPU time is the student's again."""
+        if not self.is_free:
+            self.cpu_start_s = thread_time()
+
+    def let_the_past_run(self, rank: int) -> None:
+        """Every rank that is behind runs first."""
+        _, who = heappushpop(self.heap, (self.clock[rank], rank))
+        if who > self.world_size:  # not a rank but a step of a collective
+            self.agents[who].go_on(who)
+            who = self.next_rank()
+        if who != rank:
+            self.switch(rank, who)
+
+    def next_rank(self) -> int:
+        """The rank that is furthest behind and can run; the scheduler if there is none."""
+        heap = self.heap
+        while heap:
+            _, who = heappop(heap)
+            if who < self.world_size:
+                return who
+            self.agents[who].go_on(who)
+        return self.world_size
+
+    def block(self, rank: int, request) -> None:
+        """The running rank stands still until `wake`."""
+        self.waiting[rank] = request
+        who = self.next_rank()
+        if who != rank:
+            self.switch(rank, who)
+
+    def wake(self, rank: int, at_s: float) -> None:
+        del self.waiting[rank]
+        if at_s > self.clock[rank]:
+            self.clock[rank] = at_s
+        heappush(self.heap, (self.clock[rank], rank))
+
+    def switch(self, rank: int, who: int) -> None:
+        """Lets `who` run; returns when `rank` runs again, with its grad mode and random state."""
+        grad, random_state = torch.is_grad_enabled(), torch.default_generator.get_state()
+        if self.carrier.is_shared and torch.is_inference_mode_enabled():
+            self.need_threads()
+        self.rank = who
+        self.carrier.switch(rank, who)
+        if self.is_over:
+            raise Stop
+        if torch.is_grad_enabled() is not grad:
+            torch._C._set_grad_enabled(grad)
+        torch.default_generator.set_state(random_state)
+
+    def run(self, carrier) -> None:
+        """Runs all ranks until nobody can go on."""
+        self.carrier = carrier
+        self.heap[:] = [(0.0, rank) for rank in range(self.world_size)]
+        while not self.is_over:
+            who = self.next_rank()
+            if who == self.world_size:
+                break
+            self.rank = who
+            carrier.switch(self.world_size, who)
+            self.rank = self.world_size
+
+    # -- point to point ----------------------------------------------------------------------------------------
+
+    def post(
+        self,
+        is_send: bool,
+        op: int,
+        tensor,
+        peer: int,
+        tag: int,
+        group: int,
+        place: int,
+        src: int,
+        dst: int,
+        is_blocking: bool,
+    ):
+        """A send or receive of the running rank; `peer`, `src`, `dst` are global ranks, -1 is anybody."""
+        rank = self.rank
+        if not self.is_free:
+            self.now()
+        heap = self.heap
+        if heap and heap[0][0] < self.clock[rank]:
+            self.let_the_past_run(rank)
+        now_s = self.clock[rank]
+        n_bytes = tensor.nbytes
+        self.order[rank] += 1
+        rows = self.rows
+        row = len(rows)
+        rows.extend(
+            (rank, op, peer, n_bytes, now_s, -1.0, place, tag, group, -1.0, self.order[rank], -1.0, now_s, now_s)
+        )
+        request = Request(self, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking)
+        key = src * self.world_size + dst if tag == 0 and group == 0 else (group, src, dst, tag)
+        if peer < 0 or self.any_source:
+            other = self._match_anybody(request, key, group, dst, tag)
+        else:
+            queue = self.queues.get(key)
+            if queue is None:
+                queue = self.queues[key] = deque()
+            if queue and queue[0].is_send is not is_send:
+                other = queue.popleft()
+            else:
+                queue.append(request)
+                other = None
+        if other is not None:
+            if is_send:
+                self.match(request, other, now_s)
+            else:
+                self.match(other, request, now_s)
+        elif is_send and n_bytes <= self.eager_bytes and self.eager_bytes:
+            self._send_ahead(request, dst, now_s)
+        return request
+
+    def _match_anybody(self, request: Request, key, group: int, dst: int, tag: int) -> Request | None:
+        """Matching while some receive takes a message from anybody: the first posted goes first."""
+        self.n_posts += 1
+        request.number = self.n_posts
+        anybody = self.any_source.setdefault((group, dst, tag), deque())
+        queue = self.queues.setdefault(key, deque())
+        if request.is_send:
+            named = queue[0] if queue and not queue[0].is_send else None
+            if anybody and (named is None or anybody[0].number < named.number):
+                return anybody.popleft()
+        elif request.peer < 0:
+            sent = [q for q in self._queues_to(group, dst, tag) if q and q[0].is_send]
+            if sent:
+                return min(sent, key=lambda q: (self.rows[q[0].row + 4], q[0].row)).popleft()
+            anybody.append(request)
+            return None
+        if queue and queue[0].is_send is not request.is_send:
+            return queue.popleft()
+        queue.append(request)
+        return None
+
+    def _queues_to(self, group: int, dst: int, tag: int):
+        size = self.world_size
+        for src in range(size):
+            queue = self.queues.get(src * size + dst if tag == 0 and group == 0 else (group, src, dst, tag))
+            if queue:
+                yield queue
+
+    def cost_s(self, src: int, dst: int, n_bytes: int) -> float:
+        """Seconds that a message occupies its two ports."""
+        if self.is_flat:
+            return self.latency_s + n_bytes / self.bandwidth_Bps
+        return self.network.message_s(n_bytes, src, dst)
+
+    def travel(self, src: int, dst: int, n_bytes: int, now_s: float) -> float:
+        """When a message that is ready now has crossed; both ports are taken until then."""
+        sending, receiving = self.sending, self.receiving
+        start_s = now_s
+        if sending[src] > start_s:
+            start_s = sending[src]
+        if receiving[dst] > start_s:
+            start_s = receiving[dst]
+        if self.is_flat:
+            end_s = start_s + self.latency_s + n_bytes / self.bandwidth_Bps
+        else:
+            end_s = start_s + self.network.message_s(n_bytes, src, dst)
+        sending[src] = receiving[dst] = end_s
+        return end_s
+
+    def match(self, send: Request, recv: Request, now_s: float) -> None:
+        """A send meets its receive: the bytes cross."""
+        src, dst = send.rank, recv.rank
+        if send.n_bytes != recv.n_bytes or send.tensor.dtype is not recv.tensor.dtype:
+            self.refuse(send, recv)
+        end_s = send.arrives_s  # of a message that was sent ahead
+        if end_s < 0:
+            end_s = self.travel(src, dst, send.n_bytes, now_s)
+            send.complete(end_s)
+        elif end_s < now_s:
+            end_s = now_s
+        rows, message = self.rows, self.n_messages
+        self.n_messages = message + 1
+        rows[send.row + 9] = rows[recv.row + 9] = message
+        rows[recv.row + 5] = end_s
+        if recv.peer < 0:
+            recv.peer = src
+            rows[recv.row + 2] = src
+        if recv.is_awaited or recv.is_blocking:
+            recv.data = send.tensor if send.data is None else send.data
+            recv.deliver()
+        else:
+            recv.data = send.take() if send.data is None else send.data
+        recv.complete(end_s)
+
+    def _send_ahead(self, send: Request, dst: int, now_s: float) -> None:
+        """A short message leaves before its receive is posted; the sender has its buffer back at once."""
+        send.take()
+        send.arrives_s = self.travel(send.rank, dst, send.n_bytes, now_s)
+        send.complete(now_s)
+        self.rows[send.row + 5] = send.arrives_s
+
+    def refuse(self, send: Request, recv: Request) -> None:
+        """The run ends: what was sent does not fit where it should go."""
+        ends = (self.describe(send), self.describe(recv))
+        reason = f"{ends[0]}, but {ends[1]}; both ends need the same number of elements and the same dtype"
+        self.fail([Failure(r.rank, "mismatch", reason, self.frames_of(r)) for r in (send, recv)])
+
+    def fail(self, failures: list[Failure]) -> None:
+        """Ends the run at once, whatever the other ranks do."""
+        self.failures.extend(failures)
+        self.is_over = True
+        raise Stop
+
+    def describe(self, request: Request) -> str:
+        """`rank 0 sends 8 x float32 to rank 1 (Cell In[3], line 4)`."""
+        t, row = request.tensor, request.row
+        verb, way = ("sends", "to") if request.is_send else ("receives", "from")
+        peer = f"rank {request.peer}" if request.peer >= 0 else "anybody"
+        tag = f" with tag {request.tag}" if request.tag else ""
+        dtype = str(t.dtype).replace("torch.", "")
+        where = self.places.where(int(self.rows[row + 6]))
+        return f"rank {request.rank} {verb} {t.numel()} x {dtype} {way} {peer}{tag} ({where})"
+
+    def frames_of(self, request: Request):
+        return self.places.frames(int(self.rows[request.row + 6]))

@@ -1,0 +1,158 @@
+"""What `isend` and `irecv` give back on the virtual cluster: a handle to wait on."""
+
+from __future__ import annotations
+
+import torch
+
+POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
+
+
+class Request:
+    """One side of a message; has the methods of `torch.distributed.Work`."""
+
+    __slots__ = (
+        "arrives_s",
+        "data",
+        "done_s",
+        "engine",
+        "is_awaited",
+        "is_blocking",
+        "is_delivered",
+        "is_send",
+        "members",
+        "n_bytes",
+        "number",
+        "peer",
+        "rank",
+        "row",
+        "tag",
+        "tensor",
+        "version",
+    )  # fmt: skip
+
+    def __init__(self, engine, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking) -> None:
+        self.engine, self.rank, self.is_send, self.tensor, self.peer = engine, rank, is_send, tensor, peer
+        self.tag, self.row, self.n_bytes, self.is_blocking = tag, row, n_bytes, is_blocking
+        self.number, self.members = 0, None
+        self.done_s = self.arrives_s = -1.0
+        self.is_awaited = self.is_delivered = False
+        self.data = None
+        self.version = -1
+
+    def outside(self, members, is_blocking: bool) -> Request:
+        """The handle as torch.distributed's own functions use it: ranks counted within the group."""
+        if self.is_send and not is_blocking:
+            self.keep()
+        self.members = members
+        return self
+
+    def take(self) -> torch.Tensor:
+        """A copy of what is sent, as it is now."""
+        self.data = self.tensor.data.clone() if self.tensor.requires_grad else self.tensor.clone()
+        return self.data
+
+    def keep(self) -> None:
+        """Remembers what is sent, to notice a buffer that changes before the wait."""
+        if self.data is None:
+            self.take()
+        self.version = self.tensor._version
+
+    def complete(self, end_s: float) -> None:
+        """The message has crossed at `end_s`; whoever stands still for it may go on."""
+        self.done_s = end_s
+        engine = self.engine
+        engine.rows[self.row + 5] = end_s
+        if self.is_awaited:
+            self.is_awaited = False
+            engine.wake(self.rank, end_s)
+
+    def wait(self, timeout=None) -> bool:
+        """Stands still until the message has crossed; a received tensor is filled now."""
+        engine, rank = self.engine, self.rank
+        if not engine.is_free:
+            engine.now()
+        if not self.is_blocking:
+            engine.order[rank] += 1
+        self.stand_still(engine.order[rank])
+        return True
+
+    def stand_still(self, order: int) -> None:
+        """The wait, at place `order` of the rank's calls."""
+        engine, rank = self.engine, self.rank
+        start_s = engine.clock[rank]
+        if self.done_s < 0:
+            self.is_awaited = True
+            engine.block(rank, self)
+        elif self.done_s > start_s:
+            engine.clock[rank] = self.done_s
+        rows, row = engine.rows, self.row
+        if rows[row + 11] < 0:
+            rows[row + 11] = order
+            rows[row + 12] = start_s
+            rows[row + 13] = engine.clock[rank]
+        if self.version >= 0:
+            self.check_unchanged()
+        elif not self.is_send and not self.is_delivered:
+            self.deliver()
+        engine.resume_compute()
+
+    def deliver(self) -> None:
+        """Fills the receive buffer, as gloo does: beside autograd."""
+        self.is_delivered = True
+        tensor, data = self.tensor, self.data
+        self.data = None
+        if tensor.requires_grad or tensor.shape != data.shape:
+            tensor.data.view(-1).copy_(data.view(-1))
+        else:
+            tensor.copy_(data)
+
+    def check_unchanged(self) -> None:
+        """The sent tensor must be as it was at `isend`."""
+        tensor, data = self.tensor, self.data
+        self.data, version, self.version = None, self.version, -1
+        if tensor._version != version and not torch.equal(_bits(tensor), _bits(data)):
+            raise RuntimeError(
+                f"{self.engine.describe(self)} changed the tensor between isend and wait; "
+                "wait() first, or send a clone()"
+            )
+
+    def is_completed(self) -> bool:
+        """Whether the message has crossed by now; never stands still."""
+        engine, rank = self.engine, self.rank
+        engine.now()
+        if not 0 <= self.done_s <= engine.clock[rank]:
+            engine.clock[rank] += POLL_S
+            engine.let_the_past_run(rank)
+        is_done = 0 <= self.done_s <= engine.clock[rank]
+        if is_done and not self.is_send and not self.is_delivered:
+            self.deliver()
+        engine.resume_compute()
+        return is_done
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def exception(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self.members.place_of[self.peer] if self.members is not None else self.peer
+
+    _source_rank = source_rank
+
+    def result(self) -> list[torch.Tensor]:
+        return [self.tensor]
+
+    def get_future(self) -> torch.futures.Future:
+        self.wait()
+        future = torch.futures.Future()
+        future.set_result([self.tensor])
+        return future
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes, so that NaN equals NaN."""
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

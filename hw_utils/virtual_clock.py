@@ -1,0 +1,39 @@
+"""While a simulation runs, the functions of `time` read and advance the running rank's virtual clock."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+
+_SECONDS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
+
+
+def _replacements(engine) -> dict:
+    def now_s() -> float:
+        return engine.now()
+
+    def now_ns() -> int:
+        return round(engine.now() * 1e9)
+
+    def sleep(seconds: float) -> None:
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        engine.now()
+        engine.clock[engine.rank] += seconds
+
+    found = dict.fromkeys(_SECONDS, now_s) | {f"{name}_ns": now_ns for name in _SECONDS}
+    return {**found, "sleep": sleep}
+
+
+@contextmanager
+def virtual_clock(engine):
+    """`time.perf_counter()` is the rank's virtual time, `time.sleep(s)` takes s virtual seconds."""
+    replacements = _replacements(engine)
+    before = {name: getattr(time, name) for name in replacements}
+    try:
+        for name, function in replacements.items():
+            setattr(time, name, function)
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(time, name, function)
