@@ -1,0 +1,228 @@
+"""The checks of lesson 05's hooks: gradients in every situation, and the ledger that proves the overlap."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.errors import CheckFailed
+from hw_utils.layers_05 import Branches, TimedChain
+from hw_utils.network import Network
+from hw_utils.simulate import simulate
+from hw_utils.trace import Trace
+
+# situation -> for each backward pass, which layers take part; a callable picks by rank
+ALL = ("first", "shared", "frozen", "last")
+SITUATIONS: dict[str, list[Any]] = {
+    "every layer used": [ALL],
+    "two steps": [ALL, ALL],
+    "last layer unused": [("first", "shared", "frozen")],
+    "first layer unused": [("shared", "last")],
+    "rank 0 leaves the last layer out": [lambda rank: ALL[:3] if rank == 0 else ALL],
+    "two batches accumulated": [ALL, ALL],
+}
+
+
+def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
+    return [use(rank) if callable(use) else use for use in SITUATIONS[situation]]
+
+
+def _input_of(rank: int, k: int) -> torch.Tensor:
+    return 10.0**rank * (k + 1) * torch.arange(1, 6, dtype=torch.float64)
+
+
+def _worker(rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str) -> list[torch.Tensor | None]:
+    model = Branches()
+    gradients = make(model, bucket_bytes)
+    uses = _uses(situation, rank)
+    for k, use in enumerate(uses):
+        if situation == "two batches accumulated" and k < len(uses) - 1:
+            with gradients.no_sync():
+                model(_input_of(rank, k), use).backward()
+            continue
+        if situation == "two steps":
+            model.zero_grad()
+        model(_input_of(rank, k), use).backward()
+        gradients.wait()
+    return [p.grad for p in model.parameters()]
+
+
+def _expected(world_size: int, situation: str) -> list[np.ndarray | None]:
+    """Mean gradients by plain autograd in one process; a gradient that no rank has counts as zeros or None."""
+    total: list[torch.Tensor | None] = [None] * 4
+    for rank in range(world_size):
+        model = Branches()
+        for k, use in enumerate(_uses(situation, rank)):
+            if situation == "two steps":
+                model.zero_grad()
+            model(_input_of(rank, k), use).backward()
+        for i, p in enumerate(model.parameters()):
+            if p.grad is not None:
+                total[i] = p.grad / world_size + (0 if total[i] is None else total[i])
+    return [None if t is None else t.numpy() for t in total]
+
+
+_NAMES = ("first", "shared", "frozen", "last")
+
+
+def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str) -> None:
+    what = f"{world_size} ranks, buckets of {bucket_bytes} bytes, {situation}"
+    require_no_deadlock(
+        data,
+        what,
+        cause="a bucket with an unused parameter never fills, or ranks start buckets in different orders: "
+        "start them in order, and start what is left in wait().",
+    )
+    expected = _expected(world_size, situation)
+    for rank in range(world_size):
+        result = data["results"][rank]
+        if not isinstance(result, list) or len(result) != 4:
+            raise CheckFailed(f"{what}: rank {rank} has no list of gradients.")
+        for name, got, right in zip(_NAMES, result, expected):
+            _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, world_size)
+    _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation)
+
+
+def _require_gradient(what: str, name: str, got: Any, right: Any, world_size: int) -> None:
+    if right is None:
+        if got is None or (isinstance(got, np.ndarray) and not got.any()):
+            return
+        cause = "a frozen parameter has no gradient." if name == "frozen" else ""
+        raise CheckFailed(f"{what} is {got!r}; no rank has one.", cause=cause)
+    if not isinstance(got, np.ndarray) or got.shape != right.shape:
+        raise CheckFailed(f"{what} is {got!r}, expected {right}.", cause="it was never reduced or written back.")
+    if np.allclose(got, right, rtol=1e-12, atol=0):
+        return
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = float((got / right)[np.flatnonzero(right)[0]])
+    causes = {
+        "that is the sum: divide by the number of ranks, once.": float(world_size),
+        "divided twice: once by the number of ranks is enough.": 1 / world_size,
+        "it is zero: was the buffer written back before the sum had arrived?": 0.0,
+    }
+    near = [c for c, v in causes.items() if math.isclose(ratio, v, rel_tol=1e-9, abs_tol=1e-12)]
+    raise CheckFailed(
+        f"{what} is {got}, expected {right}.",
+        cause=near[0]
+        if near
+        else "a bucket went off before all its gradients were there, or its buffer was written while under way.",
+    )
+
+
+def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str) -> None:
+    others = sorted(trace.ops - {"all_reduce", "barrier"})
+    if others:
+        raise CheckFailed(f"{what}: called {', '.join(others)}; all_reduce is enough.")
+    n_syncs = 2 if situation == "two steps" else 1
+    trained_bytes = 8 * (5 + 3 + 2)  # the frozen layer stays out
+    for rank in range(world_size if world_size > 1 else 0):
+        mine = trace.of_rank(rank).of_op("all_reduce")
+        n_bytes = sum(e.n_bytes for e in mine)
+        if n_bytes != n_syncs * trained_bytes:
+            cause = "every trained parameter goes once a step, unused ones as zeros; frozen ones never."
+            if situation == "two batches accumulated" and n_bytes > trained_bytes:
+                cause = "inside no_sync() nothing may be sent."
+            raise CheckFailed(
+                f"{what}: rank {rank} reduced {n_bytes} bytes, expected {n_syncs * trained_bytes}.", cause=cause
+            )
+        if any(e.waited is None for e in mine):
+            raise CheckFailed(f"{what}: rank {rank} did not wait for every all_reduce before the step.")
+
+
+@check(
+    "lesson_05.overlap",
+    judge=_judge_overlap,
+    cases=[
+        {"world_size": n, "bucket_bytes": b, "situation": s}
+        for n, b, s in (
+            (2, 1, "every layer used"),
+            (2, 1000, "every layer used"),
+            (4, 40, "two steps"),
+            (3, 40, "last layer unused"),
+            (2, 1, "first layer unused"),
+            (3, 1, "rank 0 leaves the last layer out"),
+            (2, 40, "two batches accumulated"),
+            (1, 40, "every layer used"),
+        )
+    ],
+    ok="gradients are the mean in every situation: unused, shared, frozen, accumulated.",
+    hint="hint 3 of exercise 5.4",
+)
+def overlap(make, /, world_size: int, bucket_bytes: int, situation: str):
+    """Backward passes through a small model whose layers may be unused, shared or frozen."""
+    args = (make, bucket_bytes, situation)
+    return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+
+
+def _timed_worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
+    model = TimedChain(n_layers, n_elements, backward_s)
+    gradients = make(model, 8 * n_elements)  # a bucket a layer
+    model(torch.ones(n_elements, dtype=torch.float64)).backward()
+    gradients.wait()
+
+
+def _judge_in_time(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
+    what = f"{world_size} ranks, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    require_no_deadlock(data, what)
+    trace = Trace.from_plain(data["trace"])
+    events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)
+    if len(events) != n_layers:
+        raise CheckFailed(
+            f"{what}: {len(events)} all_reduce calls on rank 0, expected {n_layers}.",
+            cause="a bucket of the size of one layer holds one layer.",
+        )
+    if any(e.waited is None for e in events):
+        raise CheckFailed(
+            f"{what}: not every all_reduce was waited for.", cause="wait for all of them before the step."
+        )
+    backward_end_s = n_layers * backward_s
+    first = events[0].start_s
+    if first > 1.1 * backward_s:
+        raise CheckFailed(
+            f"{what}: the first all_reduce starts at {first:g} s, the gradient of the last layer is there at "
+            f"{backward_s:g} s.",
+            cause="nothing is sent before backward ends."
+            if first >= backward_end_s * 0.99
+            else "the first bucket waits for a layer that comes later: fill buckets from the last layer to the first.",
+        )
+    predicted_s = _predicted_s(n_layers, backward_s, bucket_s)
+    if not data["seconds"] <= 1.1 * predicted_s:
+        serial_s = backward_end_s + n_layers * bucket_s
+        raise CheckFailed(
+            f"{what}: the step takes {data['seconds']:g} s; with overlap {predicted_s:g} s are enough.",
+            cause="each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
+            if math.isclose(data["seconds"], serial_s, rel_tol=0.02)
+            else "some buckets start later than their last gradient.",
+        )
+
+
+def _predicted_s(n_layers: int, backward_s: float, bucket_s: float) -> float:
+    """When the last bucket has arrived, bucket after bucket: ready and link free, then its own time."""
+    free_s = 0.0
+    for k in range(n_layers):
+        free_s = max(free_s, (k + 1) * backward_s) + bucket_s
+    return free_s
+
+
+@check(
+    "lesson_05.overlap_in_time",
+    judge=_judge_in_time,
+    cases=[
+        {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
+        for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
+    ],
+    ok="communication runs during backward, and the step takes what the pipeline predicts.",
+    hint="hint 2 of exercise 5.4",
+)
+def overlap_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
+    """One backward pass of known times, layer by layer; the ledger says when each bucket left."""
+    n_elements = 120
+    steps = 2 * (world_size - 1)
+    # all latency, no bytes: each of the ring's steps takes its share of bucket_s
+    network = Network(latency_s=bucket_s / steps, bandwidth_Bps=1e15)
+    args = (make, n_layers, n_elements, backward_s)
+    return observe(lambda: simulate(_timed_worker, world_size, args, network=network, compute="free", echo=False))

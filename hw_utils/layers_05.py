@@ -1,0 +1,69 @@
+"""Models of lesson 05 whose backward pass takes a known time, so that overlap can be told from luck."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import nn
+
+
+class TakesTime(torch.autograd.Function):
+    """The identity; its backward pass takes `backward_s` seconds (virtual ones under `simulate`)."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, backward_s: float) -> torch.Tensor:
+        ctx.backward_s = backward_s
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.backward_s)
+        return gradient, None
+
+
+class TimedChain(nn.Module):
+    """Layers in a row, each scaling (n,) by its weight (n,); each one's backward pass takes `backward_s`.
+
+    `layers[k].weight` has its gradient as soon as that layer's time is over; the last layer comes first.
+    """
+
+    def __init__(self, n_layers: int, n_elements: int, backward_s: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Scale(n_elements) for _ in range(n_layers))
+        self.backward_s = backward_s
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = TakesTime.apply(layer(x), self.backward_s)
+        return x.sum()
+
+
+class Scale(nn.Module):
+    """x * weight, element by element; the weight starts at ones."""
+
+    def __init__(self, n_elements: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n_elements, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class Branches(nn.Module):
+    """Four layers (5, 3, 4 and 2 elements) of which an input may use any; `shared` is used twice.
+
+    forward(x, use): x is (5,); `use` names the layers that take part: "first", "shared", "frozen", "last".
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = Scale(5), Scale(3)
+        self.frozen, self.last = Scale(4), Scale(2)
+        self.frozen.weight.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor, use: tuple[str, ...]) -> torch.Tensor:
+        y = self.first(x) if "first" in use else x
+        y = self.shared(self.shared(y[:3])) if "shared" in use else y[:3]
+        y = y * self.frozen(x[:4])[1] if "frozen" in use else y
+        return (self.last(y[:2]) if "last" in use else y[:2]).sum()
