@@ -11,6 +11,7 @@ from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
@@ -111,6 +112,8 @@ class LedgerGroup(dist.ProcessGroup):
     def __init__(self, store, rank: int, size: int, timeout=None) -> None:
         super().__init__(rank, size)
         self._inner = _Gloo(store, rank, size, **({} if timeout is None else {"timeout": timeout}))
+        # DDP's logger asks gloo for its number of threads.
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._rank, self._size = rank, size
         self._numbered: tuple[int, tuple[int, ...]] | None = None
         self.options = SimpleNamespace(global_ranks_in_group=[])
