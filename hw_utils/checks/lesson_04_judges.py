@@ -1,0 +1,498 @@
+"""Judges of lesson 04: what plain data from a driver must look like, and what it means if it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hw_utils import schedules
+from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.softmax import Softmax, cross_entropy, descend
+from hw_utils.errors import CheckFailed
+from hw_utils.trace import Trace
+
+SINGLE = 1e-4  # relative: float32 sums of a few hundred numbers in any order
+
+
+def number(value: Any, what: str) -> float:
+    """The value as a finite float; an array of one element counts."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.reshape(()).item()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise CheckFailed(f"{what} must be a number, got {short(value)}.")
+    return float(value)
+
+
+def numbers(values: Any, what: str, n: int | None = None) -> list[float]:
+    """The values as finite floats, `n` of them."""
+    if not isinstance(values, list | np.ndarray):
+        raise CheckFailed(f"{what} must be a list of numbers, got {short(values)}.")
+    found = [number(value, f"{what}[{i}]") for i, value in enumerate(values)]
+    if n is not None and len(found) != n:
+        raise CheckFailed(f"{what} must hold {n} numbers, one an iteration; got {len(found)}.")
+    return found
+
+
+def short(value: Any) -> str:
+    if isinstance(value, dict) and "unknown" in value:
+        return f"a {value['unknown']}"
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def close(a, b, tolerance: float = SINGLE) -> bool:
+    return bool(np.allclose(a, b, rtol=tolerance, atol=tolerance))
+
+
+def result(data: Any, rank: int = 0) -> Any:
+    """What `rank` returned in an observed run."""
+    results = data.get("results") if isinstance(data, dict) else None
+    if not isinstance(results, list) or len(results) <= rank:
+        raise CheckFailed(f"rank {rank} returned nothing.")
+    return results[rank]
+
+
+# 4.1 ---------------------------------------------------------------------------------------------------------
+
+
+def examples(n: int, d_in: int = 4, n_classes: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """x float32 (n, d_in) and y int64 (n,): points around one centre a class, in a shuffled order."""
+    random = np.random.RandomState(seed)
+    y = random.randint(0, n_classes, n)
+    x = random.randn(n_classes, d_in)[y] + 0.3 * random.randn(n, d_in)
+    return x.astype("f4"), y.astype("i8")
+
+
+def start(d_in: int = 4, n_classes: int = 3) -> Softmax:
+    weight = np.linspace(-0.5, 0.5, n_classes * d_in, dtype="f4").reshape(n_classes, d_in)
+    return Softmax(weight.astype("f8"), np.zeros(n_classes))
+
+
+def pauses(n: int) -> list[float]:
+    """Virtual seconds of each iteration: the first is slow, and so is what comes after the 40th."""
+    return [8.0] + [1.0 + 0.01 * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
+
+
+def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
+    require_no_deadlock(data, "train")
+    got = result(data)
+    losses = numbers(got.get("losses") if isinstance(got, dict) else None, "losses", n_iterations)
+    _judge_descent(losses, got, n_iterations, momentum)
+    _judge_seconds(number(got["iteration_s"], "iteration_s"), n_iterations)
+    _judge_report(got["said"], losses)
+
+
+def _batches(n_iterations: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    x, y = examples(6 * n_iterations)
+    return [(x[i : i + 6].astype("f8"), y[i : i + 6]) for i in range(0, len(x), 6)]
+
+
+def _judge_descent(losses: list[float], got: Mapping[str, Any], n: int, momentum: float) -> None:
+    settings = {"lr": 0.1, "momentum": momentum}
+    model = start()
+    expected = descend(model, _batches(n), shrink=0.5, **settings)
+    if close(losses, expected) and close(got["weight"], model.weight):
+        return
+    causes = {
+        "sync was not called, or only after the step: it must change the gradients between backward and step.": {},
+        "the gradients of the last step are still there: call optimizer.zero_grad() before backward.": {
+            "shrink": 0.5,
+            "keep": 1.0,
+        },
+        "no step is taken: call optimizer.step() after sync.": {"shrink": 0.0},
+    }
+    for cause, change in causes.items():
+        if close(losses, descend(start(), _batches(n), **{**settings, **change})):
+            raise CheckFailed(_first_difference(losses, expected), cause=cause)
+    cause = "the loss is the batch's own, before its step." if close(losses[1:], expected[:-1]) else ""
+    if close(losses, expected):
+        raise CheckFailed("train: the losses are right, the weights after the last step are not.")
+    raise CheckFailed(_first_difference(losses, expected), cause=cause)
+
+
+def _first_difference(got: Sequence[float], expected: Sequence[float], who: str = "train") -> str:
+    i = next((i for i, (a, b) in enumerate(zip(got, expected)) if not close(a, b)), 0)
+    return f"{who}: the loss of iteration {i + 1} is {got[i]:.4f}, expected {expected[i]:.4f}."
+
+
+def _judge_seconds(got_s: float, n: int) -> None:
+    all_s = pauses(n)
+    expected_s = float(np.mean(all_s[1:40]))
+    if math.isclose(got_s, expected_s, rel_tol=1e-6):
+        return
+    causes = (
+        (np.mean(all_s), "every iteration is in the mean: the first one, which warms up, must not be."),
+        (np.mean(all_s[:40]), "the first iteration, which warms up, must not be in the mean."),
+        (np.mean(all_s[1:]), "iterations after the 40th are in the mean."),
+        (np.sum(all_s[1:40]), "this is a sum: divide by the number of iterations."),
+        (expected_s * 1e3, "seconds are wanted, these are milliseconds."),
+        (np.sum(all_s[1:40]) / 40, "the sum of 39 iterations is divided by 40."),
+        (np.mean(all_s[2:41]), "iterations count from 1: the 2nd is `seconds[1]`."),
+    )
+    cause = next((text for value, text in causes if math.isclose(got_s, value, rel_tol=1e-6)), "")
+    raise CheckFailed(
+        f"train: iteration_s of {n} iterations is {got_s:.4g} s, expected {expected_s:.4g} s,"
+        f" the mean of iterations 2 to {min(n, 40)}.",
+        cause=cause,
+    )
+
+
+def _judge_report(said: Any, losses: list[float]) -> None:
+    expected = [f"iteration {i}: loss {losses[i - 1]:.3f}" for i in range(20, len(losses) + 1, 20)]
+    if said != expected:
+        cause = "iterations count from 1, so the first report is iteration 20's." if expected and said else ""
+        raise CheckFailed(f"train: reported {short(said)}, expected {short(expected)}.", cause=cause)
+
+
+def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
+    scores, y = evaluation(sizes)
+    got_loss, got_share = number(data["loss"], "the test loss"), number(data["accuracy"], "the accuracy")
+    if data["training"]:
+        cause = "the model is still in training mode: model.eval() first, or dropout and batch norm do as in training."
+        raise CheckFailed("evaluate: the model is called in training mode.", cause=cause)
+    if data["graph"]:
+        raise CheckFailed("evaluate: the forward pass records gradients.", cause="wrap it in `with torch.no_grad():`.")
+    expected = cross_entropy(scores, y)
+    if not close(got_loss, expected):
+        parts = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
+        means = [cross_entropy(scores[p], y[p]) for p in parts]
+        causes = (
+            (np.mean(means), "the mean of the batches' means: the last batch is smaller and must count less."),
+            (np.sum(means), "this is the sum of the batches' losses."),
+            (expected * len(y), "this is the sum over the examples: divide by their number."),
+        )
+        cause = next((text for value, text in causes if close(got_loss, value)), "")
+        raise CheckFailed(f"evaluate: the test loss is {got_loss:.4f}, expected {expected:.4f}.", cause=cause)
+    share = float((scores.argmax(1) == y).mean())
+    if not close(got_share, share):
+        percent = close(got_share, 100 * share)
+        cause = "a share between 0 and 1 is wanted, these are percent." if percent else ""
+        cause = "these are counts: divide by the number of examples." if close(got_share, share * len(y)) else cause
+        raise CheckFailed(f"evaluate: the accuracy is {got_share:.4f}, expected {share:.4f}.", cause=cause)
+
+
+def evaluation(sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Scores (n, 3) and labels (n,) to evaluate; the last batch is harder than the others."""
+    random = np.random.RandomState(1)
+    n = sum(sizes)
+    y = random.randint(0, 3, n)
+    scores = random.randn(n, 3) + 2.0 * np.eye(3)[y]
+    scores[n - sizes[-1] :] *= -1
+    return scores, y
+
+
+# 4.2 and 4.3 -------------------------------------------------------------------------------------------------
+
+
+def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int) -> None:
+    epochs = data["epochs"]
+    size = total_batch // world_size
+    for rank, part in enumerate(epochs[0]):
+        wrong = [len(batch) for batch in part[:-1] if len(batch) != size]
+        if not part or wrong or len(part[-1]) > size:
+            got = wrong[0] if wrong else len(part[-1]) if part else 0
+            cause = "total_batch counts all ranks: each takes total_batch / world_size." if got > size else ""
+            raise CheckFailed(
+                f"batches: rank {rank} of {world_size} gets {got} examples a batch; a total batch of {total_batch}"
+                f" is {size} on each.",
+                cause=cause,
+            )
+    _judge_cover(epochs[0], n_examples, world_size)
+    if epochs[0] == epochs[1]:
+        raise CheckFailed(
+            "batches: epoch 1 has the same order as epoch 0.",
+            cause="sampler.set_epoch(epoch) tells the sampler which order to use; without it every epoch is the same.",
+        )
+    if data["again"] != epochs[0]:
+        raise CheckFailed("batches: the same epoch and seed give another order the second time.")
+
+
+def _judge_cover(parts: list, n_examples: int, world_size: int) -> None:
+    seen = [int(i) for part in parts for batch in part for i in batch]
+    missing = sorted(set(range(n_examples)) - set(seen))
+    repeated = len(seen) - len(set(seen))
+    if missing:
+        everyone = all(part == parts[0] for part in parts) and world_size > 1
+        cause = "every rank takes the same part: pass rank to the sampler." if everyone else ""
+        cause = "shards by position lose the last examples." if len(missing) < world_size and not everyone else cause
+        raise CheckFailed(
+            f"batches: {len(missing)} of {n_examples} examples are in no rank's part, such as number {missing[0]}.",
+            cause=cause,
+        )
+    if repeated >= world_size:
+        whole = all(len({int(i) for b in part for i in b}) == n_examples for part in parts)
+        cause = (
+            "every rank goes through the whole set: give the DataLoader the sampler."
+            if whole
+            else "ranks must share one order: the same seed on all of them."
+        )
+        raise CheckFailed(
+            f"batches: {repeated} examples are handed out more than once; parts are disjoint, but for up to"
+            f" {world_size - 1} that fill up the last round.",
+            cause=cause,
+        )
+
+
+# name -> (shape, kind); kinds: "all" ranks use it, "none", only "rank 0", or it is "frozen".
+PARAMETERS = {
+    "weight": ((5, 3), "all"),
+    "bias": ((7,), "all"),
+    "scalar": ((), "all"),
+    "frozen": ((4,), "frozen"),
+    "unused": ((6,), "none"),
+    "branch": ((3,), "rank 0"),
+}
+
+
+def gradient(name: str, rank: int) -> np.ndarray | None:
+    """The gradient that `rank` starts with: 10**rank * [1, 2, ...], so that a wrong digit names the rank."""
+    shape, kind = PARAMETERS[name]
+    if kind in ("frozen", "none") or (kind == "rank 0" and rank != 0):
+        return None
+    return (10.0**rank * np.arange(1, math.prod(shape) + 1)).reshape(shape)
+
+
+def judge_gradients(what: str):
+    """A judge of the gradients that `what` leaves on every rank."""
+
+    def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
+        who = f"{what} with {world_size} ranks"
+        cause = ""
+        if {"unused", "branch"} & set(names):
+            cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
+        require_no_deadlock(data, who, cause=cause)
+        for rank in range(world_size):
+            got = result(data, rank)
+            for name in names:
+                _judge_gradient(who, got["gradients"].get(name), name, rank, world_size)
+            for name in names:
+                if not close(got["values"][name], rank + 1.0):
+                    raise CheckFailed(
+                        f"{who}: the values of {name!r} on rank {rank} have changed.",
+                        cause="the gradients (p.grad) are synchronised, not the parameters.",
+                    )
+
+    return judge
+
+
+def _judge_gradient(who: str, got: Any, name: str, rank: int, world_size: int) -> None:
+    each = [gradient(name, r) for r in range(world_size)]
+    if all(g is None for g in each):
+        if got is not None and np.any(np.asarray(got) != 0):
+            raise CheckFailed(f"{who}: {name!r} has no gradient anywhere, but rank {rank} ends with {short(got)}.")
+        return
+    filled = [np.zeros(PARAMETERS[name][0]) if g is None else g for g in each]
+    expected = sum(filled) / world_size
+    if isinstance(got, np.ndarray) and got.shape == expected.shape and close(got / expected, 1.0, 1e-5):
+        return
+    raise CheckFailed(
+        f"{who}: the gradient of {name!r} on rank {rank} is {short(_list(got))}, expected {short(expected.tolist())}.",
+        cause=_why_gradient(got, expected, filled, rank, each[rank] is None),
+    )
+
+
+def _list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _why_gradient(got: Any, expected: np.ndarray, each: list[np.ndarray], rank: int, had_none: bool) -> str:
+    n = len(each)
+    if got is None:
+        return "p.grad is None on this rank: give it the mean as well." if had_none else "p.grad was taken away."
+    if not isinstance(got, np.ndarray) or got.shape != expected.shape:
+        return "the mean is taken over the ranks, not over the elements: the shape stays." if np.size(got) == 1 else ""
+    causes = [
+        (expected * n, "this is the sum: divide by the world size."),
+        (expected / n, "it is divided by the world size twice."),
+        (expected * n / max(n - 1, 1), "rank 0's own gradient counts too: N ranks, so divide by N."),
+        (np.full_like(expected, expected.mean()), "the mean is taken over the ranks, not over the elements."),
+        ((sum(each) - each[0]) / n, "rank 0's own gradient is missing from the mean."),
+        (each[rank], "this rank still has its own gradient: what it received must be written to p.grad."),
+        (each[0], "this is rank 0's own gradient: what is scattered must be the mean."),
+        (each[-1], "this is the last rank's gradient, not the mean."),
+        (each[rank] / n, "each rank divides its own gradient; nothing was added up."),
+    ]
+    for value, cause in causes:
+        if close(got, value, 1e-5):
+            return cause
+    if np.allclose(got, got.reshape(-1)[0]):
+        return "the mean is taken over the ranks, not over the elements."
+    return "the result was read before it had arrived: wait for every async operation." if not np.any(got) else ""
+
+
+def judge_traffic(what: str, allowed: frozenset[str], other: str):
+    """A judge of what `what` sends: only `allowed` operations, and rank 0's bytes as they would be."""
+
+    def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
+        who = f"{what} with {world_size} ranks"
+        require_no_deadlock(data, who)
+        trace = Trace.from_plain(data["trace"])
+        used = frozenset(op for op in trace.ops if op != "barrier")
+        if used != allowed:
+            extra, missing = used - allowed, allowed - used
+            wrong = f"calls {', '.join(sorted(extra))}" if extra else f"never calls {' and '.join(sorted(missing))}"
+            raise CheckFailed(
+                f"{who}: it {wrong}; this exercise is about {' and '.join(sorted(allowed))}.", cause=other
+            )
+        sizes = [4 * math.prod(PARAMETERS[n][0]) for n in names if PARAMETERS[n][1] != "frozen"]
+        expected = sum(schedules.cost(op, n, world_size, itemsize=4).sent_bytes[0] for op in allowed for n in sizes)
+        got = trace.bytes_sent(0)
+        whole = schedules.cost("all_reduce", sum(sizes), world_size, itemsize=4).sent_bytes[0]
+        if got == expected or ("all_reduce" in allowed and got == whole):
+            return
+        cause = "frozen parameters need no messages." if got > expected else "some parameter is left out."
+        cause = "something travels more than once." if got >= 2 * expected else cause
+        raise CheckFailed(f"{who}: rank 0 sends {got:,} bytes, expected {expected:,}.", cause=cause)
+
+    return judge
+
+
+# 4.3 and 4.4 -------------------------------------------------------------------------------------------------
+
+
+N_EXAMPLES, LR, MOMENTUM = 96, 0.2, 0.5
+
+
+def small_model() -> nn.Module:
+    """Softmax regression with torch's own random weights."""
+    return nn.Linear(4, 3)
+
+
+def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
+    who = f"worker with method {method!r} on {world_size} {'ranks' if world_size > 1 else 'rank'}"
+    require_no_deadlock(data, who, cause="every rank must call the same collectives in the same order.")
+    each = [numbers(_field(data, r, "losses", who), f"losses of rank {r}", n_iterations) for r in range(world_size)]
+    x, y = examples(N_EXAMPLES)
+    order = torch.randperm(N_EXAMPLES, generator=torch.Generator().manual_seed(seed)).numpy()
+    batches = [order[i * total_batch : (i + 1) * total_batch] for i in range(n_iterations)]
+    whole = _seeded(seed)
+    expected = descend(whole, [(x[b].astype("f8"), y[b]) for b in batches], LR, momentum=MOMENTUM)
+    got = np.mean(each, axis=0)
+    if not close(got, expected, 1e-3):
+        raise CheckFailed(
+            _first_difference(got.tolist(), expected, f"{who}, mean over the ranks")
+            + " One process with the whole batch computes that.",
+            cause=_why_losses(each, got, expected),
+        )
+    test_x, test_y = examples(60, seed=2)
+    for rank in range(world_size):
+        loss = number(_field(data, rank, "test_loss", who), "test_loss")
+        share = number(_field(data, rank, "accuracy", who), "accuracy")
+        if not (close(loss, whole.loss(test_x, test_y), 1e-3) and close(share, whole.accuracy(test_x, test_y), 1e-3)):
+            raise CheckFailed(
+                f"{who}: rank {rank} ends with test loss {loss:.4f} and accuracy {share:.3f}, expected"
+                f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
+                cause="every rank evaluates the trained model on the whole test set.",
+            )
+
+
+def _seeded(seed: int) -> Softmax:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = small_model()
+    return Softmax(model.weight.detach().double().numpy(), model.bias.detach().double().numpy())
+
+
+def _field(data: Any, rank: int, name: str, who: str) -> Any:
+    got = result(data, rank)
+    if not isinstance(got, dict) or name not in got:
+        raise CheckFailed(f"{who}: rank {rank} must return a dictionary with {name!r}, got {short(got)}.")
+    return got[name]
+
+
+def _why_losses(each: list[list[float]], got: np.ndarray, expected: list[float]) -> str:
+    if len(each) > 1 and all(close(one, each[0]) for one in each):
+        return "every rank sees the same examples: hand rank and world_size to batches."
+    if close(got[0], expected[0], 1e-3):
+        return "the first loss is right, so weights and data are; the step is not: look at sync, lr and momentum."
+    return "the first loss differs: torch.manual_seed(job.seed) comes right before job.model(), on every rank."
+
+
+def judge_ddp(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
+    judge_worker(data, method, world_size, total_batch, n_iterations, seed)
+    trace = Trace.from_plain(data["trace"])
+    others = trace.ops - {"all_reduce", "broadcast", "barrier", "all_gather", "all_gather_into_tensor"}
+    calls = trace.calls["all_reduce"] // world_size
+    if others or calls < n_iterations:
+        raise CheckFailed(
+            f"worker with method 'ddp': {calls} all-reduces in {n_iterations} iterations"
+            f"{' and ' + ', '.join(sorted(others)) if others else ''}; DistributedDataParallel starts them by itself.",
+            cause="wrap the model: DistributedDataParallel(model), and train what it gives back.",
+        )
+    if "broadcast" not in trace.ops and "all_gather" not in trace.ops:
+        raise CheckFailed(
+            "worker with method 'ddp': the ledger shows no start of DistributedDataParallel, which compares and"
+            " broadcasts the weights first.",
+            cause="the gradients are synchronised by hand; wrap the model instead.",
+        )
+    if calls >= 2 * n_iterations:
+        raise CheckFailed(
+            f"worker with method 'ddp': {calls / n_iterations:.0f} all-reduces an iteration for 48 bytes of gradients.",
+            cause="both DistributedDataParallel and sync reduce the gradients; sync must do nothing then.",
+        )
+
+
+def judge_calls(data: Any, measured: Mapping[str, int]) -> None:
+    for method, expected in measured.items():
+        said = data.get(method) if isinstance(data, dict) else None
+        if said is None:
+            raise CheckFailed(f"calls[{method!r}] is not filled in.")
+        if number(said, f"calls[{method!r}]") != expected:
+            causes = {
+                "all_reduce": "count the tensors in model.parameters(), biases and batch norm included.",
+                "ddp": "look at a later iteration: DistributedDataParallel arranges its buckets after the first one.",
+            }
+            raise CheckFailed(
+                f"calls[{method!r}]: VGG-11 needs another number of all-reduces an iteration than {said}.",
+                cause=causes[method],
+            )
+
+
+# 4.5 ---------------------------------------------------------------------------------------------------------
+
+
+def judge_bytes(data: Any, method: str, world_size: int) -> None:
+    require_no_deadlock(data, method)
+    trace = Trace.from_plain(data["trace"])
+    for rank, said in enumerate(data["said"]):
+        got, sent = number(said, f"bytes_sent({method!r}, {rank}, ...)"), trace.bytes_sent(rank)
+        if math.isclose(got, sent, rel_tol=1e-9, abs_tol=0.5):
+            continue
+        causes = (
+            (trace.bytes_sent(0), "this is rank 0's; the other ranks send something else."),
+            (trace.bytes_sent(world_size - 1), "this is what the others send; rank 0 is the root."),
+            (2 * sent, "twice too many: sending and receiving are counted separately."),
+            (4 * sent, "n_bytes counts bytes already, not elements."),
+            (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
+        )
+        raise CheckFailed(
+            f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
+            f" the ledger says {sent:,}.",
+            cause=next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-9)), ""),
+        )
+
+
+def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:
+    require_no_deadlock(data["run"], method)
+    got, measured = number(data["said"], "predicted_s"), number(data["run"]["seconds"], "the measured time")
+    if math.isclose(got, measured, rel_tol=1e-6):
+        return
+    compute_s, latency_s = data["one_node_s"] / world_size, data["latency_s"]
+    causes = (
+        (measured + data["one_node_s"] - compute_s, "the compute is shared: every rank has 1/N of the batch."),
+        (measured - compute_s, "the compute is missing."),
+        ((measured + compute_s) / 2, "a gather and a scatter, one after the other: the way there and the way back."),
+    )
+    cause = next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-6)), "")
+    off = (measured - got) / latency_s if latency_s else 0.0
+    if not cause and abs(off - round(off)) < 1e-3 and round(off) % 2 == 0 and n_tensors > 1 and abs(off) < 1e4:
+        cause = "the bytes are right, the latencies are not: every tensor is a collective of its own."
+    raise CheckFailed(
+        f"predicted_s({method!r}, world_size={world_size}, ...) is {got:.6g} s; your own code takes {measured:.6g} s.",
+        cause=cause,
+    )
