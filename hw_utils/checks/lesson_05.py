@@ -179,7 +179,7 @@ def _judge_rank_profile(what: str, profile: dict[str, float], mine: Trace, n_ite
     if not math.isclose(got, in_ledger, rel_tol=tolerance, abs_tol=1e-9 if compute == "free" else 2e-3):
         causes = {
             "comm_s is the mean of an iteration, not the whole run: divide by n_iterations.": in_ledger * n_iterations,
-            "comm_s covers all 8 calls of an iteration, not one of them.": in_ledger / 8,
+            "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
             "the clock was read before the calls were done.": 0.0,
         }
         near = [c for c, v in causes.items() if math.isclose(got, v, rel_tol=tolerance, abs_tol=1e-9)]
@@ -227,12 +227,12 @@ def _judge_calls(data: Any, n_parameters: int, n_examples: int, batch_size: int,
     iterations = len(range(0, n_examples, batch_size * world_size))
     calls = n_parameters * iterations if world_size > 1 else 0
     causes = {
+        "one rank has nobody to talk to: no call.": float(n_parameters * iterations) if world_size == 1 else math.nan,
         "each rank has its own batch: an iteration uses batch_size * world_size examples.": float(
             n_parameters * len(range(0, n_examples, batch_size))
         ),
         "the last, smaller batch is an iteration too.": float(n_parameters * (n_examples // (batch_size * world_size))),
         "one call a parameter, not one an iteration.": float(iterations),
-        "one rank has nobody to talk to: no call.": float(n_parameters * iterations) if world_size == 1 else math.nan,
     }
     what = f"calls_per_epoch({n_parameters}, {n_examples}, {batch_size}, {world_size})"
     _require(what, data, calls, causes)
@@ -468,7 +468,7 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
         "the all-reduce is missing.": serial_s + each * slow,
         "the straggler makes no difference yet.": serial_s + each + reduce_s,
     }
-    _require(f"{what}: the step", data["seconds"], expected, causes, rel_tol=1e-3)
+    _require(f"{what}: the step", data["seconds"], expected, causes, rel_tol=5e-3)
     own = {
         r: sum(e.wait_end_s - e.wait_start_s for e in Trace.from_plain(data["trace"]).of_rank(r).of_op("all_reduce"))
         for r in range(world_size)
