@@ -6,6 +6,7 @@ so code that communicates inside a backward pass (DistributedDataParallel, hooks
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -34,6 +35,10 @@ class Greenlets:
     def switch(self, rank: int, who: int) -> None:
         """From `rank` to `who`; returns when somebody switches back."""
         self.tasks[who].switch()
+
+    def frame_of(self, rank: int):
+        """The line that the rank is at, if it is not the running one."""
+        return None
 
     def close(self) -> None:
         """Unwinds the ranks that are still in the middle of something."""
@@ -73,6 +78,10 @@ class Threads:
             self.threads[who].start()
         finally:
             threading.stack_size(before)
+
+    def frame_of(self, rank: int):
+        thread = self.threads[rank]
+        return sys._current_frames().get(thread.ident) if thread is not None else None
 
     def close(self) -> None:
         for rank, thread in enumerate(self.threads):

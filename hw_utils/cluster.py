@@ -1,94 +1,126 @@
-"""A run on the virtual cluster, from its first rank's first line to the `Run` or the error that it ends in."""
+"""A run on the virtual cluster, from its first rank's first line to what comes of it, as plain parts."""
 
 from __future__ import annotations
 
-import io
+import mmap
+import signal
+import sys
 import traceback
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils import payload, rank
 from hw_utils.carriers import Greenlets, Threads
-from hw_utils.engine import COLUMNS, Engine, Stop
-from hw_utils.errors import Deadlock, Failure, Frame, WorkerFailed
+from hw_utils.copies import Copies
+from hw_utils.engine import Engine, Stop
+from hw_utils.errors import Failure, Frame
 from hw_utils.point_to_point import ShortCuts
-from hw_utils.run import Run
+from hw_utils.records import records_of
+from hw_utils.streams import Streams
 from hw_utils.stuck import wait_table, who_waited
-from hw_utils.trace import RECORD, SENDS, Trace
 from hw_utils.virtual_clock import virtual_clock
-from hw_utils.virtual_group import CurrentWorld, Members, VirtualGroup
+from hw_utils.virtual_group import CurrentWorld, Members, VirtualGroup, installed_groups
 from hw_utils.where import is_students, locate
 
 SEED = 67280421310721  # torch's own default seed: every process starts with it
 
 
-def run_here(worker, world_size: int, args: tuple, options: tuple) -> Run:
-    """The run, in this process; greenlets first, threads if the program needs them."""
-    cluster = _Cluster(worker, world_size, args, Greenlets, options)
-    cluster.run()
-    if cluster.engine.wants_threads:
-        cluster = _Cluster(worker, world_size, args, Threads, options)
-        cluster.run()
-    return cluster.result()
+def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
+    """Runs `call`, a pickled (worker, args), as `job` says: greenlets first, threads if the program needs them.
+
+    timeout_s: ends it with the rank that is busy then. beacon: a file that always names the rank that runs.
+    """
+    shown: list[int] = []
+    with _time_limit(timeout_s) as limit, _beacon(beacon) as lamp:
+        for carrier in (Greenlets, Threads):
+            cluster = _Cluster(call, job, lamp, shown)
+            limit.append(cluster.engine)
+            cluster.run(carrier)
+            if not cluster.engine.wants_threads:
+                break
+            shown = cluster.streams.n_shown
+    return cluster.outcome()
 
 
-class _Output(io.TextIOBase):
-    """Standard output, one text a rank."""
+@contextmanager
+def _time_limit(timeout_s: float | None):
+    """Ends the last engine in the list that it gives, with the line that its rank is at, after `timeout_s`."""
+    engines: list[Engine] = []
+    if timeout_s is None or not hasattr(signal, "setitimer"):
+        yield engines
+        return
 
-    def __init__(self, engine) -> None:
-        self.engine = engine
-        self.parts: list[list[str]] = [[] for _ in range(engine.world_size + 1)]
+    def ring(_, frame) -> None:
+        engine = engines[-1]
+        busy = engine.rank if engine.rank < engine.world_size else 0
+        frame = engine.carrier.frame_of(busy) or frame
+        engine.ended_in = "timeout"
+        engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", _frames_above(frame))])
 
-    def write(self, text: str) -> int:
-        self.parts[self.engine.rank].append(text)
-        return len(text)
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield engines
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
-    def flush(self) -> None: ...
+
+def _frames_above(frame) -> tuple[Frame, ...]:
+    found = traceback.extract_stack(frame)
+    return tuple(Frame(locate(f.filename, f.lineno), f.name) for f in found if is_students(f.filename))
+
+
+@contextmanager
+def _beacon(path: str | None):
+    """Four bytes that another process can read: which rank runs."""
+    if path is None:
+        yield memoryview(bytearray(8)).cast("i")
+        return
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
+        lamp = memoryview(memory).cast("i")
+        try:
+            yield lamp
+        finally:
+            lamp.release()
 
 
 class _Cluster:
     """One attempt at a simulation."""
 
-    def __init__(self, worker, world_size, args, carrier, options) -> None:
-        self.worker, self.world_size, self.args, self.carrier = worker, world_size, args, carrier
-        self.engine = Engine(world_size, *options)
-        self.results: list[Any] = [None] * world_size
-        self.returned = [False] * world_size
-        self.output = _Output(self.engine)
-        self.members = [Members(self.engine, 0, tuple(range(world_size)))]
+    def __init__(self, call: bytes, job: dict, lamp, shown: list[int]) -> None:
+        self.world_size = job["world_size"]
+        self.copies = Copies(call)
+        self.engine = Engine(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
+        self.results: list[Any] = [None] * self.world_size
+        self.returned = [False] * self.world_size
+        self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
+        self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
         self.store = dist.HashStore()
         self.random_state = torch.Generator().manual_seed(SEED).get_state()
 
-    def run(self) -> None:
+    def run(self, carrier) -> None:
+        """All ranks until nobody can go on; this process's own state is as before afterwards."""
         engine = self.engine
-        carrier = self.carrier(self.world_size, self.body, Stop)
-        state = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads()
+        before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with (
-                self._world(), ShortCuts(engine).installed(), virtual_clock(engine), redirect_stdout(self.output),
-                torch.autograd.set_multithreading_enabled(False),
-            ):  # fmt: skip
-                engine.run(carrier)
-                engine.is_over = True
-                carrier.close()
+            with ExitStack() as stack:
+                for part in (
+                    _world(engine), ShortCuts(engine).installed(), installed_groups(engine), virtual_clock(engine),
+                    redirect_stdout(self.streams.out), redirect_stderr(self.streams.err),
+                    torch.autograd.set_multithreading_enabled(False),
+                ):  # fmt: skip
+                    stack.enter_context(part)
+                engine.run(carrier(self.world_size, self.body, Stop))
         finally:
-            torch.set_rng_state(state[0])
-            torch._C._set_grad_enabled(state[1])
-            torch.set_num_threads(state[2])
-
-    @contextmanager
-    def _world(self):
-        before = c10d._world
-        c10d._world = CurrentWorld(self.engine)
-        try:
-            yield
-        finally:
-            c10d._world = before
+            torch.set_rng_state(before[0])
+            torch._C._set_grad_enabled(before[1])
+            torch.set_num_threads(before[2])
 
     def body(self, rank: int) -> None:
         """One rank, from its first line to its last."""
@@ -98,79 +130,87 @@ class _Cluster:
                 return
             torch._C._set_grad_enabled(True)
             torch.default_generator.set_state(self.random_state)
+            worker, args = self.copies.take()
             self._join(rank)
             engine.resume_compute()
-            self.results[rank] = self.worker(rank, self.world_size, *self.args)
+            self.results[rank] = worker(rank, self.world_size, *args)
             engine.now()
             self.returned[rank] = True
         except Stop:
             return
-        except SystemExit as error:
-            self._failed(rank, "exit", f"sys.exit({error.code!r})", error)
-        except Exception as error:
-            self._failed(rank, "exception", _one_line(error), error)
+        except BaseException as error:
+            if not engine.is_over:
+                engine.failures.append(_failure_of(rank, error))
 
     def _join(self, rank: int) -> None:
         """What init_process_group would have left behind."""
-        group = VirtualGroup(self.members[0], rank, f"rank {rank} of all")
+        everybody = self.engine.groups[0]
+        group = VirtualGroup(everybody, rank, f"rank {rank} of all")
         world = c10d._world._current()
-        world.add(group, self.members[0].place_of, self.store)
+        world.add(group, everybody.place_of, self.store)
         world.default_pg = group
 
-    def _failed(self, rank: int, kind: str, reason: str, error: BaseException) -> None:
-        frames = tuple(
-            Frame(locate(f.filename, f.lineno), f.name)
-            for f in traceback.extract_tb(error.__traceback__)
-            if is_students(f.filename)
-        )
-        self.engine.failures.append(Failure(rank, kind, reason, frames, error))
-
-    def result(self) -> Run:
-        """The run, or its error."""
+    def outcome(self) -> dict:
+        """The run's parts, or those of its error."""
         engine = self.engine
-        if engine.failures:
-            failures = sorted(engine.failures, key=lambda f: f.rank)
-            raise WorkerFailed(failures, note=who_waited(engine)) from failures[0].exception
-        if engine.waiting:
-            raise Deadlock(wait_table(engine, self.returned))
-        lost = [q for queue in engine.queues.values() for q in queue]
-        lost += [q for queue in engine.any_source.values() for q in queue]
-        if lost:
-            raise WorkerFailed([self._lost(q) for q in sorted(lost, key=lambda q: q.rank)])
-        output = ["".join(parts) for parts in self.output.parts[:-1]]
-        return Run(self.results, max(engine.clock), output, self.trace(), clock="virtual")
+        failures = sorted(engine.failures, key=lambda f: f.rank)
+        if not failures and engine.waiting:
+            return {"table": wait_table(engine, self.returned)}
+        failures = failures or engine.lost()
+        if not failures:
+            try:
+                return self._run()
+            except payload.Unpicklable:
+                failures = self._unpicklable()
+        note = who_waited(engine)
+        sent = [_sendable(f.exception) for f in failures]
+        failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
+        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in}
 
-    def _lost(self, request) -> Failure:
-        what = "nobody received it" if request.is_send else "nobody sent it"
-        reason = f"{self.engine.describe(request)}, and {what}"
-        return Failure(request.rank, "mismatch", reason, self.engine.frames_of(request))
-
-    def trace(self) -> Trace:
-        """The ledger."""
+    def _run(self) -> dict:
         engine = self.engine
-        rows = np.frombuffer(engine.rows).reshape(-1, len(COLUMNS))
-        records = np.zeros(len(rows), RECORD)
-        column = {name: rows[:, i] for i, name in enumerate(COLUMNS)}
-        for name in ("rank", "op", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "message", "order",
-                     "waited", "wait_start_s", "wait_end_s"):  # fmt: skip
-            records[name] = column[name]
-        records["end_s"] = np.where(column["end_s"] < 0, column["start_s"], column["end_s"])
-        names, sites = list(engine.names), engine.places.sites
-        files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(s[0] for s in sites))}
-        names += files
-        place = column["place"].astype(int)
-        records["file"] = np.array([files[s[0]] for s in sites])[place]
-        records["line"] = np.array([s[1] for s in sites])[place]
-        sent = np.isin(records["op"], [i for i, n in enumerate(engine.names) if n in SENDS]) & (records["message"] >= 0)
-        records["sent_bytes"], records["sent_messages"] = np.where(sent, records["n_bytes"], 0), sent
-        records["rounds"] = 1
-        for row, *cost in engine.costs:
-            i = row // len(COLUMNS)
-            records["sent_bytes"][i], records["sent_messages"][i], records["rounds"][i] = cost
-        groups = [None, *(m.ranks for m in self.members[1:])]
-        return Trace(records, names, groups, self.world_size)
+        return {
+            "results": bytes(payload.dump(self.results, "")), "seconds": max(engine.clock),
+            "output": self.streams.texts(), "world_size": self.world_size, **records_of(engine),
+        }  # fmt: skip
+
+    def _unpicklable(self) -> list[Failure]:
+        failures = []
+        for rank_, result in enumerate(self.results):
+            try:
+                payload.dump(result, "the value that the worker returned")
+            except payload.Unpicklable as error:
+                failures.append(Failure(rank_, "unpicklable", str(error)))
+        return failures
 
 
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip().split("\n")[0]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+@contextmanager
+def _world(engine: Engine):
+    before = c10d._world
+    c10d._world = CurrentWorld(engine)
+    try:
+        yield
+    finally:
+        c10d._world = before
+
+
+def _failure_of(rank_: int, error: BaseException) -> Failure:
+    kind, reason = rank._kind_and_reason(error)
+    frames = tuple(
+        Frame(locate(f.filename, f.lineno or 0), f.name)
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_students(f.filename)
+    )
+    return Failure(rank_, kind, reason, frames, error)
+
+
+def _sendable(error: BaseException | None) -> bytes | None:
+    """The exception as bytes that can be rebuilt, if it has such."""
+    if error is None:
+        return None
+    try:
+        data = bytes(payload.dump(error.with_traceback(None), ""))
+        payload.load(data)
+    except Exception:
+        return None
+    return data

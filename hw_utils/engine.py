@@ -18,12 +18,6 @@ from hw_utils.network import Network
 from hw_utils.places import Places
 from hw_utils.requests import Request
 
-COLUMNS = (
-    "rank", "op", "peer", "n_bytes", "start_s", "end_s", "place", "tag", "group", "message", "order",
-    "waited", "wait_start_s", "wait_end_s",
-)  # fmt: skip
-END, MESSAGE, WAITED, WAIT_START, WAIT_END = (COLUMNS.index(c) for c in COLUMNS[5:6] + COLUMNS[9:10] + COLUMNS[11:])
-
 
 class Stop(BaseException):
     """Unwinds a rank whose run is over."""
@@ -32,7 +26,7 @@ class Stop(BaseException):
 class Engine:
     """The virtual cluster's state; `rank` is the one that runs."""
 
-    def __init__(self, world_size: int, network: Network, compute, eager_bytes: int) -> None:
+    def __init__(self, world_size: int, network: Network, compute, eager_bytes: int, lamp) -> None:
         self.world_size, self.network, self.eager_bytes = world_size, network, eager_bytes
         self.compute, self.is_free = compute, compute == "free"
         self.latency_s, self.bandwidth_Bps = network.latency_s, network.bandwidth_Bps
@@ -54,10 +48,13 @@ class Engine:
         self.agents: dict[int, object] = {}
         self.is_over = False
         self.carrier = None
+        self.watch = None  # called with the rank at every send and receive, before it is posted
         self.pending: dict[int, list] = {}  # rank -> collectives it called inside the backward pass under way
         self.names: list[str] = []
         self._op: dict[str, int] = {}
-        self.wants_threads = False
+        self.wants_threads, self.ended_in = False, "failed"
+        self.groups: list = []  # Members, the default group first
+        self.lamp = lamp  # says to other processes which rank runs
 
     def op(self, name: str) -> int:
         """The number that stands for an operation's name in the rows."""
@@ -127,7 +124,7 @@ class Engine:
         grad, random_state = torch.is_grad_enabled(), torch.default_generator.get_state()
         if self.carrier.is_shared and torch.is_inference_mode_enabled():
             self.need_threads()
-        self.rank = who
+        self.rank = self.lamp[0] = who
         self.carrier.switch(rank, who)
         if self.is_over:
             raise Stop
@@ -139,13 +136,18 @@ class Engine:
         """Runs all ranks until nobody can go on."""
         self.carrier = carrier
         self.heap[:] = [(0.0, rank) for rank in range(self.world_size)]
-        while not self.is_over:
-            who = self.next_rank()
-            if who == self.world_size:
-                break
-            self.rank = who
-            carrier.switch(self.world_size, who)
+        try:
+            while not self.is_over:
+                who = self.next_rank()
+                if who == self.world_size:
+                    break
+                self.rank = self.lamp[0] = who
+                carrier.switch(self.world_size, who)
+                self.rank = self.world_size
+        except Stop:
             self.rank = self.world_size
+        self.is_over = True
+        carrier.close()
 
     # -- point to point ----------------------------------------------------------------------------------------
 
@@ -164,6 +166,8 @@ class Engine:
     ):
         """A send or receive of the running rank; `peer`, `src`, `dst` are global ranks, -1 is anybody."""
         rank = self.rank
+        if self.watch is not None:
+            self.watch(rank)
         if not self.is_free:
             self.now()
         heap = self.heap
@@ -291,6 +295,16 @@ class Engine:
         self.failures.extend(failures)
         self.is_over = True
         raise Stop
+
+    def lost(self) -> list[Failure]:
+        """Messages that were posted and never met their other end."""
+        queues = [*self.queues.values(), *self.any_source.values()]
+        requests = sorted((q for queue in queues for q in queue), key=lambda q: q.row)
+        why = {True: "nobody received it", False: "nobody sent it"}
+        return [
+            Failure(q.rank, "mismatch", f"{self.describe(q)}, and {why[q.is_send]}", self.frames_of(q))
+            for q in requests
+        ]
 
     def describe(self, request: Request) -> str:
         """`rank 0 sends 8 x float32 to rank 1 (Cell In[3], line 4)`."""

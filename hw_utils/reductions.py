@@ -1,4 +1,4 @@
-"""What each member holds after a collective. Sums are added in gloo's order, so that they equal `launch`'s to the bit."""
+"""What each member holds after a collective. Sums are added in gloo's order: they equal `launch`'s to the bit."""
 
 from __future__ import annotations
 

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hw_utils import payload, where
+from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed
+from hw_utils.launch import check_world_size, run_isolated
 from hw_utils.network import Network
 from hw_utils.run import Run
+from hw_utils.trace import Trace
+
+GRACE_S = 3.0  # for the child to say itself which rank was still busy
+MEMORY_BYTES = 12 * 2**30
 
 
 def simulate(
@@ -21,25 +30,83 @@ def simulate(
     echo: bool = True,
     isolate: bool = True,
 ) -> Run:
-    """The `Run` of `worker(rank, world_size, *args)` on `world_size` virtual ranks.
+    """The `Run` of `worker(rank, world_size, *args)` on `world_size` virtual ranks, in one fresh process.
 
-    network: what a message costs. compute: what computation costs: "measured" the CPU time it took, "free" nothing,
-    or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size leaves
-    before its receive is posted, as in MPI; 0 is gloo, where every send waits for its receive.
+    The default process group is ready on each. Ranks run one at a time, the same way every time; `time.perf_counter`
+    reads the rank's virtual clock and `time.sleep` advances it. Collectives take the time of the point-to-point
+    algorithms that the docstring of `hw_utils.schedules` lists.
+
+    network: what a message costs. compute: what computation costs: "measured" the CPU time that it took, "free"
+    nothing, or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
+    leaves before its receive is posted, as in MPI; with 0 every send waits for its receive, as with gloo.
+    timeout_s: real seconds. isolate=False runs it in this process, for a debugger.
 
     Raises:
         Deadlock: no rank can go on. WorkerFailed: a rank raised, or two ends of a communication do not fit.
-        TimedOut: a rank was still busy after `timeout_s` of real time.
+        TimedOut: a rank was still busy after `timeout_s`.
     """
-    if world_size < 1:
-        raise ValueError(f"world_size must be at least 1, got {world_size}")
+    check_world_size(world_size)
     if compute not in ("measured", "free") and not callable(compute):
-        raise ValueError(f'compute must be "measured", "free" or a function, got {compute!r}')
-    from hw_utils.cluster import run_here
+        raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
+    call = bytes(payload.dump((worker, tuple(args)), ""))
+    job = {"world_size": world_size, "network": network, "compute": compute, "eager_bytes": eager_bytes, "echo": echo}
+    outcome = _isolated(call, job, timeout_s) if isolate else _here(call, job)
+    return _run_of(outcome)
 
-    run = run_here(worker, world_size, tuple(args), (network, compute, eager_bytes))
-    if echo:
-        for rank, text in enumerate(run.output):
-            for line in text.splitlines():
-                print(f"[rank {rank}] {line}")
-    return run
+
+def _here(call: bytes, job: dict) -> dict:
+    from hw_utils.cluster import simulation
+
+    return simulation(call, job)
+
+
+def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str) -> dict:
+    """What the child process runs."""
+    from hw_utils.cluster import simulation
+
+    where.know_cells(cells)
+    return simulation(call, job, timeout_s=timeout_s, beacon=beacon)
+
+
+def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
+    handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-")
+    os.write(handle, bytes(8))
+    os.close(handle)
+    try:
+        done = run_isolated(
+            _in_child,
+            (call, job, timeout_s, where.cells(), beacon),
+            timeout_s=timeout_s + GRACE_S,
+            memory_bytes=MEMORY_BYTES,
+            on_output=lambda text: print(text, end="", flush=True),
+        )
+        if done.failure is None:
+            return done.result
+        with open(beacon, "rb") as file:
+            rank = int.from_bytes(file.read(4), "little")
+        f = done.failure
+        return {"failures": [Failure(rank, f.kind, f.reason, f.frames)], "exceptions": [None], "ended_in": f.kind}
+    finally:
+        os.unlink(beacon)
+
+
+def _run_of(outcome: dict) -> Run:
+    """The run, or the error that it ended in."""
+    if "table" in outcome:
+        raise Deadlock(outcome["table"])
+    if "failures" in outcome:
+        raise _error_of(outcome)
+    trace = Trace(outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"])
+    return Run(payload.load(outcome["results"]), outcome["seconds"], outcome["output"], trace, clock="virtual")
+
+
+def _error_of(outcome: dict) -> WorkerFailed:
+    failures = []
+    for failure, sent in zip(outcome["failures"], outcome["exceptions"]):
+        exception = None if sent is None else payload.load(sent)
+        failures.append(Failure(failure.rank, failure.kind, failure.reason, failure.frames, exception))
+    kind = TimedOut if outcome["ended_in"] == "timeout" else WorkerFailed
+    error = kind(failures, headline=outcome.get("headline", ""), note=outcome.get("note", ""))
+    causes = [f.exception for f in failures if f.exception is not None]
+    error.__cause__ = causes[0] if causes else None
+    return error

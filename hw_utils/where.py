@@ -35,9 +35,29 @@ def cell_name(file: str) -> str:
     count = getattr(getattr(shell, "compile", None), "_filename_map", {}).get(file)
     if count is not None:
         return f"Cell In[{count}]"
+    if file in _kernels_cells:
+        return _kernels_cells[file]
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         return "a cell"
     return ""
+
+
+_kernels_cells: dict[str, str] = {}  # in another process than the kernel
+
+
+def cells() -> dict[str, tuple[str, list[str]]]:
+    """This kernel's cells, file -> (name, lines), for `know_cells` in another process."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    files = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    return {file: (f"Cell In[{count}]", linecache.getlines(file)) for file, count in files.items()}
+
+
+def know_cells(found: dict[str, tuple[str, list[str]]]) -> None:
+    """From now on `locate` names the cells of the kernel that sent `cells()`."""
+    for file, (name, lines) in found.items():
+        _kernels_cells[file] = name
+        linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
 
 
 _LIBRARIES = tuple(
