@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hw_utils import forkserver, payload, rank, wire
+from hw_utils.board import Board
 from hw_utils.errors import Failure, Frame
 from hw_utils.output import Echo, Stream, is_noise
 from hw_utils.where import locate
@@ -61,6 +62,7 @@ class Gang:
         self.members: list[Member] = []
         self.sock: socket.socket | None = None
         self.echo = Echo()
+        self.board = Board(os.path.join(self.directory, "board"), world_size, create=True) if connect else None
         try:
             self.sock = forkserver.connect().open_gang(self.spec)
             self.members = [self._start(r) for r in range(world_size)]
@@ -203,6 +205,9 @@ class Gang:
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
         self.sock = None
+        if self.board is not None:
+            self.board.close()
+            self.board = None
         for member in self.members:
             member.box.sock.close()
             for name in ("out", "err"):

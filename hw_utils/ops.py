@@ -63,16 +63,16 @@ ALIASES = {
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
-DTYPES = tuple(str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype))
-DTYPE_CODES = {
-    value: i for i, value in enumerate(v for v in vars(torch).values() if isinstance(v, torch.dtype))
-}  # duplicates keep their last number; DTYPES has the same order
+_dtypes = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+DTYPES = tuple(_dtypes)
+DTYPE_CODES = {dtype: code for code, dtype in enumerate(_dtypes.values())}
 
 
 def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, str, int]:
     """(public name, its frame, student's file, line) of the call that reached a process group.
 
-    `frame` is the process group method's caller; `method` names it where torch.distributed was not asked in Python.
+    `frame` is the process group method's caller. If torch.distributed's Python functions were not asked, the frame is
+    None, the name comes from `method`, and the caller may be C++: it needs a real `dist.Work` back.
     """
     name, outer = "", None
     while frame is not None:
@@ -85,11 +85,6 @@ def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, s
         frame = frame.f_back
     file, line = students_line(frame)
     return _RENAMED.get(name, name) or PUBLIC_NAMES.get(method, method), outer, file, line
-
-
-def called_from_python(frame: FrameType) -> bool:
-    """Whether torch.distributed's Python functions called; C++ callers need a real `dist.Work` back."""
-    return frame.f_code.co_filename == _C10D
 
 
 def size_of(tensor: torch.Tensor) -> int:
