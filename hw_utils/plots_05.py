@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from hw_utils.figure import COLORS, SERIES, alt, axes, outside_legend
@@ -23,9 +24,9 @@ def plot_speedup(speedups: Mapping[int, float], ax=None):
     ax.set_ylabel("speedup")
     ax.set_title("how many times faster", loc="left", fontsize="medium")
     rows = [[f"{speedups[n]:.2f}", f"{speedups[n] / n:.0%}"] for n in sizes]
-    table = ax.table(rows, rowLabels=[f"N = {n}" for n in sizes], colLabels=["speedup", "efficiency"], loc="right")
-    table.auto_set_column_width([0, 1])
-    table.scale(1, 1.3)
+    height = 0.1 * (len(sizes) + 1)
+    names = [f"N = {n}" for n in sizes]
+    ax.table(rows, rowLabels=names, colLabels=["speedup", "efficiency"], bbox=[1.16, 1 - height, 0.36, height])
     ax.legend(loc="upper left", frameon=False)
     numbers = ", ".join(f"{n} ranks {speedups[n]:.2f}" for n in sizes)
     return alt(ax, f"Speedup against the number of ranks, below the ideal line: {numbers}.")
@@ -86,7 +87,7 @@ def plot_waterfall(parts: Mapping[str, float], ax=None):
     ax.annotate(f"{top:.3g} s", (len(places), top), ha="center", va="bottom", xytext=(0, 2), textcoords="offset points")
     ax.set_xticks(range(len(places) + 1), [*places, "actual"])
     ax.set_ylabel("one step [s]")
-    ax.margins(y=0.12)
+    ax.set_ylim(0, 1.12 * max(itertools.accumulate(parts.values())))
     ax.set_title("from the ideal step to the actual one", loc="left", fontsize="medium")
     named = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
     return alt(ax, f"Waterfall of one step: {named}; actual {top:.3g} s.")

@@ -407,11 +407,12 @@ def shift_at_once(rank: int, world_size: int, values: list[float]) -> float:
 
 
 # %%
-fig, axes = plt.subplots(1, 2, figsize=(11, 3.2), sharex=True)
+fig, axes = plt.subplots(2, 1, figsize=(9, 5), layout="constrained")
 for ax, repair in zip(axes, (shift_by_parity, shift_at_once)):
     run = simulate(repair, 5, args=([0.0, 1.0, 2.0, 3.0, 4.0],), network=slow_link, compute="free")
-    plots.plot_space_time(run.trace, ax=ax).set_title(f"{repair.__name__}: {run.trace.rounds} rounds")
-fig.tight_layout()
+    plots.plot_space_time(run.trace, ax=ax)
+    ax.set_title(f"{repair.__name__}: rounds: {run.trace.rounds}", loc="left", fontsize="medium")
+    ax.set_xlim(0, 6.2)
 
 # %% check="shift_by_parity" points=1
 checks.lesson_01.shift_by_parity(shift_by_parity)
