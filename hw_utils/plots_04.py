@@ -1,0 +1,160 @@
+"""The figures of lesson 04: losses, shards, methods beside each other, bytes over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hw_utils.figure import MARKERS, SERIES, alt, axes, bytes_text, outside_legend
+from hw_utils.run import Run
+from hw_utils.trace import Trace
+
+NAMES = {"one": "one node", "gather_scatter": "gather/scatter", "all_reduce": "all-reduce", "ddp": "DDP"}
+
+
+def mean_losses(run: Run) -> list[float]:
+    """The loss of the total batch at each iteration: the mean over the ranks, whose shares are equal."""
+    return np.mean([result["losses"] for result in run], axis=0).tolist()
+
+
+def plot_losses(losses: Mapping[str, Sequence[float]], ax=None):
+    """Name -> the loss of each iteration, a line each."""
+    ax = axes(ax)
+    for i, (name, values) in enumerate(losses.items()):
+        places = np.arange(1, len(values) + 1)
+        every = max(len(values) // 10, 1)
+        ax.plot(
+            places, values, color=SERIES[i % len(SERIES)], marker=MARKERS[i % len(MARKERS)], markevery=(i, every),
+            linewidth=1.2, markersize=5, label=NAMES.get(name, name),
+        )  # fmt: skip
+    ax.set_xlabel("iteration")
+    ax.set_ylabel("training loss [nats]")
+    ax.set_ylim(bottom=0)
+    ax.set_title("loss of the total batch", loc="left", fontsize="medium")
+    outside_legend(ax)
+    ends = "; ".join(f"{NAMES.get(n, n)} from {v[0]:.2f} to {v[-1]:.2f}" for n, v in losses.items() if len(v))
+    return alt(ax, f"Training loss against iteration: {ends}.")
+
+
+def plot_shards(parts: Sequence[Sequence[Sequence[int]]], ax=None):
+    """parts[rank][iteration]: the numbers of the examples; ranks down, examples across, one colour an iteration."""
+    ax = axes(ax, height=1.4 + 0.35 * len(parts))
+    n_iterations = max(map(len, parts), default=0)
+    for i in range(n_iterations):
+        dots = [(example, rank) for rank, part in enumerate(parts) if i < len(part) for example in part[i]]
+        x, y = zip(*dots)
+        ax.plot(
+            x, y, linestyle="", marker=MARKERS[i % len(MARKERS)], color=SERIES[i % len(SERIES)], markersize=6,
+            label=f"iteration {i + 1}" if i < 12 else None,
+        )  # fmt: skip
+    ax.set_yticks(range(len(parts)))
+    ax.set_ylim(len(parts) - 0.5, -0.5)
+    ax.set_xlabel("example [number]")
+    ax.set_ylabel("rank")
+    ax.set_title("which rank sees which example", loc="left", fontsize="medium")
+    outside_legend(ax)
+    n = sum(len(batch) for part in parts for batch in part)
+    seen = len({example for part in parts for batch in part for example in batch})
+    return alt(ax, f"{len(parts)} ranks see {n} examples, {seen} of them different, in {n_iterations} iterations.")
+
+
+def plot_methods(seconds: Mapping[str, Mapping[str, float]], ax=None):
+    """Place (such as "report") -> method -> seconds an iteration; bars side by side, one colour a place."""
+    ax = axes(ax)
+    methods = list(dict.fromkeys(method for found in seconds.values() for method in found))
+    width = 0.8 / max(len(seconds), 1)
+    for i, (place, found) in enumerate(seconds.items()):
+        x = [methods.index(method) + (i - (len(seconds) - 1) / 2) * width for method in found]
+        bars = ax.bar(
+            x, list(found.values()), width, color=SERIES[i % len(SERIES)], edgecolor="white",
+            hatch=("", "//", "..")[i % 3], label=place,
+        )  # fmt: skip
+        ax.bar_label(bars, [f"{s:.2f}" for s in found.values()], padding=2, fontsize="small")
+    ax.set_xticks(range(len(methods)), [NAMES.get(method, method) for method in methods])
+    ax.set_ylabel("time an iteration [s]")
+    ax.margins(y=0.12)
+    ax.set_title("one iteration of VGG-11", loc="left", fontsize="medium")
+    outside_legend(ax)
+    text = "; ".join(
+        f"{place}: " + ", ".join(f"{NAMES.get(m, m)} {s:.2f} s" for m, s in found.items())
+        for place, found in seconds.items()
+    )
+    return alt(ax, f"Bars of the time an iteration. {text}.")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Bytes of each rank over time: sent_Bps[rank][i] in the interval from times_s[i] to times_s[i + 1]."""
+
+    times_s: np.ndarray
+    sent_Bps: np.ndarray
+    received_Bps: np.ndarray
+
+
+def profile_of(trace: Trace, n_intervals: int = 120) -> Profile:
+    """The ledger as a network monitor would have seen it: an operation's bytes are spread evenly over its time.
+
+    Of an operation among several ranks each member receives what the schedule sends it: the others' share, evenly.
+    """
+    records = trace.records
+    end_s = float(records["end_s"].max()) if len(records) else 1.0
+    times_s = np.linspace(0.0, end_s or 1.0, n_intervals + 1)
+    sent, received = np.zeros((2, trace.world_size, n_intervals))
+    incoming = _incoming(trace)
+    for record, n_in in zip(records, incoming):
+        share = _shares(times_s, record["start_s"], record["end_s"])
+        sent[record["rank"]] += share * record["sent_bytes"]
+        received[record["rank"]] += share * n_in
+    step_s = np.diff(times_s)
+    return Profile(times_s, sent / step_s, received / step_s)
+
+
+def _shares(times_s: np.ndarray, start_s: float, end_s: float) -> np.ndarray:
+    """The part of [start_s, end_s] that falls into each interval; all of it into one if it takes no time."""
+    if end_s <= start_s:
+        share = np.zeros(len(times_s) - 1)
+        share[min(np.searchsorted(times_s, start_s, side="right") - 1, len(share) - 1)] = 1.0
+        return share
+    return np.diff(np.clip(times_s, start_s, end_s)) / (end_s - start_s)
+
+
+def _incoming(trace: Trace) -> np.ndarray:
+    """Bytes that each record's rank receives by it: a receive's own, a collective's by what its members sent."""
+    records = trace.records
+    incoming = np.where((records["peer"] >= 0) & (records["sent_bytes"] == 0), records["n_bytes"], 0).astype("f8")
+    for message in np.unique(records["message"][records["peer"] < 0]):
+        members = np.flatnonzero((records["message"] == message) & (records["peer"] < 0))
+        sent = records["sent_bytes"][members].astype("f8")
+        most = sent.argmax()
+        if len(members) < 2 or not sent.any():
+            continue
+        if np.allclose(sent, sent[0]):  # everybody sends and receives alike
+            incoming[members] = sent
+        elif sent[most] == sent.sum():  # one sends to all: scatter, or the root of a broadcast
+            incoming[members] = np.where(np.arange(len(members)) == most, 0.0, sent.sum() / (len(members) - 1))
+        elif (sent == 0).sum() == 1:  # all send to one
+            incoming[members] = np.where(sent == 0, sent.sum(), 0.0)
+        else:
+            incoming[members] = sent.sum() / len(members)
+    return incoming
+
+
+def plot_profile(profile: Profile, ax=None):
+    """Sent (up) and received (down) bytes a second of each rank, over time."""
+    ax = axes(ax, height=4.0)
+    peak = max(profile.sent_Bps.max(initial=0.0), profile.received_Bps.max(initial=0.0)) or 1.0
+    for rank, (out, back) in enumerate(zip(profile.sent_Bps, profile.received_Bps)):
+        color = SERIES[rank % len(SERIES)]
+        base = -2.2 * peak * rank
+        ax.stairs(base + out, profile.times_s, baseline=base, fill=True, color=color)
+        ax.stairs(base - back, profile.times_s, baseline=base, fill=False, color=color, linewidth=1)
+        ax.axhline(base, color="#999999", linewidth=0.6)
+    ax.set_yticks([-2.2 * peak * rank for rank in range(len(profile.sent_Bps))], range(len(profile.sent_Bps)))
+    ax.set_xlabel("time [s]")
+    ax.set_ylabel(f"rank (height: up to {bytes_text(peak)}/s)")
+    ax.set_title("bytes a second: sent upwards (filled), received downwards (line)", loc="left", fontsize="medium")
+    total = [np.sum(out * np.diff(profile.times_s)) for out in profile.sent_Bps]
+    amounts = ", ".join(f"rank {r} {bytes_text(n)}" for r, n in enumerate(total))
+    return alt(ax, f"Network profile, a strip a rank. Sent in all: {amounts}; the peak is {bytes_text(peak)} a second.")
