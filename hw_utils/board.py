@@ -36,7 +36,7 @@ class Layout:
         self.max_channels = 1024 if world_size <= 8 else 512
         self.channel_size = CHANNEL_HEADER + RING * POSTING
         self.rank_size = HEADER + NAMES + self.max_channels * self.channel_size
-        self.group_size = world_size + GROUP_RING * world_size * POSTING
+        self.group_size = 1 + 2 * world_size + GROUP_RING * world_size * POSTING
         self.groups_at = world_size * self.rank_size
         self.size = self.groups_at + MAX_GROUPS * self.group_size
 
@@ -52,9 +52,12 @@ class Layout:
     def group_count(self, group: int, rank: int) -> int:
         return self.groups_at + group * self.group_size + rank
 
+    def group_members(self, group: int) -> int:
+        return self.groups_at + group * self.group_size + self.world_size
+
     def group_posting(self, group: int, rank: int, k: int) -> int:
         slot = (k % GROUP_RING) * self.world_size + rank
-        return self.groups_at + group * self.group_size + self.world_size + slot * POSTING
+        return self.group_members(group) + 1 + self.world_size + slot * POSTING
 
 
 class Board:
@@ -77,6 +80,26 @@ class Board:
         for view in (self.q, self.d, self.bytes):
             view.release()
         self.map.close()
+
+    def posting(self, at: int, k: int) -> tuple[int, int, int] | None:
+        """(bytes, dtype, site) of the k-th message on the channel at a place; None if not posted or forgotten."""
+        posted = self.q[at + POSTED]
+        if not k < posted <= k + RING:
+            return None
+        entry = at + CHANNEL_HEADER + (k % RING) * POSTING
+        return self.q[entry], self.q[entry + 1], self.q[entry + 2]
+
+    def members(self, group: int) -> list[int]:
+        """The global ranks of a group, in the group's order."""
+        at = self.layout.group_members(group)
+        n = self.q[at]
+        return [self.q[at + 1 + i] for i in range(n)]
+
+    def set_members(self, group: int, ranks) -> None:
+        at = self.layout.group_members(group)
+        for i, rank in enumerate(ranks):
+            self.q[at + 1 + i] = rank
+        self.q[at] = len(ranks)
 
     def site(self, rank: int, number: int) -> tuple[str, str, int]:
         """(operation, file, line) of a rank's site."""
@@ -172,11 +195,3 @@ class Publisher:
             known[tuple(self.q[at : at + 4])] = at
         self._scanned[peer] = count
         return known
-
-    def posting(self, at: int, k: int) -> tuple[int, int, int] | None:
-        """(bytes, dtype, site) of the k-th message on the channel at a place; None if not posted or forgotten."""
-        posted = self.q[at + POSTED]
-        if not k < posted <= k + RING:
-            return None
-        entry = at + CHANNEL_HEADER + (k % RING) * POSTING
-        return self.q[entry], self.q[entry + 1], self.q[entry + 2]

@@ -16,9 +16,10 @@ from typing import Any
 
 from hw_utils import forkserver, payload, rank, wire
 from hw_utils.board import Board
-from hw_utils.errors import Failure, Frame
+from hw_utils.errors import Failure, Frame, WaitTable
 from hw_utils.output import Echo, Stream, is_noise
-from hw_utils.where import locate
+from hw_utils.standstill import Watcher
+from hw_utils.where import locate, with_places
 
 _CHUNK = 1 << 16
 TICK_S = 0.02
@@ -36,6 +37,7 @@ class Member:
     status: int | None = None  # how the process ended
     is_up: bool = False
     started: bool = False
+    start_s: float = 0.0
     meta: dict[str, Any] = field(default_factory=dict)
     result: Any = None
     returned: bool = False
@@ -63,6 +65,8 @@ class Gang:
         self.sock: socket.socket | None = None
         self.echo = Echo()
         self.board = Board(os.path.join(self.directory, "board"), world_size, create=True) if connect else None
+        self.watcher = Watcher(self.board) if self.board is not None else None
+        self.table: WaitTable | None = None
         try:
             self.sock = forkserver.connect().open_gang(self.spec)
             self.members = [self._start(r) for r in range(world_size)]
@@ -152,13 +156,13 @@ class Gang:
             if kind == rank.UP:
                 member.is_up = True
             elif kind == rank.STARTED:
-                member.started = True
+                member.started, member.start_s = True, pickle.loads(data)
             elif kind == rank.META:
                 member.meta = pickle.loads(data)
             elif kind == rank.RESULT:
                 self._take_result(member, data)
             elif kind == rank.FAILED:
-                member.failure = failure_from(member.rank, pickle.loads(data))
+                self._take_failure(member, pickle.loads(data))
 
     def _take_result(self, member: Member, data: bytearray) -> None:
         try:
@@ -167,6 +171,14 @@ class Gang:
         except Exception as error:
             reason = f"what it returned cannot be rebuilt here: {type(error).__name__}: {error}"
             member.failure = Failure(member.rank, "unpicklable", reason)
+
+    def _take_failure(self, member: Member, found: dict[str, Any]) -> None:
+        """Takes a rank's failure; the other ends of a mismatch have failed too."""
+        member.failure = failure_from(member.rank, found)
+        for r, file, line in found["ends"]:
+            other = self.members[r]
+            if other.failure is None and not other.returned:
+                other.failure = Failure(r, found["kind"], member.failure.reason, (Frame(locate(file, line)),))
 
     def _read_stream(self, member: Member, name: str) -> None:
         fd = getattr(member, name)
@@ -185,6 +197,23 @@ class Gang:
         if stream is member.stderr:
             lines = [line for line in lines if not is_noise(line)]
         self.echo.show(member.rank, lines)
+
+    def deadlock(self) -> bool:
+        """Whether the ranks stand still for good; `table` then says why."""
+        if self.watcher is not None:
+            gone = {m.rank for m in self.members if m.failure or m.status is not None}
+            start_s = min((m.start_s for m in self.members if m.started), default=0.0)
+            self.table = self.watcher.deadlock(gone, start_s)
+        return self.table is not None
+
+    def blocked(self) -> list[int]:
+        """The ranks that are in a wait."""
+        return [] if self.watcher is None else self.watcher.blocked()
+
+    def is_moving(self) -> bool:
+        """Whether a rank neither has ended nor waits: one that fails may be followed by others."""
+        waiting = set(self.blocked())
+        return any(not m.is_over and m.rank not in waiting for m in self.members)
 
     def drain(self) -> None:
         """Reads the output that is already in the pipes, and ends unfinished lines."""
@@ -207,7 +236,7 @@ class Gang:
         self.sock = None
         if self.board is not None:
             self.board.close()
-            self.board = None
+            self.board = self.watcher = None
         for member in self.members:
             member.box.sock.close()
             for name in ("out", "err"):
@@ -241,7 +270,7 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
         with contextlib.suppress(Exception):  # a class that cannot be rebuilt here: its text is in the reason
             exception = payload.load(found["exception"])
     frames = tuple(Frame(locate(file, line), name) for file, line, name in found["frames"])
-    reason = " ".join(part for part in (found["reason"], found["note"]) if part)
+    reason = with_places(" ".join(part for part in (found["reason"], found["note"]) if part))
     return Failure(r, found["kind"], reason, frames, exception)
 
 

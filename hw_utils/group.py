@@ -135,6 +135,7 @@ class LedgerGroup(dist.ProcessGroup):
             publisher.q[publisher.header + OVERFLOW] = 1
             self._count_at = 0
             return
+        publisher.board.set_members(self.slot, self.ranks)
         self._count_at = publisher.layout.group_count(self.slot, keeper.rank)
         near = {(self._rank + shift * 2**i) % self._size for i in range(10) for shift in (1, -1)}
         compared = range(self._size) if self._size <= 8 else sorted(near)
@@ -186,7 +187,7 @@ class LedgerGroup(dist.ProcessGroup):
                     self._compare_with_wildcard(other, tag, n_bytes, code, site)
                 return k
         if publisher.q[at + POSTED] > k:
-            theirs = publisher.posting(at, k)
+            theirs = publisher.board.posting(at, k)
             if theirs is not None and theirs[:2] != (n_bytes, code):
                 raise messages_differ(publisher, (n_bytes, code, site), direction, self.ranks[peer], theirs)
         return k
@@ -195,7 +196,7 @@ class LedgerGroup(dist.ProcessGroup):
         publisher = self.keeper.publisher
         at = publisher.wildcard(other, tag, self.slot)
         if at and publisher.q[at + POSTED] > publisher.q[at + DONE]:
-            theirs = publisher.posting(at, publisher.q[at + DONE])
+            theirs = publisher.board.posting(at, publisher.q[at + DONE])
             if theirs is not None and theirs[:2] != (n_bytes, code):
                 raise messages_differ(publisher, (n_bytes, code, site), SEND, other, theirs)
 
@@ -224,7 +225,7 @@ class LedgerGroup(dist.ProcessGroup):
         for rank in range(self._size):
             at = publisher.counterpart(self.ranks[rank], tag, self.slot, RECEIVE)
             mine = self._channels.get((rank, tag, RECEIVE))
-            theirs = publisher.posting(at, mine.n if mine else 0) if at else None
+            theirs = publisher.board.posting(at, mine.n if mine else 0) if at else None
             if theirs is not None and theirs[:2] != (n_bytes, code):
                 raise messages_differ(publisher, (n_bytes, code, site), RECEIVE, self.ranks[rank], theirs)
         work = self._inner.recv_anysource(tensors, tag)

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from hw_utils import ledger
-from hw_utils.board import Publisher
+from hw_utils.board import RETURNED, STATE, Publisher
 from hw_utils.ops import OBJECT_OPS
 
 COMPACT_ROWS = 1 << 16
@@ -75,6 +75,10 @@ class Keeper:
         return ledger.columns_of([
             (op, *row[1:5], file, line, *row[5:]) for row in rows for op, file, line in (sites[row[0]],)
         ])  # fmt: skip
+
+    def returned(self) -> None:
+        """Publishes that the worker has ended: nobody need wait for this rank."""
+        self.q[self.header + STATE] = RETURNED
 
     def finish(self) -> dict[str, Any]:
         """The ledger as `ledger.merge` takes it."""

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hw_utils import ledger, payload
-from hw_utils.errors import Failure, TimedOut, WorkerFailed
+from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text
 from hw_utils.gang import Gang, Member, wait_until
 from hw_utils.run import Run
 
@@ -80,23 +80,30 @@ def _watch(gang: Gang, timeout_s: float) -> None:
     """Until every rank has returned; raises what went wrong."""
     members = gang.members
 
-    def all_started() -> bool:
-        return all(m.started or m.is_over for m in members)
-
-    def over() -> bool:
+    def ended() -> bool:
         return all(m.returned for m in members) or any(m.failure or _died(m) for m in members)
 
-    if not wait_until(gang, lambda: all_started() or over(), time.perf_counter() + START_S):
+    if not wait_until(gang, lambda: all(m.started for m in members) or ended(), time.perf_counter() + START_S):
         late = [m for m in members if not m.started]
         raise WorkerFailed([Failure(m.rank, "timeout", f"its process did not start in {START_S:.0f} s") for m in late])
-    in_time = wait_until(gang, over, time.perf_counter() + timeout_s)
-    if not in_time:
+    in_time = wait_until(gang, lambda: ended() or gang.deadlock(), time.perf_counter() + timeout_s)
+    if all(m.returned for m in members):
+        gang.drain()
+    elif not in_time:
         _raise(TimedOut(_busy(gang, timeout_s), headline=f"not done after {timeout_s:g} s"), gang)
-    if not all(m.returned for m in members):
-        settle = time.perf_counter() + SETTLE_S
-        wait_until(gang, lambda: all(m.returned or m.failure or _died(m) for m in members), settle)
-        _raise(WorkerFailed(failures_of(gang)), gang)
-    gang.drain()
+    elif gang.table is not None:
+        _raise(Deadlock(gang.table), gang)
+    else:
+        _raise_failures(gang)
+
+
+def _raise_failures(gang: Gang) -> None:
+    """Raises WorkerFailed, a moment after the first failure: others may fail too."""
+    wait_until(gang, lambda: not gang.is_moving(), time.perf_counter() + SETTLE_S)
+    failures = failures_of(gang)
+    waiting = [r for r in gang.blocked() if r not in {f.rank for f in failures}]
+    names = ranks_text(f.rank for f in failures)
+    _raise(WorkerFailed(failures, note=f"{ranks_text(waiting)} waited for {names}" if waiting else ""), gang)
 
 
 def _died(member: Member) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import io
 import os
+import re
 import signal
 import socket
 import sys
@@ -52,7 +53,7 @@ def _settle(rank: int, spec: dict) -> None:
     torch.set_num_threads(1)
     np.random.seed()  # forked ranks would share it; torch's default seed is the same in any fresh process
     if spec.get("directory"):
-        stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115: open as long as the process
+        stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack)
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
@@ -97,14 +98,16 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
         worker, args = payload.load(call["call"])
         arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
         _limit_memory(call.get("memory_bytes"))
-        wire.send_frame(sock, STARTED)
         meta["start"] = time.perf_counter()
+        wire.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
         if keeper is not None:
             keeper.begin()
         try:
             result = worker(*arguments)
         finally:
             meta["end"] = time.perf_counter()
+            if keeper is not None:
+                keeper.returned()
             _flush()
         name = getattr(worker, "__name__", "worker")
         frame, body = RESULT, payload.dump(result, f"the value that {name} returned")
@@ -120,7 +123,8 @@ def _limit_memory(n_bytes: int | None) -> None:
     if n_bytes:
         import resource
 
-        used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        with open("/proc/self/statm") as sizes:
+            used = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + n_bytes, used + n_bytes))
 
 
@@ -138,7 +142,9 @@ def failure_of(error: BaseException) -> dict[str, Any]:
         if is_students(f.filename)
     ]
     kind, reason = _kind_and_reason(error)
-    found = {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": ""}
+    if hasattr(error, "hw_utils_kind"):
+        return {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": error.ends}
+    found = {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": ()}
     try:
         found["exception"] = bytes(payload.dump(error.with_traceback(None), type(error).__name__))
         payload.load(found["exception"])
@@ -151,6 +157,9 @@ def failure_of(error: BaseException) -> dict[str, Any]:
     return found
 
 
+_WIRE = re.compile(r"Connection (closed|reset) by peer|Socket closed|Broken pipe|gloo/transport|Connection refused")
+
+
 def _kind_and_reason(error: BaseException) -> tuple[str, str]:
     if isinstance(error, SystemExit):
         shown = "" if error.code is None else repr(error.code)
@@ -159,6 +168,9 @@ def _kind_and_reason(error: BaseException) -> tuple[str, str]:
         return "unpicklable", str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", "KeyboardInterrupt"
-    kind = getattr(error, "hw_utils_kind", "exception")
+    if hasattr(error, "hw_utils_kind"):
+        return error.hw_utils_kind, str(error)
+    if isinstance(error, RuntimeError) and _WIRE.search(str(error)):
+        return "wire", f"lost its connection to another rank ({str(error).splitlines()[0][:200]})"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return kind, lines.removeprefix("__main__.")
+    return "exception", lines.removeprefix("__main__.")

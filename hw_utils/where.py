@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -26,6 +27,16 @@ class Where:
 def locate(file: str, line: int) -> Where:
     """The line with its cell number and its text; call it in the process that ran the cell."""
     return Where(file, line, cell_name(file), linecache.getline(file, line).strip())
+
+
+def place_mark(file: str, line: int) -> str:
+    """A place in a text written where the cells' numbers are not known; `with_places` replaces it."""
+    return f"\0{file}\0{line}\0"
+
+
+def with_places(text: str) -> str:
+    """The text with its marks replaced by `Cell In[5], line 3`; call it in the process that ran the cells."""
+    return re.sub("\0([^\0]*)\0([0-9]+)\0", lambda found: str(locate(found[1], int(found[2]))), text)
 
 
 def cell_name(file: str) -> str:
