@@ -13,7 +13,10 @@ help:  ## this list
 
 $(READY): requirements-cpu.txt pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --disable-pip-version-check -r requirements-cpu.txt
+	# The pins are for Python 3.11 and later; 3.10 gets the ranges of pyproject.toml.
+	if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
+		then $(PY) -m pip install --disable-pip-version-check -r requirements-cpu.txt; \
+		else $(PY) -m pip install --disable-pip-version-check -e '.[course,test,bench]'; fi
 	$(PY) -m pip install --disable-pip-version-check --no-deps -e .
 	touch $(READY)
 

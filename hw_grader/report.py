@@ -1,0 +1,188 @@
+"""The class at a glance: who has how many points, and for what the others were lost.
+
+    python -m hw_grader.report build/report.html [--course FOLDER]
+
+Reads what nbgrader keeps, gradebook.db and autograded/, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jinja2
+import nbformat
+from nbgrader.api import Gradebook
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One graded cell of one submission: points, out of how many, and why not all."""
+
+    grade_id: str
+    points: float
+    max_points: float
+    by_hand: bool = False  # still to be graded by a person
+    reason: str = ""
+
+    @property
+    def lost(self) -> float:
+        return 0.0 if self.by_hand else self.max_points - self.points
+
+
+@dataclass(frozen=True)
+class Row:
+    """One submission, or a student who handed in nothing."""
+
+    student: str
+    marks: tuple[Mark, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> float:
+        return sum(m.points for m in self.marks)
+
+    @property
+    def max_points(self) -> float:
+        """Of what is graded by now."""
+        return sum(m.max_points for m in self.marks if not m.by_hand)
+
+    @property
+    def by_name(self) -> dict[str, Mark]:
+        return {m.grade_id: m for m in self.marks}
+
+    @property
+    def by_hand(self) -> float:
+        """Points that a person still has to give."""
+        return sum(m.max_points for m in self.marks if m.by_hand)
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """One assignment of a class: rows in the order of names."""
+
+    assignment: str
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def grade_ids(self) -> list[str]:
+        return list(dict.fromkeys(m.grade_id for row in self.rows for m in row.marks))
+
+    @property
+    def mean(self) -> float:
+        return sum(row.points for row in self.rows) / len(self.rows) if self.rows else 0.0
+
+    def passed(self, grade_id: str) -> int:
+        """How many have all points of one cell."""
+        marks = [m for row in self.rows for m in row.marks if m.grade_id == grade_id]
+        return sum(m.points >= m.max_points and not m.by_hand for m in marks)
+
+
+def read_results(course: Path) -> list[ClassResult]:
+    """Every assignment in the course's gradebook that somebody handed in, or could have."""
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        students = sorted(student.id for student in gradebook.students)
+        results = []
+        for assignment in sorted(gradebook.assignments, key=lambda a: a.name):
+            handed_in = {s.student.id: s for s in gradebook.assignment_submissions(assignment.name)}
+            if handed_in:
+                rows = [_row(course, name, handed_in.get(name)) for name in students]
+                results.append(ClassResult(assignment.name, rows))
+    return results
+
+
+def _row(course: Path, student: str, submission) -> Row:
+    if submission is None:
+        return Row(student, notes=("nothing was handed in",))
+    reasons, notes = {}, []
+    for notebook in submission.notebooks:
+        path = course / "autograded" / student / submission.assignment.name / f"{notebook.name}.ipynb"
+        found, said = _said(path)
+        reasons.update(found)
+        notes += said
+    order = {name: n for n, name in enumerate(reasons)}
+    grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
+    grades.sort(key=lambda grade: order.get(grade.name, len(order)))
+    return Row(student, tuple(_mark(grade, reasons) for grade in grades), tuple(notes))
+
+
+def _mark(grade, reasons: dict[str, str]) -> Mark:
+    by_hand = bool(grade.needs_manual_grade) and grade.manual_score is None
+    points = float(grade.score or 0)
+    missing = "not graded: there is no autograded notebook" if grade.name not in reasons else ""
+    reason = "" if by_hand or points >= grade.max_score else reasons.get(grade.name) or missing
+    return Mark(grade.name, points, float(grade.max_score), by_hand, reason)
+
+
+def _said(path: Path) -> tuple[dict[str, str], list[str]]:
+    """What the autograded notebook says about each graded cell, in its order, and what was repaired in it."""
+    if not path.exists():
+        return {}, ["the notebook was not handed in or not graded"]
+    notebook = nbformat.read(path, as_version=4)
+    reasons = {}
+    for cell in notebook.cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if marks.get("grade"):
+            errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
+            reasons[marks["grade_id"]] = _one_line(errors[0]) if errors else ""
+    about = notebook.metadata.get("hw_grader", {})
+    return reasons, [*([about["unreadable"]] if "unreadable" in about else []), *about.get("notes", [])]
+
+
+def _one_line(error) -> str:
+    """The message without its name if it is a check's, with its likely cause if it has one."""
+    lines = error.evalue.splitlines() or [error.ename]
+    cause = [line.strip() for line in lines[1:] if line.strip().startswith("likely cause:")]
+    name = "" if error.ename in ("CheckFailed", "fail") or not error.evalue else f"{error.ename}: "
+    return " ".join([name + lines[0], *cause[:1]])
+
+
+def to_table(result: ClassResult, width: int = 110) -> str:
+    """The assignment's gradebook as text: points, and under each name what was lost and why."""
+    head = f"{result.assignment}: {len(result.rows)} submissions, mean {_number(result.mean)}"
+    lines = [head, "-" * len(head)]
+    widest = max((len(row.student) for row in result.rows), default=0)
+    for row in result.rows:
+        by_hand = f"  (+ {_number(row.by_hand)} by hand)" if row.by_hand else ""
+        lines.append(f"{row.student:<{widest}}  {_number(row.points):>5} / {_number(row.max_points)}{by_hand}")
+        texts = [f"-{_number(m.lost)} {m.grade_id}: {m.reason or 'wrong'}" for m in row.marks if m.lost]
+        lines += [f"    {_shorten(text, width)}" for text in [*texts, *row.notes]]
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def to_html(results: Iterable[ClassResult]) -> str:
+    """The report as one page that needs nothing else."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["number"] = _number
+    return environment.get_template("report.html").render(results=list(results))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m hw_grader.report", description=__doc__.splitlines()[0])
+    parser.add_argument("target", type=Path, help="the page to write, such as build/report.html")
+    parser.add_argument("--course", type=Path, default=Path(), help="the folder with gradebook.db; this one by default")
+    chosen = parser.parse_args(arguments)
+    if not (chosen.course / "gradebook.db").exists():
+        print(f"there is no gradebook.db in {chosen.course.resolve()}; grade something first", file=sys.stderr)
+        return 1
+    results = read_results(chosen.course)
+    chosen.target.parent.mkdir(parents=True, exist_ok=True)
+    chosen.target.write_text(to_html(results), encoding="utf-8")
+    print("\n\n".join([*map(to_table, results), f"wrote {chosen.target}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
