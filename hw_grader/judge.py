@@ -40,12 +40,13 @@ def main(end: socket.socket) -> None:
 
 
 def judge(name: str, case: bytes, data: bytes) -> dict[str, Any]:
-    """The verdict on one case: `{"right": True}`, `{"wrong": ...}`, `{"malformed": ...}` or `{"fault": ...}`."""
+    """The verdict on one case: `{"right": True}`, `{"wrong": ...}`, `{"malformed": ...}`,
+    `{"undecodable": ...}` or `{"fault": ...}`."""
     check = find_check(name)
     try:
         value = decode(data)
     except ValueError as error:
-        return {"malformed": str(error)[:500]}
+        return {"undecodable": str(error)[:500]}
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             check.judge_one(value, decode(case))

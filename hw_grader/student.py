@@ -7,6 +7,7 @@ output is text to show. Requests: `{"run": source}`, `{"answers": ["ring_all_red
 from __future__ import annotations
 
 import io
+import os
 import socket
 import sys
 import types
@@ -61,7 +62,7 @@ class Cells:
     """A shell whose outputs are collected, up to a limit."""
 
     def __init__(self, shell) -> None:
-        self.shell = shell
+        self.shell, self.pid = shell, os.getpid()
         self.outputs: list[dict[str, Any]] = []
         self.room = MAX_OUTPUT_CHARS
         shell.display_pub.publish = self._display
@@ -75,6 +76,8 @@ class Cells:
         sys.stdout, sys.stderr = Stream(self, "stdout"), Stream(self, "stderr")
         try:
             done = self.shell.run_cell(source, store_history=True)
+            if os.getpid() != self.pid:
+                os._exit(0)  # a process that the cell forked: it has no say here
             ok = bool(done.success)
         except KeyboardInterrupt:
             ok = False

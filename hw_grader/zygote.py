@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -18,6 +18,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 
+import hw_utils
 from hw_grader import jail
 from hw_utils import forkserver
 
@@ -198,12 +199,20 @@ def _anonymous_bytes(pid: str) -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines)
 
 
+def _package_modules() -> list[str]:
+    """Every module of hw_utils but its command line: nothing is read from disk once students' code runs."""
+    found = pkgutil.walk_packages(hw_utils.__path__, "hw_utils.")
+    return [module.name for module in found if not module.name.endswith("__main__")]
+
+
 def warm_up() -> None:
     """Imports what every role needs, while nothing can go wrong yet."""
     forkserver.preload()
-    for name in ("torch", "cloudpickle", "matplotlib.pyplot", "hw_utils.plots", "hw_utils.launch", "hw_utils.simulate"):
-        if importlib.util.find_spec(name):
+    for name in ("cloudpickle", "matplotlib.pyplot", *_package_modules()):
+        try:
             importlib.import_module(name)
+        except ImportError:
+            traceback.print_exc()  # into the log; the check that needs it will say so
     for name in ROLES.values():
         importlib.import_module(f"hw_grader.{name}").warm_up()
     sys.modules["torch"].set_num_threads(1)

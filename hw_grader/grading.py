@@ -1,0 +1,314 @@
+"""Grades one submission: its cells in one sandboxed process, each check's driver in another, judges in a third.
+
+The process that runs this never meets the student's code or unpickles anything: it passes blobs on and reads short
+JSON messages, each within limits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbformat import NotebookNode
+
+from hw_grader.match import restore
+from hw_grader.outputs import clean_outputs
+from hw_grader.release import Call, Cell, Release
+from hw_grader.sandbox import Process, Sandbox, SandboxError
+from hw_grader.verdict import Record, Verdict
+from hw_grader.wire import WireError
+from hw_utils.plain import decode, encode
+
+INTERRUPT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a submission may take, in seconds."""
+
+    cell_s: float = 60
+    case_s: float = 75  # more than the 60 s after which launch and simulate stop by themselves
+    total_s: float = 600
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a process can no longer be asked: a state, one line, and what the student is told."""
+
+    state: str
+    reason: str
+
+
+@dataclass
+class Ran:
+    """What came out of the student's cells."""
+
+    answers: dict[tuple[str, tuple[str, ...]], list[Any]] = field(default_factory=dict)  # (check, names) -> blobs
+    missing: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    outputs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    sources: dict[str, list] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stop: Stop | None = None
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+
+def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
+    """Changes whenever the verdict could."""
+    cells = [[c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", "")] for c in notebook.cells]
+    parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, [times.cell_s, times.case_s, times.total_s]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def grade_bytes(data: bytes, release: Release, sandbox: Sandbox, student: str, times: Times | None = None) -> Record:
+    """The record of a submitted notebook file."""
+    return grade(restore(data, release), release, sandbox, student, times or Times())
+
+
+def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times) -> Record:
+    """The record of a restored notebook (see match.py)."""
+    started = time.monotonic()
+    about = notebook.metadata.get("hw_grader", {})
+    record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
+    record.notes = list(about.get("notes", []))
+    if about.get("unreadable"):
+        record.verdicts = [_verdict(c, "crashed", about["unreadable"]) for c in release.checks]
+        return record
+    try:
+        ran = run_cells(notebook, release, sandbox, times)
+        with Judging(sandbox, times, started + times.total_s) as judging:
+            record.verdicts = [judging.check(cell, ran) for cell in release.checks]
+    except SandboxError as error:
+        graded = {v.grade_id for v in record.verdicts}
+        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in release.checks if c.grade_id not in graded]
+        return record
+    record.notes += ran.notes
+    record.outputs = ran.outputs
+    record.cell_seconds, record.seconds = round(ran.seconds, 3), round(time.monotonic() - started, 3)
+    record.peak_bytes = ran.peak_bytes
+    return record
+
+
+def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
+    points = cell.points if state == "pass" else 0.0
+    more.setdefault("shown", reason)
+    return Verdict(cell.grade_id, state, points, cell.points, reason.splitlines()[0][:300] if reason else "", **more)
+
+
+# The student's cells.
+
+
+def run_cells(notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times) -> Ran:
+    """Runs the cells in order, and takes the answers where their check stands and again at the end."""
+    ran, marked = Ran(), release.marked
+    deadline = time.monotonic() + times.total_s
+    wanted: list[tuple[str, tuple[str, ...]]] = []
+    with sandbox.start("cells") as process:
+        for place, node in enumerate(notebook.cells):
+            cell = marked.get(node.metadata.get("nbgrader", {}).get("grade_id", ""))
+            if cell is not None and cell.is_check:
+                wanted += [
+                    (cell.grade_id, call.names) for call in cell.calls if (cell.grade_id, call.names) not in wanted
+                ]
+                for key in wanted:
+                    if key[0] == cell.grade_id:
+                        _take_answer(process, key, ran)
+            elif node.cell_type == "code" and ran.stop is None and node.source.strip():
+                _run_cell(process, place, node.source, ran, times, deadline)
+        for key in wanted:
+            _take_answer(process, key, ran)
+        ended = process.end()
+    ran.peak_bytes = ended.peak_bytes
+    return ran
+
+
+def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times, deadline: float) -> None:
+    limit_s = max(0.1, min(times.cell_s, deadline - time.monotonic()))
+    started = time.monotonic()
+    try:
+        process.wire.send({"run": source}, timeout_s=limit_s)
+        reply = _reply_or_interrupt(process, place, limit_s, ran)
+    except (EOFError, TimeoutError, WireError) as error:
+        ran.stop = _why_stopped(process, error, f"cell {place + 1}", limit_s)
+        note = {"output_type": "error", "ename": "Stopped", "evalue": ran.stop.reason, "traceback": [ran.stop.reason]}
+        ran.outputs[place] = [note]
+        return
+    finally:
+        ran.seconds += time.monotonic() - started
+    ran.outputs[place] = clean_outputs(reply.get("outputs"))
+    file, count = reply.get("file"), reply.get("count")
+    if isinstance(file, str) and len(file) < 300 and type(count) is int:
+        ran.sources[file] = [count, source]
+
+
+def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) -> dict:
+    try:
+        return process.wire.receive(limit_s)[0]
+    except TimeoutError:
+        process.interrupt()
+        reply = process.wire.receive(INTERRUPT_S)[0]
+        ran.notes.append(f"cell {place + 1} was stopped after {limit_s:.0f} s")
+        return reply
+
+
+def _why_stopped(process: Process, error: Exception, where: str, limit_s: float) -> Stop:
+    ended = process.end()
+    if ended.over_memory:
+        n = process.sandbox.limits.memory_bytes / 2**30
+        return Stop("limit", f"{where} used more than {n:.0f} GiB of memory")
+    if isinstance(error, TimeoutError):
+        return Stop("limit", f"{where} did not stop after {limit_s:.0f} s")
+    if isinstance(error, WireError):
+        return Stop("limit" if "limit" in str(error) else "tampered", f"{where}: {error}")
+    return Stop("crashed", f"{where} ended the process")
+
+
+def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -> None:
+    if ran.stop is not None:
+        return
+    try:
+        process.wire.send({"answers": list(key[1])})
+        reply, blob = process.wire.receive(INTERRUPT_S + 10)
+    except (EOFError, TimeoutError, WireError) as error:
+        ran.stop = _why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
+        return
+    if "pickled" in reply:
+        blobs = ran.answers.setdefault(key, [])
+        if blob not in blobs:
+            blobs.append(blob)
+    elif "missing" in reply:
+        ran.missing[key] = f"{str(reply['missing'])[:500]} is not defined"
+    else:
+        ran.missing[key] = f"the answer cannot leave the notebook: {str(reply.get('unpicklable'))[:500]}"
+
+
+# The checks.
+
+
+class Judging:
+    """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
+
+    def __init__(self, sandbox: Sandbox, times: Times, deadline: float) -> None:
+        self.sandbox, self.times, self.deadline = sandbox, times, deadline
+        self.judge: Process | None = None
+
+    def __enter__(self) -> Judging:
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.judge is not None:
+            self.judge.end()
+
+    def check(self, cell: Cell, ran: Ran) -> Verdict:
+        """The verdict on one check cell: the answers as they stood at its place, else as they were at the end."""
+        verdict = self._with_answers(cell, ran, 0)
+        second = any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
+        if verdict.state == "fail" and second:
+            again = self._with_answers(cell, ran, -1)
+            if again.state == "pass":
+                return again
+        return verdict
+
+    def _with_answers(self, cell: Cell, ran: Ran, which: int) -> Verdict:
+        for call in cell.calls:
+            key = (cell.grade_id, call.names)
+            if key not in ran.answers:
+                stop = ran.stop or Stop("fail", ran.missing.get(key, "the check did not run"))
+                return _verdict(cell, stop.state, stop.reason)
+        if time.monotonic() > self.deadline:
+            return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
+        with self.sandbox.start("drive") as driver:
+            for call in cell.calls:
+                problem = self._call(cell, call, ran.answers[cell.grade_id, call.names][which], ran.sources, driver)
+                if problem is not None:
+                    return problem
+        return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
+
+    def _ok_lines(self, cell: Cell) -> str:
+        names = dict.fromkeys(call.check for call in cell.calls)
+        return "\n".join(f"ok: {self._ask_judge({'cases': name})[0].get('ok') or name}" for name in names)
+
+    def _call(self, cell: Cell, call: Call, answers: bytes, sources: dict, driver: Process) -> Verdict | None:
+        cases = call.cases
+        if cases is None:
+            cases = decode(self._ask_judge({"cases": call.check})[1])
+        reply = self._ask_driver(driver, {"open": call.check, "sources": sources}, answers)
+        for case in cases:
+            if "opened" in reply or "data" in reply:
+                reply, data = self._case(driver, encode(dict(case)))
+            problem = (
+                self._problem(cell, call, case, reply, data) if "data" in reply else self._stopped(cell, call, reply)
+            )
+            if problem is not None:
+                return problem
+        return None
+
+    def _case(self, driver: Process, case: bytes) -> tuple[dict, bytes]:
+        return self._ask_driver(driver, {"case": True}, case, with_blob=True)
+
+    def _ask_driver(self, driver: Process, request: dict, blob: bytes, with_blob: bool = False) -> Any:
+        limit_s = max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
+        try:
+            driver.wire.send(request, blob, timeout_s=limit_s)
+            reply, data = driver.wire.receive(limit_s)
+        except (EOFError, TimeoutError, WireError) as error:
+            reply, data = {"stop": _why_stopped(driver, error, "the answer", limit_s)}, b""
+        return (reply, data) if with_blob else reply
+
+    def _stopped(self, cell: Cell, call: Call, reply: dict) -> Verdict:
+        """The driver has no data: the student's own error, or its process is gone."""
+        stop = reply.get("stop")
+        if isinstance(stop, Stop):
+            return _verdict(cell, stop.state, stop.reason, hidden=call.hidden)
+        if "tampered" in reply:
+            return _verdict(cell, "tampered", f"the answer changed {str(reply['tampered'])[:300]}", hidden=call.hidden)
+        lines = [str(line)[:500] for line in reply.get("lines", ()) if isinstance(line, str)][:60]
+        text = "\n".join(lines) or str(reply.get("error", "no reply"))[:200]
+        shown = _without_case(call, "your code raises " + str(reply.get("error"))[:100]) if call.hidden else text
+        return _verdict(cell, "fail", lines[-1] if reply.get("error") != "CheckFailed" and lines else text,
+                        shown=shown, detail=text, hidden=call.hidden)  # fmt: skip
+
+    def _problem(self, cell: Cell, call: Call, case: dict, reply: dict, data: bytes) -> Verdict | None:
+        said = self._ask_judge({"judge": call.check}, encode(dict(case)) + b"\n" + data)[0]
+        if said.get("right") is True:
+            return None
+        if "wrong" in said:
+            shown = said["wrong"]
+            if call.hidden:
+                shown = _without_case(call, _without_numbers(said.get("cause", "")))
+            return _verdict(cell, "fail", said["message"], shown=shown, detail=said["wrong"], hidden=call.hidden)
+        if "undecodable" in said:
+            return _verdict(cell, "tampered", f"made-up data: {said['undecodable']}", hidden=call.hidden)
+        if "malformed" in said:
+            return _verdict(cell, "fail", f"the data has the wrong form: {said['malformed']}", hidden=call.hidden)
+        if "slow" in said:
+            return _verdict(cell, "limit", said["slow"], hidden=call.hidden)
+        return _verdict(cell, "grader-fault", f"the judge failed: {said.get('fault')}", shown="not graded yet",
+                        hidden=call.hidden)  # fmt: skip
+
+    def _ask_judge(self, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
+        if self.judge is None:
+            self.judge = self.sandbox.start("judge")
+        try:
+            self.judge.wire.send(request, blob)
+            return self.judge.wire.receive(self.times.case_s)
+        except (EOFError, TimeoutError, WireError):
+            self.judge.end()
+            self.judge = None
+            if "cases" in request:
+                raise SandboxError(f"no cases for {request['cases']}: the judge's process ended") from None
+            return {"slow": "the data was too much for the judge"}, b""
+
+
+def _without_case(call: Call, cause: str) -> str:
+    """What a student may know about a hidden case that failed."""
+    text = "Every case shown in the notebook is right, but one that is not shown fails."
+    return f"{text}\n  likely cause: {cause}" if cause else text
+
+
+def _without_numbers(cause: Any) -> str:
+    """A cause that holds a number may give a hidden case away."""
+    return cause if isinstance(cause, str) and not any(c.isdigit() for c in cause) else ""
