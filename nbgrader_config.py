@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
-from hw_grader.preprocessors import TolerantExporter, grade_steps, release_steps, sanitize_steps
+from hw_grader.environment import put_on_path
+from hw_grader.preprocessors import TolerantExporter, grade_steps, sanitize_steps
+from hw_grader.stamp import release_steps
 
+put_on_path()
 c = get_config()  # noqa: F821  (given by nbgrader)
 
 c.CourseDirectory.course_id = "distributed-deep-learning"

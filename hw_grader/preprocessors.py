@@ -1,4 +1,4 @@
-"""nbgrader's steps as this course takes them: `release_steps` make a release, `sanitize_steps` and `grade_steps` grade.
+"""nbgrader's steps as this course takes them: `sanitize_steps` and `grade_steps`.
 
 A submission is read and put in order by `TolerantExporter`, run by `Run`, and scored from positive evidence alone by
 `RequireEvidence`. The step that runs is the seam: another one fills in outputs too, an error where a check failed.
@@ -12,7 +12,6 @@ from pathlib import Path
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader.converters import GenerateAssignment
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
@@ -23,18 +22,10 @@ from nbgrader.preprocessors import (
     OverwriteCells,
     OverwriteKernelspec,
     SaveAutoGrades,
-    SaveCells,
 )
 
 from hw_grader.match import restore
 from hw_grader.release import read_release
-from hw_grader.stamp import stamp
-
-
-def release_steps(*, save: bool = True) -> list[type]:
-    """What turns a solution into its release: nbgrader's steps, then the stamp; no gradebook if not `save`."""
-    steps = [*GenerateAssignment.preprocessors.default(), StampRelease]
-    return [step for step in steps if save or step is not SaveCells]
 
 
 def sanitize_steps() -> list[type]:
@@ -50,14 +41,6 @@ def grade_steps(run: type | None = None) -> list[type]:
     """
     ran = [run] if run else [Run, RequireEvidence]
     return [*ran, Quieten, LimitOutput, SaveAutoGrades, AssignLatePenalties, CheckCellMetadata]
-
-
-class StampRelease(NbGraderPreprocessor):
-    """Writes the released notebook's hash into it: the builder never overwrites one that was worked on."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        stamp(nb, with_outputs=True)
-        return nb, resources
 
 
 class TolerantExporter(NotebookExporter):

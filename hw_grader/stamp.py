@@ -1,4 +1,4 @@
-"""A notebook's own hash, written into it by the builder, so that a later edit shows."""
+"""A notebook's own hash, written into it when it is built or released, so that a later edit shows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 import json
 
 from nbformat import NotebookNode
+from nbgrader.converters import GenerateAssignment
+from nbgrader.preprocessors import NbGraderPreprocessor, SaveCells
 
 
 def digest(notebook: NotebookNode, *, with_outputs: bool) -> str:
@@ -37,3 +39,17 @@ def stamp(notebook: NotebookNode, *, with_outputs: bool) -> None:
 def is_edited(notebook: NotebookNode, *, with_outputs: bool) -> bool:
     """Whether the notebook is no longer as it was stamped, or never was."""
     return notebook.metadata.get("hw", {}).get("built") != digest(notebook, with_outputs=with_outputs)
+
+
+class StampRelease(NbGraderPreprocessor):
+    """Writes the released notebook's hash into it: the builder never overwrites one that was worked on."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        stamp(nb, with_outputs=True)
+        return nb, resources
+
+
+def release_steps(*, save: bool = True) -> list[type]:
+    """What turns a solution into its release: nbgrader's steps, then the stamp; no gradebook if not `save`."""
+    steps = [*GenerateAssignment.preprocessors.default(), StampRelease]
+    return [step for step in steps if save or step is not SaveCells]

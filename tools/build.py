@@ -24,8 +24,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
-from hw_grader.preprocessors import release_steps
-from hw_grader.stamp import digest, is_edited
+from hw_grader.stamp import digest, is_edited, release_steps
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
 
