@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils import payload, rank
+from hw_utils import blocked, payload, rank
 from hw_utils.carriers import Greenlets, Threads
 from hw_utils.copies import Copies
 from hw_utils.engine import Engine, Stop
@@ -21,9 +21,8 @@ from hw_utils.errors import Failure, Frame
 from hw_utils.point_to_point import ShortCuts
 from hw_utils.records import records_of
 from hw_utils.streams import Streams
-from hw_utils.stuck import wait_table, who_waited
 from hw_utils.virtual_clock import virtual_clock
-from hw_utils.virtual_group import CurrentWorld, Members, VirtualGroup, installed_groups
+from hw_utils.virtual_group import CurrentWorld, Groups, Members, VirtualGroup
 from hw_utils.where import is_students, locate
 
 SEED = 67280421310721  # torch's own default seed: every process starts with it
@@ -100,7 +99,7 @@ class _Cluster:
         self.returned = [False] * self.world_size
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
-        self.store = dist.HashStore()
+        self.engine.store = dist.HashStore()
         self.random_state = torch.Generator().manual_seed(SEED).get_state()
 
     def run(self, carrier) -> None:
@@ -111,7 +110,7 @@ class _Cluster:
         try:
             with ExitStack() as stack:
                 for part in (
-                    _world(engine), ShortCuts(engine).installed(), installed_groups(engine), virtual_clock(engine),
+                    _world(engine), ShortCuts(engine).installed(), Groups(engine).installed(), virtual_clock(engine),
                     redirect_stdout(self.streams.out), redirect_stderr(self.streams.err),
                     torch.autograd.set_multithreading_enabled(False),
                 ):  # fmt: skip
@@ -147,7 +146,7 @@ class _Cluster:
         everybody = self.engine.groups[0]
         group = VirtualGroup(everybody, rank, f"rank {rank} of all")
         world = c10d._world._current()
-        world.add(group, everybody.place_of, self.store)
+        world.add(group, everybody.place_of, self.engine.store)
         world.default_pg = group
 
     def outcome(self) -> dict:
@@ -155,14 +154,14 @@ class _Cluster:
         engine = self.engine
         failures = sorted(engine.failures, key=lambda f: f.rank)
         if not failures and engine.waiting:
-            return {"table": wait_table(engine, self.returned)}
-        failures = failures or engine.lost()
+            return {"table": blocked.table_of(engine, self.returned)}
+        failures = failures or blocked.lost(engine)
         if not failures:
             try:
                 return self._run()
             except payload.Unpicklable:
                 failures = self._unpicklable()
-        note = who_waited(engine)
+        note = blocked.who_waited(engine)
         sent = [_sendable(f.exception) for f in failures]
         failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
         return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in}

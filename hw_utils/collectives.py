@@ -1,195 +1,176 @@
-"""Collectives on the virtual cluster: what each member gets, and when.
+"""Collectives on the virtual cluster: when they start, who gets what, and when each member is done.
 
-Values come from gloo's own order of additions (reductions.py), times from the point-to-point schedule (schedules.py).
-Where every member needs all the others (all_reduce, all_gather, barrier, ...) the schedule is replayed in one go when
-the last member calls; where it does not (broadcast, reduce, gather, scatter) its messages run one by one.
+Times come from the point-to-point schedule (schedules.py). Where everybody needs everybody (all_reduce, barrier, ...)
+it is replayed in one go when the last member calls; broadcast, gather and scatter run message by message (relay.py).
 """
 
 from __future__ import annotations
 
 import torch
-from torch._C._distributed_c10d import Work
-from torch.futures import Future
 
-from hw_utils import replay
-from hw_utils.errors import Failure
-from hw_utils.reductions import VALUES, reduce_name
-from hw_utils.schedules import steps
+from hw_utils import reductions, replay, schedules
+from hw_utils.relay import Relay
+from hw_utils.unlike import CollectiveMismatch
+from hw_utils.virtual_work import VirtualWork
 
-ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
-
-
-class Call:
-    """One collective: the members that have called so far."""
-
-    def __init__(self, kind: str, key) -> None:
-        self.kind, self.key = kind, key
-        self.posts: dict[int, Post] = {}
-        self.relay = None
+ROOTED = frozenset({"broadcast", "gather", "scatter"})
+# The schedule of each kind, by the name that schedules.py knows.
+_SCHEDULE = {"reduce_scatter_tensor": "reduce_scatter"}
 
 
 class Post:
     """One member's part in a call."""
 
-    def __init__(self, name, inputs, outputs, row, at_s, work, root, reduce_op, details) -> None:
-        self.name, self.inputs, self.outputs, self.row, self.at_s, self.work = name, inputs, outputs, row, at_s, work
-        self.root, self.reduce_op, self.details = root, reduce_op, details
-        self.n_bytes = sum(t.nbytes for t in inputs)
+    def __init__(self, name: str, place: int, kind: str, inputs, outputs, root: int, reduce_op, n_bytes) -> None:
+        self.name, self.site, self.kind, self.inputs, self.outputs = name, place, kind, inputs, outputs
+        self.root, self.reduce_op, self.n_bytes = root, reduce_op, n_bytes
+        self.at_s, self.row = 0.0, -1
+        self.work: VirtualWork | None = None
+        self.kept: list[torch.Tensor] = []  # copies of what it sends, where it may be gone before they are taken
+
+    def fits(self) -> tuple:
+        """What must be the same for all members of one call."""
+        tensors = self.inputs or self.outputs
+        if self.kind == "scatter":
+            tensors = self.outputs
+        sizes = () if self.kind == "all_to_all" else tuple((t.numel(), t.dtype) for t in tensors)
+        return self.kind, self.root, reductions.reduce_name(self.reduce_op), sizes
+
+    def text(self, rank: int, places) -> str:
+        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`."""
+        tensors = self.outputs if self.kind == "scatter" else self.inputs
+        of = ""
+        if tensors:
+            dtype = str(tensors[0].dtype).removeprefix("torch.")
+            of = f" of {sum(t.numel() for t in tensors):,} {dtype} ({self.n_bytes:,} bytes)"
+        with_root = f" with root {self.root}" if self.kind in ROOTED or self.kind == "reduce" else ""
+        where = places.where(self.site)
+        return f"rank {rank} calls {self.name}{of}{with_root}" + (f" at {where}" if where else "")
 
 
-class VirtualWork(Work):
-    """A collective's handle; what `wait` and a future see happens on the virtual clock."""
+class Call:
+    """One collective: the posts of the members that have called so far."""
 
-    def __init__(self, engine, rank: int, name: str, members, number: int) -> None:
-        super().__init__()
-        self.engine, self.owner, self.name, self.members, self.number = engine, rank, name, members, number
-        self.done_s, self.row, self.is_awaited = -1.0, -1, False
-        self.outputs: list = []
-        self._future: Future | None = None
+    def __init__(self, engine, members, kind: str) -> None:
+        self.engine, self.members, self.kind = engine, members, kind
+        self.posts: dict[int, Post] = {}
+        self.relay: Relay | None = None
+        self.message = engine.next_message()
 
-    def complete(self, end_s: float) -> None:
-        self.done_s = end_s
-        self.engine.rows[self.row + 5] = end_s
-        if self._future is not None:
-            self._future.set_result(self.outputs)
-        if self.is_awaited:
-            self.is_awaited = False
-            self.engine.wake(self.owner, end_s)
+    def add(self, place: int, post: Post) -> None:
+        """A member has called.
 
-    def wait(self, timeout=None) -> bool:
-        engine, rank = self.engine, self.owner
-        if not engine.is_free:
-            engine.now()
-        engine.order[rank] += 1
-        self.stand_still(engine.order[rank])
-        return True
+        Raises:
+            CollectiveMismatch: it calls something else than the others.
+        """
+        first = next(iter(self.posts.values()), post)
+        if first.fits() != post.fits():
+            ranks, places = self.members.ranks, self.engine.places
+            other = next(iter(self.posts))
+            texts = first.text(ranks[other], places), post.text(ranks[place], places)
+            raise CollectiveMismatch(
+                f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"
+            )
+        self.posts[place] = post
+        self.engine.rows[post.row + 9] = self.message
+        if self.kind in ROOTED:
+            self._add_rooted(place, post)
+        elif len(self.posts) == len(self.members.ranks):
+            self._finish_together()
 
-    def stand_still(self, order: int) -> None:
-        engine, rank, rows, row = self.engine, self.owner, self.engine.rows, self.row
-        start_s = engine.clock[rank]
-        if self.done_s < 0:
-            self.is_awaited = True
-            engine.block(rank, self)
-        elif self.done_s > start_s:
-            engine.clock[rank] = self.done_s
-        if rows[row + 11] < 0:
-            rows[row + 11], rows[row + 12], rows[row + 13] = order, start_s, engine.clock[rank]
-        engine.resume_compute()
+    @property
+    def is_full(self) -> bool:
+        return len(self.posts) == len(self.members.ranks)
 
-    def is_completed(self) -> bool:
-        engine, rank = self.engine, self.owner
-        engine.now()
-        if not 0 <= self.done_s <= engine.clock[rank]:
-            engine.clock[rank] += 1e-6
-            engine.let_the_past_run(rank)
-        engine.resume_compute()
-        return 0 <= self.done_s <= engine.clock[rank]
+    def _steps(self, post: Post):
+        kind = _SCHEDULE.get(self.kind, self.kind)
+        tensors = post.inputs or post.outputs
+        itemsize = tensors[0].element_size() if tensors else 1
+        return kind, self._n_bytes(post), len(self.members.ranks), post.root, itemsize
 
-    is_success = is_completed
+    def _n_bytes(self, post: Post):
+        if self.kind != "all_to_all":
+            return post.n_bytes
+        posts = [self.posts[i] for i in range(len(self.posts))]
+        return [[t.nbytes for t in p.inputs] for p in posts]
 
-    def synchronize(self) -> None:
-        self.wait()
+    # everybody needs everybody
 
-    def result(self) -> list[torch.Tensor]:
-        return self.outputs
+    def _finish_together(self) -> None:
+        engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
+        with torch.no_grad():
+            reductions.TOGETHER[self.kind](posts)
+        done_s, cost = replay.replay(
+            engine, self.members.ranks, [p.at_s for p in posts], schedules.steps(*self._steps(posts[0]))
+        )
+        last_s = max(p.at_s for p in posts)
+        for i, post in enumerate(posts):
+            engine.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
+            post.work.complete(max(done_s[i], last_s))  # with gloo nobody leaves before everybody has come
 
-    def get_future(self) -> Future:
-        if self._future is None:
-            self._future = Future()
-            if self.done_s >= 0:
-                self._future.set_result(self.outputs)
-        return self._future
+    # through a root
+
+    def _add_rooted(self, place: int, post: Post) -> None:
+        is_source = self.kind == "gather" or place == post.root
+        if is_source:
+            post.kept = [reductions.flat(t).clone() for t in post.inputs]
+        arguments = self._steps(post)
+        if self.relay is None:
+            self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)
+        cost = schedules.cost(*arguments)
+        self.engine.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
+        self.relay.enter(place, post.at_s)
+
+    def _member_is_done(self, place: int, at_s: float) -> None:
+        post, root_post = self.posts[place], self.posts.get(self.posts[place].root)
+        if self.kind == "gather":
+            if post is root_post:
+                reductions.deliver_gathered(post, self.posts)
+        else:
+            reductions.deliver(self.kind, post, place, root_post)
+        post.work.complete(at_s)
 
 
-def call(group, name: str, place: int, kind: str, inputs, outputs, root: int, reduce_op, details) -> VirtualWork:
-    """The running rank calls collective `kind` on `group`; `name` is the function that the student called."""
-    engine, members = group.engine, group.members
+def call(group, post: Post, outer) -> VirtualWork:
+    """The running rank makes its part `post` of a collective on `group`.
+
+    outer: the frame of the torch.distributed function that the student called; None if C++ code asks, as
+    DistributedDataParallel's does, and will wait for a future that no Python code sees.
+    """
+    engine, members, place = group.engine, group.members, group.place
     rank = engine.rank
     engine.now()
-    if engine.carrier.is_shared and torch._C._current_graph_task_id() != -1:
-        engine.need_threads()
     if engine.heap and engine.heap[0][0] < engine.clock[rank]:
         engine.let_the_past_run(rank)
-    number = members.n_called[group.place]
-    members.n_called[group.place] = number + 1
-    work = VirtualWork(engine, rank, name, members, number)
-    work.outputs = list(outputs)
-    post = Post(name, inputs, outputs, 0, engine.clock[rank], work, root, reduce_op, details)
-    work.row = post.row = _record(engine, rank, name, post, place, members)
+    number = members.n_called[place]
+    members.n_called[place] = number + 1
+    post.at_s = engine.clock[rank]
+    post.row = engine.record(post.name, post.n_bytes, post.site, members.number)
+    engine.note_part(post.row, post.name, outer)
+    post.work = work = VirtualWork(engine, rank, post, members, number)
     this = members.calls.get(number)
-    key = (kind, root, reduce_name(reduce_op), details.get("fits", _shape_key(inputs)))
     if this is None:
-        this = members.calls[number] = Call(kind, key)
-    elif this.key != key:
-        _refuse(engine, members, this, post, rank)
-    this.posts[group.place] = post
-    if len(this.posts) == len(members.ranks):
-        del members.calls[number]
-        _finish(engine, members, this)
-    _drain_in_backward(engine, work)
+        this = members.calls[number] = Call(engine, members, post.kind)
+    this.add(place, post)
+    if this.is_full:
+        members.calls.pop(number, None)
+    if outer is None:
+        _wait_before_backward_ends(engine, work)
     engine.resume_compute()
     return work
 
 
-def _shape_key(tensors) -> tuple:
-    return tuple((t.numel(), t.dtype) for t in tensors)
-
-
-def _record(engine, rank, name, post, place, members) -> int:
-    engine.order[rank] += 1
-    row = len(engine.rows)
-    at_s = engine.clock[rank]
-    engine.rows.extend(
-        (rank, engine.op(name), -1, post.n_bytes, at_s, -1.0, place, 0, members.number, -1, engine.order[rank],
-         -1, at_s, at_s)
-    )  # fmt: skip
-    return row
-
-
-def _refuse(engine, members, this: Call, post: Post, rank: int) -> None:
-    other_place, other = next(iter(this.posts.items()))
-    texts = [_describe(engine, members.ranks[other_place], other), _describe(engine, rank, post)]
-    reason = f"{texts[0]}, but {texts[1]}; all members call the same collectives with the same sizes, in the same order"
-    pairs = [(members.ranks[other_place], other), (rank, post)]
-    engine.fail([Failure(r, "collective", reason, engine.places.frames(int(engine.rows[p.row + 6]))) for r, p in pairs])
-
-
-def _describe(engine, rank: int, post: Post) -> str:
-    tensors = " and ".join(f"{t.numel()} x {str(t.dtype).replace('torch.', '')}" for t in post.inputs[:3])
-    more = f" with {tensors}" if tensors else ""
-    return f"rank {rank} calls {post.name}{more} ({engine.places.where(int(engine.rows[post.row + 6]))})"
-
-
-def _finish(engine, members, this: Call) -> None:
-    """Everybody has called: the values, then when each member is done."""
-    n, first = len(members.ranks), this.posts[0]
-    posts = [this.posts[i] for i in range(n)]
-    with torch.no_grad():
-        VALUES[this.kind](posts)
-    itemsize = first.inputs[0].element_size() if first.inputs else 1
-    n_bytes = first.details.get("n_bytes", first.n_bytes)
-    done_s, counts = replay.replay(
-        engine, members.ranks, [p.at_s for p in posts], steps(this.kind, n_bytes, n, first.root, itemsize)
-    )
-    message = engine.n_messages
-    engine.n_messages += 1
-    for i, post in enumerate(posts):
-        engine.rows[post.row + 9] = message
-        engine.costs.append((post.row, counts.sent_bytes[i], counts.sent_messages[i], counts.rounds))
-        post.work.complete(done_s[i])
-
-
-def _drain_in_backward(engine, work: VirtualWork) -> None:
-    """DistributedDataParallel waits for a C++ future at the end of a backward pass: wait here before it does."""
+def _wait_before_backward_ends(engine, work: VirtualWork) -> None:
+    """Queues a wait before DistributedDataParallel's own, which would hold the one thread that may run."""
     if torch._C._current_graph_task_id() == -1:
         return
     pending = engine.pending.setdefault(engine.rank, [])
     pending.append(work)
     if len(pending) == 1:
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: _drain(pending))
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: _wait_for(pending))
 
 
-def _drain(pending: list[VirtualWork]) -> None:
+def _wait_for(pending: list[VirtualWork]) -> None:
     for work in pending:
         work.wait()
     pending.clear()

@@ -15,8 +15,13 @@ import torch
 
 from hw_utils.errors import Failure
 from hw_utils.network import Network
+from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
+from hw_utils.records import COLUMNS
 from hw_utils.requests import Request
+from hw_utils.unlike import MessageMismatch
+
+WAITED, WAIT_START, WAIT_END = (COLUMNS.index(c) for c in ("waited", "wait_start_s", "wait_end_s"))
 
 
 class Stop(BaseException):
@@ -43,12 +48,14 @@ class Engine:
         self.failures: list[Failure] = []
         self.rows, self.places = array("d"), Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
-        self.n_messages = self.n_posts = 0
+        self.n_messages = self.n_posts = self.n_agents = 0
         self.cpu_start_s = 0.0
         self.agents: dict[int, object] = {}
         self.is_over = False
         self.carrier = None
         self.watch = None  # called with the rank at every send and receive, before it is posted
+        self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
+        self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
         self.pending: dict[int, list] = {}  # rank -> collectives it called inside the backward pass under way
         self.names: list[str] = []
         self._op: dict[str, int] = {}
@@ -62,6 +69,44 @@ class Engine:
         if number is None:
             number = self._op[name] = len(self.names)
             self.names.append(name)
+        return number
+
+    def next_message(self) -> int:
+        """A number for one communication, the same on all its sides."""
+        self.n_messages += 1
+        return self.n_messages - 1
+
+    def record(self, name: str, n_bytes: int, site: int, group: int) -> int:
+        """A new row for a collective that the running rank calls; its place in `rows`."""
+        rank, rows = self.rank, self.rows
+        self.order[rank] += 1
+        row, at_s = len(rows), self.clock[rank]
+        rows.extend(
+            (rank, self.op(name), -1, n_bytes, at_s, -1.0, site, 0, group, -1, self.order[rank], -1, at_s, at_s)
+        )
+        return row
+
+    def note_part(self, row: int, name: str, outer) -> None:
+        """An object collective sends sizes, then bytes: one row for both in the ledger."""
+        if name in OBJECT_OPS:
+            frame, first = self.outer.get(self.rank, (None, -1))
+            if frame is outer:
+                self.parts.append((row, first))
+            else:
+                self.outer[self.rank] = (outer, row)
+
+    def note_wait(self, row: int, order: int, start_s: float) -> None:
+        """The first wait of a row's communication, from `start_s` until now."""
+        rows = self.rows
+        if rows[row + WAITED] < 0:
+            rows[row + WAITED], rows[row + WAIT_START] = order, start_s
+            rows[row + WAIT_END] = self.clock[int(rows[row])]
+
+    def add_agent(self, agent) -> int:
+        """A number for something that is due at a time; it stands in the heap among the ranks."""
+        self.n_agents += 1
+        number = self.world_size + self.n_agents
+        self.agents[number] = agent
         return number
 
     def need_threads(self) -> None:
@@ -91,7 +136,7 @@ class Engine:
         """Every rank that is behind runs first."""
         _, who = heappushpop(self.heap, (self.clock[rank], rank))
         if who > self.world_size:  # not a rank but a step of a collective
-            self.agents[who].go_on(who)
+            self.agents.pop(who).go_on()
             who = self.next_rank()
         if who != rank:
             self.switch(rank, who)
@@ -103,7 +148,7 @@ class Engine:
             _, who = heappop(heap)
             if who < self.world_size:
                 return who
-            self.agents[who].go_on(who)
+            self.agents.pop(who).go_on()
         return self.world_size
 
     def block(self, rank: int, request) -> None:
@@ -148,6 +193,12 @@ class Engine:
             self.rank = self.world_size
         self.is_over = True
         carrier.close()
+
+    def fail(self, failures: list[Failure]) -> None:
+        """Ends the run at once, whatever the other ranks do."""
+        self.failures.extend(failures)
+        self.is_over = True
+        raise Stop
 
     # -- point to point ----------------------------------------------------------------------------------------
 
@@ -256,7 +307,7 @@ class Engine:
         """A send meets its receive: the bytes cross."""
         src, dst = send.rank, recv.rank
         if send.n_bytes != recv.n_bytes or send.tensor.dtype is not recv.tensor.dtype:
-            self.refuse(send, recv)
+            raise MessageMismatch(_mismatch(send, recv))
         end_s = send.arrives_s  # of a message that was sent ahead
         if end_s < 0:
             end_s = self.travel(src, dst, send.n_bytes, now_s)
@@ -284,37 +335,7 @@ class Engine:
         send.complete(now_s)
         self.rows[send.row + 5] = send.arrives_s
 
-    def refuse(self, send: Request, recv: Request) -> None:
-        """The run ends: what was sent does not fit where it should go."""
-        ends = (self.describe(send), self.describe(recv))
-        reason = f"{ends[0]}, but {ends[1]}; both ends need the same number of elements and the same dtype"
-        self.fail([Failure(r.rank, "mismatch", reason, self.frames_of(r)) for r in (send, recv)])
 
-    def fail(self, failures: list[Failure]) -> None:
-        """Ends the run at once, whatever the other ranks do."""
-        self.failures.extend(failures)
-        self.is_over = True
-        raise Stop
-
-    def lost(self) -> list[Failure]:
-        """Messages that were posted and never met their other end."""
-        queues = [*self.queues.values(), *self.any_source.values()]
-        requests = sorted((q for queue in queues for q in queue), key=lambda q: q.row)
-        why = {True: "nobody received it", False: "nobody sent it"}
-        return [
-            Failure(q.rank, "mismatch", f"{self.describe(q)}, and {why[q.is_send]}", self.frames_of(q))
-            for q in requests
-        ]
-
-    def describe(self, request: Request) -> str:
-        """`rank 0 sends 8 x float32 to rank 1 (Cell In[3], line 4)`."""
-        t, row = request.tensor, request.row
-        verb, way = ("sends", "to") if request.is_send else ("receives", "from")
-        peer = f"rank {request.peer}" if request.peer >= 0 else "anybody"
-        tag = f" with tag {request.tag}" if request.tag else ""
-        dtype = str(t.dtype).replace("torch.", "")
-        where = self.places.where(int(self.rows[row + 6]))
-        return f"rank {request.rank} {verb} {t.numel()} x {dtype} {way} {peer}{tag} ({where})"
-
-    def frames_of(self, request: Request):
-        return self.places.frames(int(self.rows[request.row + 6]))
+def _mismatch(send: Request, recv: Request) -> str:
+    rule = "dtype" if send.n_bytes == recv.n_bytes else "number of bytes"
+    return f"{send.text()}, but {recv.text()}: a message and its receive must have the same {rule}"

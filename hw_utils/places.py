@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import FrameType
 
 from hw_utils.errors import Frame
@@ -51,15 +50,6 @@ class Places:
             self.sites.append(site)
         self._direct[id(frame.f_code)][frame.f_lasti] = number
         return number
-
-    def calling(self, names: frozenset[str], library: str) -> tuple[str, int]:
-        """(the outermost function of file `library` among `names` that the student called, the line's number)."""
-        frame, found = sys._getframe(1), ""
-        while frame is not None and not self._is_students(frame.f_code):
-            if frame.f_code.co_name in names and frame.f_code.co_filename == library:
-                found = frame.f_code.co_name
-            frame = frame.f_back
-        return found, 0 if frame is None else self.of(frame)
 
     def where(self, number: int) -> Where | None:
         file, line, _ = self.sites[number]

@@ -28,6 +28,7 @@ def records_of(engine) -> dict:
     records["line"] = np.array([site[1] for site in sites])[place]
     _add_costs(engine, records)
     groups = [None, *(members.ranks for members in engine.groups[1:])]
+    records = _merged(records, engine.parts)
     return {"records": records, "names": [*names, *files], "groups": groups}
 
 
@@ -39,3 +40,16 @@ def _add_costs(engine, records: np.ndarray) -> None:
         rows, *costs = np.array(engine.costs, "i8").T
         for name, values in zip(("sent_bytes", "sent_messages", "rounds"), costs):
             records[name][rows // len(COLUMNS)] = values
+
+
+def _merged(records: np.ndarray, parts: list[tuple[int, int]]) -> np.ndarray:
+    """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
+    keep = np.ones(len(records), bool)
+    for row, first in parts:
+        part, whole = records[row // len(COLUMNS)], records[first // len(COLUMNS)]
+        keep[row // len(COLUMNS)] = False
+        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
+            whole[name] += part[name]
+        for name in ("end_s", "wait_end_s", "waited"):
+            whole[name] = max(whole[name], part[name])
+    return records[keep]

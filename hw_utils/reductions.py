@@ -1,11 +1,19 @@
-"""What each member holds after a collective. Sums are added in gloo's order: they equal `launch`'s to the bit."""
+"""What each member holds after a collective. Sums are added in gloo's order: they equal `launch`'s to the bit.
+
+gloo's ring: the tensor is cut into one chunk a member (segments of at most 1 MiB, at least two a member), and chunk c
+starts at member c - 1 and is added to on its way down to member c.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 
 _REDUCE = {
     "SUM": torch.add,
+    "AVG": torch.add,
     "PRODUCT": torch.mul,
     "MIN": torch.minimum,
     "MAX": torch.maximum,
@@ -13,6 +21,11 @@ _REDUCE = {
     "BOR": torch.bitwise_or,
     "BXOR": torch.bitwise_xor,
 }
+_SEGMENT_BYTES = 1 << 20  # gloo's kMaxSegmentSize
+_DTYPES = {
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
+    torch.bool, torch.complex64, torch.complex128,
+}  # fmt: skip
 
 
 def reduce_name(op) -> str:
@@ -20,43 +33,158 @@ def reduce_name(op) -> str:
     return "" if op is None else getattr(op, "op", op).name
 
 
-def reducer(op):
-    """The elementwise function of a ReduceOp.
+def reducer(op, dtype: torch.dtype) -> Callable:
+    """The elementwise function of a ReduceOp on a dtype.
 
     Raises:
-        ValueError: gloo has no such operation.
+        RuntimeError: gloo cannot do it.
     """
-    name = reduce_name(op)
+    name = reduce_name(op) or "SUM"
+    if dtype not in _DTYPES:
+        raise RuntimeError(f"Invalid scalar type: gloo cannot reduce {dtype}")
     if name not in _REDUCE:
-        raise ValueError(f"Cannot use ReduceOp.{name} with Gloo")
+        raise RuntimeError(f"Cannot use ReduceOp.{name} with Gloo")
+    if name in ("BAND", "BOR", "BXOR") and (dtype.is_floating_point or dtype.is_complex):
+        raise RuntimeError(f"Cannot use ReduceOp.{name} with non-integral dtype")
     return _REDUCE[name]
 
 
-def all_reduce(posts) -> None:
-    combine = reducer(posts[0].reduce_op)
-    for i in range(len(posts[0].inputs)):
-        tensors = [post.inputs[i].data for post in posts]
-        total = reduced(tensors, combine)
-        for tensor in tensors:
-            tensor.copy_(total)
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's elements in the order of memory, beside autograd; writing to it writes to the tensor.
+
+    Raises:
+        RuntimeError: there are gaps between them.
+    """
+    tensor = tensor.data
+    if tensor.is_contiguous():
+        return tensor.view(-1)
+    strides = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1)
+    expected = 1
+    for stride, size in strides:
+        if stride != expected:
+            raise RuntimeError("input tensor must be non-overlapping and dense: pass .contiguous() or a clone()")
+        expected *= size
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def reduced(tensors: list[torch.Tensor], combine) -> torch.Tensor:
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
-        combine(total, tensor, out=total)
+def chunk_bounds(n_elements: int, itemsize: int, n: int) -> list[tuple[int, int]]:
+    """Where each member's chunk begins and ends in gloo's ring."""
+    n_bytes = n_elements * itemsize
+    most = itemsize * max(1, _SEGMENT_BYTES // itemsize)
+    segments = max(math.ceil(n_bytes / (most * n)), 2)
+    per_segment = math.ceil(math.ceil(n_bytes / (segments * n)) / itemsize)
+    length = per_segment * segments
+    return [(min(c * length, n_elements), min((c + 1) * length, n_elements)) for c in range(n)]
+
+
+def ring_sum(tensors: Sequence[torch.Tensor], combine, *, partial: Sequence[torch.Tensor] = ()) -> torch.Tensor:
+    """The reduction of flat tensors; `partial[i]` gets what member i holds on the way."""
+    n, n_elements = len(tensors), tensors[0].numel()
+    total = torch.empty_like(tensors[0])
+    bounds = chunk_bounds(n_elements, tensors[0].element_size(), n)
+    if not partial and n > 64 and bounds[0][1] * n <= 4 * n_elements + n:
+        return _ring_sum_of_many(tensors, combine, bounds[0][1])
+    for c, (start, end) in enumerate(bounds):
+        if start == end:
+            continue
+        running = tensors[c - 1][start:end].clone()
+        for k in range(2, n + 1):
+            member = (c - k) % n
+            running = combine(tensors[member][start:end], running)
+            if partial:
+                partial[member][start:end] = running
+        total[start:end] = running
     return total
 
 
-def broadcast(posts) -> None:
+def _ring_sum_of_many(tensors: Sequence[torch.Tensor], combine, length: int) -> torch.Tensor:
+    """All chunks at once: a row a member, and each chunk reads the rows from its own start on."""
+    n, n_elements = len(tensors), tensors[0].numel()
+    rows = torch.stack(list(tensors))
+    column = torch.arange(n_elements)
+    chunk = column // length
+    running = rows[(chunk - 1) % n, column]
+    for k in range(2, n + 1):
+        running = combine(rows[(chunk - k) % n, column], running)
+    return running
+
+
+def _reduced(posts, i: int, **options) -> torch.Tensor:
+    tensors = [flat(post.inputs[i]) for post in posts]
+    op = posts[0].reduce_op
+    if len(tensors) == 1:
+        return tensors[0].clone()
+    total = ring_sum(tensors, reducer(op, tensors[0].dtype), **options)
+    return total.div_(len(tensors)) if reduce_name(op) == "AVG" else total
+
+
+def all_reduce(posts) -> None:
+    for i in range(len(posts[0].inputs)):
+        total = _reduced(posts, i)
+        for post in posts:
+            flat(post.outputs[i]).copy_(total)
+
+
+def reduce(posts) -> None:
+    """The others' tensors are left with what passed through them, as with gloo."""
+    for i in range(len(posts[0].inputs)):
+        partial = [flat(post.inputs[i]).clone() for post in posts]
+        total = _reduced(posts, i, partial=partial)
+        for place, post in enumerate(posts):
+            flat(post.outputs[i]).copy_(total if place == posts[0].root else partial[place])
+
+
+def reduce_scatter(posts) -> None:
+    for place, post in enumerate(posts):
+        flat(post.outputs[0]).copy_(_reduced(posts, place))
+
+
+def reduce_scatter_tensor(posts) -> None:
+    total = _reduced(posts, 0)
+    n = posts[0].outputs[0].numel()
+    for place, post in enumerate(posts):
+        flat(post.outputs[0]).copy_(total[place * n : (place + 1) * n])
+
+
+def all_gather(posts) -> None:
+    parts = [flat(post.inputs[0]).clone() for post in posts]
     for post in posts:
-        for mine, source in zip(post.outputs, posts[post.root].inputs):
-            if mine is not source:
-                mine.data.copy_(source.data)
+        for output, part in zip(post.outputs, parts):
+            flat(output).copy_(part)
 
 
-def barrier(posts) -> None:
+def all_to_all(posts) -> None:
+    parts = [[flat(t).clone() for t in post.inputs] for post in posts]
+    for place, post in enumerate(posts):
+        for output, part in zip(post.outputs, parts):
+            flat(output).copy_(part[place])
+
+
+def nothing(posts) -> None:
     """Nobody gets anything."""
 
 
-VALUES = {"all_reduce": all_reduce, "broadcast": broadcast, "barrier": barrier}
+# What is worked out when the last member has called.
+TOGETHER = {
+    "all_reduce": all_reduce,
+    "reduce": reduce,
+    "reduce_scatter": reduce_scatter,
+    "reduce_scatter_tensor": reduce_scatter_tensor,
+    "all_gather": all_gather,
+    "all_to_all": all_to_all,
+    "barrier": nothing,
+}
+
+
+def deliver(kind: str, post, place: int, root_post) -> None:
+    """What a member of a rooted collective gets when its own part is done."""
+    if kind == "broadcast" and post is not root_post:
+        for mine, source in zip(post.outputs, root_post.kept):
+            flat(mine).copy_(source)
+    elif kind == "scatter":
+        flat(post.outputs[0]).copy_(root_post.kept[place])
+
+
+def deliver_gathered(root_post, posts) -> None:
+    for place, output in enumerate(root_post.outputs):
+        flat(output).copy_(posts[place].kept[0])

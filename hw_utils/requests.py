@@ -39,9 +39,9 @@ class Request:
         self.data = None
         self.version = -1
 
-    def outside(self, members, is_blocking: bool) -> Request:
+    def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
-        if self.is_send and not is_blocking:
+        if self.is_send and not self.is_blocking:
             self.keep()
         self.members = members
         return self
@@ -87,9 +87,7 @@ class Request:
             engine.clock[rank] = self.done_s
         rows, row = engine.rows, self.row
         if rows[row + 11] < 0:
-            rows[row + 11] = order
-            rows[row + 12] = start_s
-            rows[row + 13] = engine.clock[rank]
+            rows[row + 11], rows[row + 12], rows[row + 13] = order, start_s, engine.clock[rank]
         if self.version >= 0:
             self.check_unchanged()
         elif not self.is_send and not self.is_delivered:
@@ -112,8 +110,8 @@ class Request:
         self.data, version, self.version = None, self.version, -1
         if tensor._version != version and not torch.equal(_bits(tensor), _bits(data)):
             raise RuntimeError(
-                f"{self.engine.describe(self)} changed the tensor between isend and wait; "
-                "wait() first, or send a clone()"
+                f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
+                "or send a clone()"
             )
 
     def is_completed(self) -> bool:
@@ -128,6 +126,33 @@ class Request:
             self.deliver()
         engine.resume_compute()
         return is_done
+
+    @property
+    def name(self) -> str:
+        """`send`, `irecv`, ..."""
+        return self.engine.names[int(self.engine.rows[self.row + 1])]
+
+    @property
+    def site(self) -> int:
+        """The number of the line that posted it."""
+        return int(self.engine.rows[self.row + 6])
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that could complete it."""
+        if self.peer >= 0:
+            return (self.peer,)
+        ranks = self.members.ranks if self.members is not None else range(self.engine.world_size)
+        return tuple(r for r in ranks if r != self.rank)
+
+    def text(self) -> str:
+        """`rank 0 sends 2 float32 (8 bytes) to rank 1 at cell.py, line 4`."""
+        verb, way = ("sends", "to") if self.is_send else ("receives", "from")
+        peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
+        tag = f" with tag {self.tag}" if self.tag else ""
+        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        where = self.engine.places.where(self.site)
+        amount = f"{self.tensor.numel():,} {dtype} ({self.n_bytes:,} bytes)"
+        return f"rank {self.rank} {verb} {amount} {way} {peer}{tag}" + (f" at {where}" if where else "")
 
     def is_success(self) -> bool:
         return self.is_completed()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils import collectives
-from hw_utils.schedules import ALGORITHM
-
-OPS = frozenset(ALGORITHM) | {
-    "send", "recv", "isend", "irecv", "send_object_list", "recv_object_list", "new_group", "gather_object",
-}  # fmt: skip
-_LIBRARY = c10d.__file__
+from hw_utils import collectives, reductions
+from hw_utils.collectives import Post
+from hw_utils.ops import caller, sizes_of
 
 
 class World:
@@ -116,62 +112,214 @@ class VirtualGroup(dist.ProcessGroup):
     def shutdown(self) -> None: ...
     def abort(self) -> None: ...
 
-    # -- point to point: what does not go through point_to_point.py's short cut
-
-    def _post(self, tensors, peer: int, tag: int, is_send: bool):
-        _require_dense(tensors)
-        engine, me = self.engine, self.engine.rank
-        other = self.members.ranks[peer] if peer >= 0 else -1
-        name, place = engine.places.calling(OPS, _LIBRARY)
-        src, dst = (me, other) if is_send else (other, me)
-        if name in ("send_object_list", "recv_object_list"):
-            name = name.split("_")[0]
-        is_blocking = name in ("send", "recv")
-        op = engine.op(name or ("isend" if is_send else "irecv"))
-        request = engine.post(is_send, op, tensors[0], other, tag, self.members.number, place, src, dst, is_blocking)
-        return request.outside(self.members, is_blocking)
+    # Point to point: what does not take point_to_point.py's short cut.
 
     def send(self, tensors, dst: int, tag: int = 0):
-        return self._post(tensors, dst, tag, True)
+        return self._post("send", tensors, dst, tag)
 
     def recv(self, tensors, src: int, tag: int = 0):
-        return self._post(tensors, src, tag, False)
+        return self._post("recv", tensors, src, tag)
 
     def recv_anysource(self, tensors, tag: int = 0):
-        return self._post(tensors, -1, tag, False)
+        return self._post("recv_anysource", tensors, None, tag)
 
-    # -- collectives
+    def _post(self, method: str, tensors, peer: int | None, tag: int):
+        engine, me, is_send = self.engine, self.engine.rank, method == "send"
+        if not tensors[0].is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")
+        other = -1 if peer is None else self._global_rank(peer)
+        if other == me:
+            raise RuntimeError(f"rank {me} sends to itself or receives from itself: gloo connects different ranks only")
+        name, site, outer = self._caller(method)
+        src, dst = (me, other) if is_send else (other, me)
+        is_blocking = name in ("send", "recv")
+        request = engine.post(
+            is_send, engine.op(name), tensors[0], other, tag, self.members.number, site, src, dst, is_blocking
+        )
+        engine.note_part(request.row, name, outer)
+        return request.of_group(self.members)
 
-    def _call(self, kind: str, inputs, outputs, root: int = 0, reduce_op=None, **details):
-        for tensors in (inputs, outputs):
-            _require_dense(tensors)
-        name, place = self.engine.places.calling(OPS, _LIBRARY)
-        return collectives.call(self, name or kind, place, kind, inputs, outputs, root, reduce_op, details)
+    def _global_rank(self, place: int) -> int:
+        ranks = self.members.ranks
+        if not 0 <= place < len(ranks):
+            raise ValueError(f"there is no rank {place} in a group of {len(ranks)}: ranks are 0 to {len(ranks) - 1}")
+        return ranks[place]
+
+    def _caller(self, method: str):
+        """(the torch.distributed function that was called, the number of the student's line, that call's frame)."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        name, outer, _, _ = caller(frame, method)
+        if outer is None and self.engine.carrier.is_shared:
+            self.engine.need_threads()  # C++ code called: a greenlet cannot leave its frames
+        return name, self.engine.places.of(frame), outer
+
+    # Collectives: the names by which torch's Python and C++ code call them, in several versions.
+
+    def _call(self, method: str, kind: str, inputs, outputs, n_bytes: int, root: int = 0, reduce_op=None):
+        name, site, outer = self._caller(method)
+        for tensor in (*inputs, *outputs):
+            reductions.flat(tensor)  # raises if there are gaps
+        if reduce_op is not None:
+            reductions.reducer(reduce_op, inputs[0].dtype)  # raises if gloo cannot
+        post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
+        return collectives.call(self, post, outer)
 
     def allreduce(self, tensors, opts=None, timeout=None):
-        op = getattr(opts, "reduceOp", opts)
-        return self._call("all_reduce", tensors, tensors, reduce_op=op)
+        return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self._call("all_reduce", tensors, tensors, reduce_op=opts.reduceOp)
+        return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+
+    def reduce(self, tensors, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("reduce", "reduce", tensors, tensors, sizes_of(tensors), root, _op(opts))
 
     def broadcast(self, tensors, opts=None, timeout=None):
-        return self._call("broadcast", tensors, tensors, opts.rootRank if hasattr(opts, "rootRank") else opts or 0)
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts or 0
+        return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root)
+
+    def allgather(self, outputs, inputs, opts=None, timeout=None):
+        return self._call("allgather", "all_gather", inputs, outputs[0], sizes_of(inputs))
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        works = [self.allgather([out], [mine], opts) for out, mine in zip(zip(*outputs), inputs)]
+        return works[-1]
+
+    def _allgather_base(self, output, input, opts=None, timeout=None):
+        parts = list(output.view(-1).tensor_split(self.size()))
+        return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
+
+    all_gather_single = _allgather_base
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        return [self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)][-1]
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, outputs, inputs, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("gather", "gather", inputs, outputs[0] if outputs else [], sizes_of(inputs), root)
+
+    def scatter(self, outputs, inputs, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("scatter", "scatter", inputs[0] if inputs else [], outputs, sizes_of(outputs), root)
+
+    def reduce_scatter(self, outputs, inputs, opts=None, *options):
+        return self._call("reduce_scatter", "reduce_scatter", inputs[0], outputs, sizes_of(inputs), 0, _op(opts))
+
+    def _reduce_scatter_base(self, output, input, opts=None, *options):
+        return self._call(
+            "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, _op(opts)
+        )
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
+        return [self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)][-1]
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall(self, outputs, inputs, opts=None, timeout=None):
+        return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
+
+    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
+        outputs, inputs = (
+            list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
+            for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))
+        )
+        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input))
+
+    all_to_all_single = alltoall_base
 
     def barrier(self, opts=None, timeout=None):
-        return self._call("barrier", [], [])
+        return self._call("barrier", "barrier", [], [], 0)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False):
-        self._call("barrier", [], []).wait()
-
-
-def _require_dense(tensors) -> None:
-    for tensor in tensors:
-        if tensor.is_sparse or not tensor.is_contiguous():
-            raise ValueError("Tensors must be contiguous")
+    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
+        self._call("monitored_barrier", "barrier", [], [], 0).wait()
 
 
-@contextmanager
-def installed_groups(engine):
-    """`dist.new_group` and what builds on it make groups of virtual ranks."""
-    yield
+def _op(opts):
+    """The ReduceOp of an options object, or one given as it is."""
+    return getattr(opts, "reduceOp", opts if opts is not None and not isinstance(opts, int) else dist.ReduceOp.SUM)
+
+
+class _Meeting:
+    """What a rank stands in while the others make their part of `new_group`."""
+
+    row, name = -1, "new_group"
+
+    def __init__(self, rank: int, site: int, late: set[int]) -> None:
+        self.rank, self.site, self.late = rank, site, late
+
+    def waits_for(self) -> tuple[int, ...]:
+        return tuple(sorted(self.late))
+
+
+class Groups:
+    """`dist.new_group` on virtual ranks: every rank calls it, the members meet."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.n_called: dict[int, int] = {}
+        self.members: dict[tuple[int, tuple[int, ...]], Members] = {}
+        self.arrived: dict[tuple[int, tuple[int, ...]], list[_Meeting]] = {}
+
+    def new_group(self, ranks=None, timeout=None, backend=None, *positional, **options):
+        """In place of torch.distributed's own, with its checks."""
+        engine = self.engine
+        rank, size = engine.rank, engine.world_size
+        ranks = list(range(size)) if ranks is None else list(ranks)
+        if options.get("sort_ranks", True):
+            ranks = sorted(ranks)
+        if len(set(ranks)) != len(ranks):
+            raise ValueError(f"ranks list must not contain duplicate entries, got {ranks}")
+        for r in ranks:
+            if not 0 <= r < size:
+                raise ValueError(f"Rank {r} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
+        if options.get("use_local_synchronization"):
+            number = -1
+        else:
+            number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
+        if rank not in ranks:
+            return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
+        return self._join((number, tuple(ranks)))
+
+    def _join(self, key: tuple[int, tuple[int, ...]]) -> VirtualGroup:
+        engine, rank = self.engine, self.engine.rank
+        if key not in self.members:
+            self.members[key] = Members(engine, len(engine.groups), key[1])
+            engine.groups.append(self.members[key])
+        members = self.members[key]
+        self._meet(key, rank)
+        group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}")
+        c10d._world._current().add(group, members.place_of, engine.store)
+        return group
+
+    def _meet(self, key, rank: int) -> None:
+        """Stands still until all members have come."""
+        engine = self.engine
+        engine.now()
+        engine.let_the_past_run(rank)
+        meetings = self.arrived.setdefault(key, [])
+        late = meetings[0].late if meetings else set(key[1])
+        late.discard(rank)
+        if late:
+            meetings.append(_Meeting(rank, engine.places.of(sys._getframe(2)), late))
+            engine.block(rank, meetings[-1])
+        else:
+            del self.arrived[key]
+            for meeting in meetings:
+                engine.wake(meeting.rank, engine.clock[rank])
+        engine.resume_compute()
+
+    @contextmanager
+    def installed(self):
+        """Puts it in place of torch.distributed's."""
+        before = c10d._new_group_with_tag
+        c10d._new_group_with_tag = self.new_group
+        try:
+            yield
+        finally:
+            c10d._new_group_with_tag = before
