@@ -94,7 +94,8 @@ def observe(run: Callable[[], Run]) -> dict[str, Any]:
     try:
         done = run()
     except Deadlock as error:
-        return {"deadlock": str(error)}
+        waiting = [[row.rank, row.op, list(row.peers)] for row in error.rows]
+        return {"deadlock": str(error), "waiting": waiting}
     return {
         "deadlock": None,
         "results": plain(done.results),
