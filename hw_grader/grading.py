@@ -20,7 +20,6 @@ from hw_grader.release import Call, Cell, Release
 from hw_grader.sandbox import Process, Sandbox, SandboxError
 from hw_grader.verdict import Record, Verdict
 from hw_grader.wire import WireError
-from hw_utils.plain import decode, encode
 
 INTERRUPT_S = 1.5
 
@@ -58,7 +57,9 @@ class Ran:
 
 def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
     """Changes whenever the verdict could."""
-    cells = [[c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", "")] for c in notebook.cells]
+    ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
+    ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
+    cells = [[i, c.cell_type, "" if i in ours else c.source] for i, c in zip(ids, notebook.cells)]
     parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, [times.cell_s, times.case_s, times.total_s]]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -234,11 +235,11 @@ class Judging:
     def _call(self, cell: Cell, call: Call, answers: bytes, sources: dict, driver: Process) -> Verdict | None:
         cases = call.cases
         if cases is None:
-            cases = decode(self._ask_judge({"cases": call.check})[1])
+            cases = json.loads(self._ask_judge({"cases": call.check})[1])
         reply = self._ask_driver(driver, {"open": call.check, "sources": sources}, answers)
         for case in cases:
             if "opened" in reply or "data" in reply:
-                reply, data = self._case(driver, encode(dict(case)))
+                reply, data = self._case(driver, json.dumps(case).encode())
             problem = (
                 self._problem(cell, call, case, reply, data) if "data" in reply else self._stopped(cell, call, reply)
             )
@@ -272,7 +273,7 @@ class Judging:
                         shown=shown, detail=text, hidden=call.hidden)  # fmt: skip
 
     def _problem(self, cell: Cell, call: Call, case: dict, reply: dict, data: bytes) -> Verdict | None:
-        said = self._ask_judge({"judge": call.check}, encode(dict(case)) + b"\n" + data)[0]
+        said = self._ask_judge({"judge": call.check}, json.dumps(case).encode() + b"\n" + data)[0]
         if said.get("right") is True:
             return None
         if "wrong" in said:

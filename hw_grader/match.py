@@ -39,13 +39,15 @@ class Submitted:
     release: Cell | None = None
 
 
-def restore(data: bytes, release: Release) -> NotebookNode:
+def restore(data: bytes, release: Release, refused: str = "") -> NotebookNode:
     """The submission as a clean notebook, without outputs; what was repaired is in `metadata.hw_grader.notes`.
 
     A file that cannot be read gives the untouched release with `metadata.hw_grader.unreadable`.
     """
     notes: list[str] = []
     try:
+        if refused:
+            raise Unreadable(refused)
         cells = read_cells(data, notes)
     except Unreadable as error:
         notebook = _notebook([_restored(cell, cell.source) for cell in release.cells])

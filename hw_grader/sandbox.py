@@ -10,6 +10,7 @@ Inside there is a read-only system, this Python and `hw_utils`; no network, no h
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -21,7 +22,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import hw_utils
 from hw_grader.jail import Limits
 from hw_grader.wire import Wire
 
@@ -186,9 +186,14 @@ def _system() -> list[str]:
     return options
 
 
+def package_folder() -> Path:
+    """Where hw_utils lies; it is not imported here, which would import torch."""
+    return Path(importlib.util.find_spec("hw_utils").origin).resolve().parent
+
+
 def _course() -> list[str]:
     """`hw_utils` and the handful of our own files that run inside; nothing else of the course."""
-    options = ["--ro-bind", str(Path(hw_utils.__file__).resolve().parent), "/hw/hw_utils"]
+    options = ["--ro-bind", str(package_folder()), "/hw/hw_utils"]
     for name in INSIDE:
         options += ["--ro-bind", str(HERE / name), f"/hw/hw_grader/{name}"]
     return options
