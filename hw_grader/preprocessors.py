@@ -24,7 +24,7 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
-from hw_grader.match import restore
+from hw_grader.intake import restored
 from hw_grader.release import read_release
 
 
@@ -56,7 +56,7 @@ class TolerantExporter(NotebookExporter):
         path, course = Path(filename), self.parent.coursedir
         resources["metadata"] = {"name": path.stem, "path": str(path.parent)}
         folder = course.format_path(course.source_directory, ".", resources["nbgrader"]["assignment"])
-        notebook = restore(path.read_bytes(), read_release(Path(folder) / path.name))
+        notebook = restored(path, read_release(Path(folder) / path.name))
         return self.from_notebook_node(notebook, resources=resources, **kw)
 
 
