@@ -14,7 +14,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -77,13 +77,20 @@ def digits(*, say: bool = True) -> Data:
     return _said(_digits(), say)
 
 
-def mnist(root: str | Path = "data", *, download: bool = True, fall_back: bool = True, timeout_s: float = 120) -> Data:
+def mnist(
+    root: str | Path = "data",
+    *,
+    download: bool = True,
+    fall_back: bool = True,
+    timeout_s: float = 120,
+    say: bool = True,
+) -> Data:
     """MNIST: the IDX files found under `root`, else downloaded into it by torchvision, else `digits()`.
 
     Raises:
         Unusable: there is no usable MNIST and `fall_back` is False.
     """
-    source = _Source("MNIST", data_files.find_idx, data_files.read_mnist, MNIST_MB, timeout_s)
+    source = _Source("MNIST", data_files.find_idx, data_files.read_mnist, MNIST_MB, timeout_s, say)
     return source.load(Path(root), download, _digits if fall_back else None)
 
 
@@ -93,14 +100,19 @@ def drawn(n_train: int = 4_000, n_test: int = 1_000, *, say: bool = True) -> Dat
 
 
 def cifar10(
-    root: str | Path = "data", *, download: bool = True, fall_back: bool = True, timeout_s: float = 900
+    root: str | Path = "data",
+    *,
+    download: bool = True,
+    fall_back: bool = True,
+    timeout_s: float = 900,
+    say: bool = True,
 ) -> Data:
     """CIFAR-10: the batch files found under `root`, else downloaded into it by torchvision, else `drawn()`.
 
     Raises:
         Unusable: there is no usable CIFAR-10 and `fall_back` is False.
     """
-    source = _Source("CIFAR-10", data_files.find_cifar10, data_files.read_cifar10, CIFAR10_MB, timeout_s)
+    source = _Source("CIFAR-10", data_files.find_cifar10, data_files.read_cifar10, CIFAR10_MB, timeout_s, say)
     return source.load(Path(root), download, (lambda: _drawn(4_000, 1_000)) if fall_back else None)
 
 
@@ -129,16 +141,16 @@ class _Source:
     read: Callable[[Path], tuple[data_files.Arrays, data_files.Arrays]]
     needed_mb: int
     timeout_s: float
+    say: bool
 
     def load(self, root: Path, may_download: bool, stand_in: Callable[[], Data] | None) -> Data:
         try:
-            return _said(self._real(root, may_download), True)
+            return _said(self._real(root, may_download), self.say)
         except Unusable as error:
             if stand_in is None:
                 raise
             data = stand_in()
-            print(f"{data.line}, because: {error}")
-            return data
+            return _said(replace(data, line=f"{data.line}, because: {error}"), self.say)
 
     def _real(self, root: Path, may_download: bool) -> Data:
         folder = self.find(root)
@@ -152,7 +164,18 @@ class _Source:
             folder = self.find(root)
         if folder is None:
             raise Unusable(f"{self.name} was downloaded but its files are not in {root.resolve()}")
-        return _data(self.name, f"from {folder}", *self.read(folder))
+        return _read(self.name, self.read, folder, _stamp(folder))
+
+
+def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """What is in the folder: a file that changes is read again."""
+    found = ((path.name, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in found)
+
+
+@lru_cache(maxsize=2)
+def _read(name: str, read: Callable, folder: Path, stamp: tuple) -> Data:
+    return _data(name, f"from {folder}", *read(folder))
 
 
 def _said(data: Data, say: bool) -> Data:
