@@ -35,10 +35,10 @@ class Layout:
         self.world_size = world_size
         self.max_channels = 1024 if world_size <= 8 else 512
         self.channel_size = CHANNEL_HEADER + RING * POSTING
-        self.rank_size = HEADER + NAMES + self.max_channels * self.channel_size
+        self.rank_size = HEADER + NAMES + (self.max_channels + 1) * self.channel_size
         self.group_size = 1 + 2 * world_size + GROUP_RING * world_size * POSTING
         self.groups_at = world_size * self.rank_size
-        self.size = self.groups_at + MAX_GROUPS * self.group_size
+        self.size = self.groups_at + (MAX_GROUPS + 1) * self.group_size
 
     def header(self, rank: int) -> int:
         return rank * self.rank_size
@@ -48,6 +48,10 @@ class Layout:
 
     def channel(self, rank: int, index: int) -> int:
         return self.header(rank) + HEADER + NAMES + index * self.channel_size
+
+    def spare_channel(self, rank: int) -> int:
+        """Where messages go that nobody reads, once all channels are taken."""
+        return self.channel(rank, self.max_channels)
 
     def group_count(self, group: int, rank: int) -> int:
         return self.groups_at + group * self.group_size + rank
@@ -112,18 +116,17 @@ class Board:
         return op, file, int(line)
 
 
-@dataclass
+@dataclass(slots=True)
 class Channel:
     """One direction of messages between this rank and a peer, with one tag, in one group."""
 
     index: int  # -1: the board was full, nothing is known about this channel
     at: int
+    wait_code: int
     n: int = 0  # posted so far
     other_at: int = 0  # the peer's end; 0: not known yet
-
-    @property
-    def count_at(self) -> int:
-        return self.at + POSTED
+    dtype: object = None  # of the last message, and its code
+    code: int = 0
 
 
 class Publisher:
@@ -132,6 +135,7 @@ class Publisher:
     def __init__(self, board: Board, rank: int) -> None:
         self.board, self.rank, self.layout = board, rank, board.layout
         self.q, self.d = board.q, board.d
+        self.channel_header, self.ring, self.posting_size, self.group_ring = CHANNEL_HEADER, RING, POSTING, GROUP_RING
         self.header = self.layout.header(rank)
         self._sites: dict[tuple[str, str, int], int] = {}
         self.site_list: list[tuple[str, str, int]] = []
@@ -158,33 +162,33 @@ class Publisher:
         index = self.q[self.header + N_CHANNELS]
         if index >= self.layout.max_channels or group >= MAX_GROUPS:
             self.q[self.header + OVERFLOW] = 1
-            return Channel(-1, 0)
+            return Channel(-1, self.layout.spare_channel(self.rank), -4 + direction)
         at = self.layout.channel(self.rank, index)
         for place, value in ((PEER, peer), (TAG, tag), (GROUP, group), (DIRECTION, direction)):
             self.q[at + place] = value
         self.q[self.header + N_CHANNELS] = index + 1
-        return Channel(index, at)
+        return Channel(index, at, direction + 4 * index)
 
     def post(self, channel: Channel, n_bytes: int, dtype: int, site: int) -> int:
         """Publishes the next message of a channel; its number."""
         k = channel.n
         channel.n = k + 1
-        if channel.index >= 0:
-            q = self.q
-            at = channel.at + CHANNEL_HEADER + (k % RING) * POSTING
-            q[at] = n_bytes
-            q[at + 1] = dtype
-            q[at + 2] = site
-            q[channel.at + POSTED] = k + 1
+        q = self.q
+        at = channel.at + CHANNEL_HEADER + (k % RING) * POSTING
+        q[at] = n_bytes
+        q[at + 1] = dtype
+        q[at + 2] = site
+        q[channel.at + POSTED] = k + 1
         return k
 
     def counterpart(self, peer: int, tag: int, group: int, direction: int) -> int:
         """Where the peer's end of a channel is: its channel with this rank, the other direction. 0: not there yet."""
         return self._find(peer).get((self.rank, tag, group, 1 - direction), 0)
 
-    def wildcard(self, peer: int, tag: int, group: int) -> int:
-        """Where the peer's receives from anybody are; 0: it has none."""
-        return self._find(peer).get((ANY_PEER, tag, group, RECEIVE), 0)
+    def waiting_wildcard(self, peer: int, tag: int, group: int) -> tuple[int, int]:
+        """(where, number) of the peer's receive from anybody that is next to be met; (0, 0) if there is none."""
+        at = self._find(peer).get((ANY_PEER, tag, group, RECEIVE), 0)
+        return (at, self.q[at + DONE]) if at and self.q[at + POSTED] > self.q[at + DONE] else (0, 0)
 
     def _find(self, peer: int) -> dict[tuple, int]:
         known = self._known.setdefault(peer, {})

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import time
+from types import FrameType
 from typing import Any
+
+import numpy as np
 
 from hw_utils import ledger
 from hw_utils.board import RETURNED, STATE, Publisher
-from hw_utils.ops import OBJECT_OPS
+from hw_utils.ops import OBJECT_OPS, caller
+from hw_utils.where import is_students
 
-COMPACT_ROWS = 1 << 16
-
-# A row while the rank runs; `site` stands for the ledger's op, file and line.
+# A row while the rank runs. `site` stands for the ledger's op, file and line; order and waited follow from the times.
 ROW = (
-    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "order", "waited",
-    "wait_start_s", "wait_end_s", "root", "itemsize", "part_of",
+    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
+    "itemsize", "part",
 )  # fmt: skip
-PEER, START, END, TAG, SEQ, ORDER, WAITED, WAIT_START, WAIT_END, PART_OF = (
-    ROW.index(c)
-    for c in ("peer", "start_s", "end_s", "tag", "seq", "order", "waited", "wait_start_s", "wait_end_s", "part_of")
+PEER, START, END, SEQ, WAIT_START, WAIT_END, PART = (
+    ROW.index(c) for c in ("peer", "start_s", "end_s", "seq", "wait_start_s", "wait_end_s", "part")
 )
+_FLOATS = {"start_s", "end_s", "wait_start_s", "wait_end_s"}
 
 
 class Keeper:
@@ -29,17 +31,17 @@ class Keeper:
         self.rank, self.world_size, self.publisher = rank, world_size, publisher
         self.q, self.d, self.header = publisher.q, publisher.d, publisher.header
         self.groups: dict[tuple[int, ...] | None, int] = {None: 0}
-        self.object_sites: set[int] = set()
+        self.rows: list[Any] = []  # works; the last of each is its row
         self._sites: dict[tuple[str, str, int], int] = {}
+        self._codes: list[Any] = []  # keeps code objects alive whose ids are keys
         self.begin()
 
     def begin(self) -> None:
         """Forgets what connecting the ranks has written."""
-        self.rows: list[list[Any]] = []
+        self.rows.clear()
         self.parts: list[dict] = []
-        self.order = 0
-        self.seqs: dict[tuple, int] = {}
-        self.outer: tuple[Any, int] = (None, -1)  # the object collective under way: its frame, its first row
+        self.outer: Any = None  # the frame of the object collective under way
+        self.n_outer = 0
         self.raw: list[tuple[Any, list[Any]]] = []  # works that only C++ waits for, and their rows
 
     def site(self, key: tuple[str, str, int]) -> int:
@@ -47,34 +49,37 @@ class Keeper:
         number = self._sites.get(key)
         if number is None:
             number = self._sites[key] = self.publisher.site(key)
-            if key[0] in OBJECT_OPS:
-                self.object_sites.add(number)
         return number
 
-    def number(self, row: list[Any], outer: Any, key: tuple) -> None:
-        """The row's place among the calls of its channel; a further part of an object collective joins the first."""
-        if row[0] in self.object_sites:
-            if self.outer[0] is outer:
-                row[PART_OF], row[TAG] = self.outer[1], -1 - row[TAG]
-                key = (*key, "part")
-            else:
-                self.outer = (outer, row[ORDER])
-        elif self.outer[0] is not None:
-            self.outer = (None, -1)
-        n = self.seqs.get(key, 0)
-        self.seqs[key] = n + 1
-        row[SEQ] = n
+    def slow_site(self, top: FrameType, method: str, guess: FrameType, known: dict) -> tuple[int, Any]:
+        """(site, the frame of the student's call) by a walk up the stack; None as the frame if C++ called.
+
+        If `guess` is that call's own line of the student's code, `known` learns it.
+        """
+        op, outer, file, line = caller(top, method)
+        site = self.site((op, file, line))
+        if outer is None:
+            return site, None
+        if op in OBJECT_OPS:
+            return site, outer
+        if guess is not None and is_students(guess.f_code.co_filename):
+            self._codes.append(guess.f_code)
+            known[id(guess.f_code), guess.f_lasti] = site
+        return site, True
+
+    def note_part(self, row: list[Any], outer: FrameType) -> None:
+        """An object collective is several calls: those of the same `outer` are one for the student."""
+        if outer is not self.outer:
+            self.outer, self.n_outer = outer, self.n_outer + 1
+        row[PART] = self.n_outer
 
     def compact(self) -> None:
         """Rows that will not change any more become arrays."""
-        self.parts.append(self._columns([r for r in self.rows if r[WAITED] >= 0]))
-        self.rows = [r for r in self.rows if r[WAITED] < 0]
-
-    def _columns(self, rows: list[list[Any]]) -> dict:
-        sites = [(i, i, line) for i, (_, _, line) in enumerate(self.publisher.site_list)]
-        return ledger.columns_of([
-            (op, *row[1:5], file, line, *row[5:]) for row in rows for op, file, line in (sites[row[0]],)
-        ])  # fmt: skip
+        done = [r[-1] for r in self.rows if r[-1][WAIT_END] >= 0.0]
+        left = [r for r in self.rows if r[-1][WAIT_END] < 0.0]
+        if done:
+            self.parts.append(_columns(done))
+        self.rows[:] = left  # in place: groups hold its append
 
     def returned(self) -> None:
         """Publishes that the worker has ended: nobody need wait for this rank."""
@@ -82,13 +87,17 @@ class Keeper:
 
     def finish(self) -> dict[str, Any]:
         """The ledger as `ledger.merge` takes it."""
+        self.outer = None
         self._await_raw()
-        self.parts.append(self._columns(self.rows))
+        rows = [r[-1] for r in self.rows]
+        parts = [*self.parts, _columns(rows)]
+        columns = {name: np.concatenate([p[name] for p in parts]) for name in ROW}
         sites = self.publisher.site_list
         return {
-            "columns": ledger.join(self.parts),
+            "columns": ledger.ordered(columns),
             "ops": [op for op, _, _ in sites],
             "files": [file for _, file, _ in sites],
+            "lines": [line for _, _, line in sites],
             "groups": list(self.groups),
         }
 
@@ -97,3 +106,8 @@ class Keeper:
         deadline = time.perf_counter() + 0.05
         while time.perf_counter() < deadline and any(w.is_completed() and r[END] == r[START] for w, r in self.raw):
             time.sleep(0.0005)
+
+
+def _columns(rows: list[list[Any]]) -> dict[str, np.ndarray]:
+    columns = zip(*rows) if rows else [()] * len(ROW)
+    return {name: np.array(column, "f8" if name in _FLOATS else "i8") for name, column in zip(ROW, columns)}

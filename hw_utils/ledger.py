@@ -13,34 +13,37 @@ import numpy as np
 from hw_utils import schedules
 from hw_utils.trace import RECORD, Trace
 
+# What a rank's columns are; `site` is a number into its ops, files and lines, `group` into its groups. `root` of a
+# message says which side it is (1 sends, 0 receives); `part` numbers the calls that belong to one object collective.
 COLUMNS = (
-    "op", "peer", "n_bytes", "start_s", "end_s", "file", "line", "tag", "group", "seq", "order", "waited",
-    "wait_start_s", "wait_end_s", "root", "itemsize", "part_of",
+    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "order", "waited",
+    "wait_start_s", "wait_end_s", "root", "itemsize", "part",
 )  # fmt: skip
-_KINDS = {"start_s": "f8", "end_s": "f8", "wait_start_s": "f8", "wait_end_s": "f8"}
 
 
-def columns_of(rows: Sequence[Sequence[Any]]) -> dict[str, np.ndarray]:
-    """Rows as one array a column; `op`, `file` and `group` are numbers into the rank's own tables."""
-    columns = zip(*rows) if rows else [()] * len(COLUMNS)
-    return {name: np.array(column, _KINDS.get(name, "i8")) for name, column in zip(COLUMNS, columns)}
-
-
-def join(parts: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Several pieces of one rank's columns, one after another."""
-    return {name: np.concatenate([p[name] for p in parts]) for name in COLUMNS}
+def ordered(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns with the places of each call and wait among the rank's calls and waits, from their times."""
+    n = len(columns["start_s"])
+    waits = np.flatnonzero(columns["wait_end_s"] >= 0)
+    times = np.concatenate([columns["start_s"], columns["wait_start_s"][waits]])
+    place = np.empty(len(times), "i8")
+    place[np.argsort(times, kind="stable")] = np.arange(len(times))
+    waited = np.full(n, -1, "i8")
+    waited[waits] = place[n:]
+    times = {name: np.where(waited < 0, columns["start_s"], columns[name]) for name in ("wait_start_s", "wait_end_s")}
+    return {**columns, **times, "order": place[:n], "waited": waited}
 
 
 def merge(ledgers: Sequence[dict[str, Any] | None], start_s: float, world_size: int) -> Trace:
     """The trace of a run from the ranks' ledgers (None for a rank that left none).
 
-    A ledger is {"columns": of COLUMNS, "ops": names, "files": names, "groups": [None or global ranks]}.
+    A ledger is {"columns": of COLUMNS, "ops", "files", "lines": of each site, "groups": [None or global ranks]}.
     """
     names: dict[str, int] = {}
     groups: dict[tuple[int, ...] | None, int] = {None: 0}
     tables = []
     for rank, ledger in enumerate(ledgers):
-        if ledger is not None and len(ledger["columns"]["op"]):
+        if ledger is not None and len(ledger["columns"]["site"]):
             tables.append(_table(rank, ledger, names, groups))
     if not tables:
         return Trace(np.zeros(0, RECORD), [], [None], world_size)
@@ -55,14 +58,16 @@ def merge(ledgers: Sequence[dict[str, Any] | None], start_s: float, world_size: 
 def _table(rank: int, ledger: dict[str, Any], names: dict, groups: dict) -> dict[str, np.ndarray]:
     """One rank's columns with the numbers of the run's tables."""
     table = dict(ledger["columns"])
+    site = table.pop("site")
 
-    def renumbered(column: str, values: Sequence, into: dict) -> np.ndarray:
-        return np.array([into.setdefault(v, len(into)) for v in values], "i8")[table[column]]
+    def renumbered(values: Sequence, numbers: np.ndarray, into: dict) -> np.ndarray:
+        return np.array([into.setdefault(v, len(into)) for v in values], "i8")[numbers]
 
-    table["op"] = renumbered("op", ledger["ops"], names)
-    table["file"] = renumbered("file", ledger["files"], names)
-    table["group"] = renumbered("group", [None if g is None else tuple(g) for g in ledger["groups"]], groups)
-    table["rank"] = np.full(len(table["op"]), rank, "i8")
+    table["op"] = renumbered(ledger["ops"], site, names)
+    table["file"] = renumbered(ledger["files"], site, names)
+    table["line"] = np.array(ledger["lines"], "i8")[site]
+    table["group"] = renumbered([None if g is None else tuple(g) for g in ledger["groups"]], table["group"], groups)
+    table["rank"] = np.full(len(site), rank, "i8")
     return table
 
 
@@ -116,18 +121,23 @@ def _records(table: dict[str, np.ndarray], start_s: float) -> np.ndarray:
         records[name] = table[name]
     for name in ("start_s", "end_s", "wait_start_s", "wait_end_s"):
         records[name] -= start_s
-    return _merged(records, table["part_of"])
+    return _merged(records, table["part"])
 
 
-def _merged(records: np.ndarray, part_of: np.ndarray) -> np.ndarray:
+def _merged(records: np.ndarray, part: np.ndarray) -> np.ndarray:
     """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
-    if (part_of < 0).all():
+    if not part.any():
         return records
-    head = {(int(records["rank"][i]), int(records["order"][i])): i for i in np.flatnonzero(part_of < 0)}
-    for i in np.flatnonzero(part_of >= 0):
-        first = records[head[int(records["rank"][i]), int(part_of[i])]]
+    head: dict[tuple[int, int], int] = {}
+    kept = part == 0
+    for i in np.flatnonzero(part):
+        key = int(records["rank"][i]), int(part[i])
+        if key not in head:
+            head[key], kept[i] = i, True
+            continue
+        first = records[head[key]]
         for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
             first[name] += records[name][i]
         for name in ("end_s", "wait_end_s", "waited"):
             first[name] = max(first[name], records[name][i])
-    return records[part_of < 0]
+    return records[kept]

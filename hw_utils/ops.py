@@ -12,7 +12,7 @@ with the same `outer` belong to one call of the student's (an object collective 
 from __future__ import annotations
 
 import os
-from types import FrameType
+from types import CodeType, FrameType
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -97,3 +97,23 @@ def sizes_of(tensors) -> int:
     if isinstance(tensors, torch.Tensor):
         return size_of(tensors)
     return sum(sizes_of(t) for t in tensors)
+
+
+def _entry(function) -> tuple[CodeType, tuple[None, ...]]:
+    """The code of a function of torch.distributed under its wrappers, and one item a frame up to its caller."""
+    hops = 1
+    while hasattr(function, "__wrapped__"):
+        function, hops = function.__wrapped__, hops + 1
+    return function.__code__, (None,) * hops
+
+
+# The usual ways from the student's line to a method of a process group: (code, frames between, method).
+# For send and recv it is the blocking function's, which calls isend or irecv first.
+ENTRIES = {
+    method: (*_entry(getattr(c10d, name)), method)
+    for method, name in {
+        "send": "send", "recv": "recv", "allreduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce",
+        "allgather": "all_gather", "gather": "gather", "scatter": "scatter", "reduce_scatter": "reduce_scatter",
+        "alltoall": "all_to_all", "barrier": "barrier",
+    }.items()
+}  # fmt: skip
