@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hw_utils.figure import MARKERS, SERIES, alt, axes, bytes_text, outside_legend
+from hw_utils.netprofile import Profile
 from hw_utils.run import Run
-from hw_utils.trace import Trace
 
 NAMES = {"one": "one node", "gather_scatter": "gather/scatter", "all_reduce": "all-reduce", "ddp": "DDP"}
 
@@ -84,63 +83,6 @@ def plot_methods(seconds: Mapping[str, Mapping[str, float]], ax=None):
     return alt(ax, f"Bars of the time an iteration. {text}.")
 
 
-@dataclass(frozen=True)
-class Profile:
-    """Bytes of each rank over time: sent_Bps[rank][i] in the interval from times_s[i] to times_s[i + 1]."""
-
-    times_s: np.ndarray
-    sent_Bps: np.ndarray
-    received_Bps: np.ndarray
-
-
-def profile_of(trace: Trace, n_intervals: int = 120) -> Profile:
-    """The ledger as a network monitor would have seen it: an operation's bytes are spread evenly over its time.
-
-    Of an operation among several ranks each member receives what the schedule sends it: the others' share, evenly.
-    """
-    records = trace.records
-    end_s = float(records["end_s"].max()) if len(records) else 1.0
-    times_s = np.linspace(0.0, end_s or 1.0, n_intervals + 1)
-    sent, received = np.zeros((2, trace.world_size, n_intervals))
-    incoming = _incoming(trace)
-    for record, n_in in zip(records, incoming):
-        share = _shares(times_s, record["start_s"], record["end_s"])
-        sent[record["rank"]] += share * record["sent_bytes"]
-        received[record["rank"]] += share * n_in
-    step_s = np.diff(times_s)
-    return Profile(times_s, sent / step_s, received / step_s)
-
-
-def _shares(times_s: np.ndarray, start_s: float, end_s: float) -> np.ndarray:
-    """The part of [start_s, end_s] that falls into each interval; all of it into one if it takes no time."""
-    if end_s <= start_s:
-        share = np.zeros(len(times_s) - 1)
-        share[min(np.searchsorted(times_s, start_s, side="right") - 1, len(share) - 1)] = 1.0
-        return share
-    return np.diff(np.clip(times_s, start_s, end_s)) / (end_s - start_s)
-
-
-def _incoming(trace: Trace) -> np.ndarray:
-    """Bytes that each record's rank receives by it: a receive's own, a collective's by what its members sent."""
-    records = trace.records
-    incoming = np.where((records["peer"] >= 0) & (records["sent_bytes"] == 0), records["n_bytes"], 0).astype("f8")
-    for message in np.unique(records["message"][records["peer"] < 0]):
-        members = np.flatnonzero((records["message"] == message) & (records["peer"] < 0))
-        sent = records["sent_bytes"][members].astype("f8")
-        most = sent.argmax()
-        if len(members) < 2 or not sent.any():
-            continue
-        if np.allclose(sent, sent[0]):  # everybody sends and receives alike
-            incoming[members] = sent
-        elif sent[most] == sent.sum():  # one sends to all: scatter, or the root of a broadcast
-            incoming[members] = np.where(np.arange(len(members)) == most, 0.0, sent.sum() / (len(members) - 1))
-        elif (sent == 0).sum() == 1:  # all send to one
-            incoming[members] = np.where(sent == 0, sent.sum(), 0.0)
-        else:
-            incoming[members] = sent.sum() / len(members)
-    return incoming
-
-
 def plot_profile(profile: Profile, ax=None):
     """Sent (up) and received (down) bytes a second of each rank, over time."""
     ax = axes(ax, height=4.0)
@@ -155,6 +97,6 @@ def plot_profile(profile: Profile, ax=None):
     ax.set_xlabel("time [s]")
     ax.set_ylabel(f"rank (height: up to {bytes_text(peak)}/s)")
     ax.set_title("bytes a second: sent upwards (filled), received downwards (line)", loc="left", fontsize="medium")
-    total = [np.sum(out * np.diff(profile.times_s)) for out in profile.sent_Bps]
+    total = [profile.sent_bytes(rank) for rank in range(len(profile.sent_Bps))]
     amounts = ", ".join(f"rank {r} {bytes_text(n)}" for r, n in enumerate(total))
     return alt(ax, f"Network profile, a strip a rank. Sent in all: {amounts}; the peak is {bytes_text(peak)} a second.")

@@ -642,7 +642,9 @@ for method, run in runs.items():
 # Bytes over time, from the ledger: what a network monitor on each host would have shown.
 
 # %%
-plots_04.plot_profile(plots_04.profile_of(virtual["gather_scatter"].trace))
+from hw_utils.netprofile import profile_of
+
+plots_04.plot_profile(profile_of(virtual["gather_scatter"].trace))
 
 # %% [markdown]
 # ## 4.6 Real hosts
