@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import greenlet
 
@@ -29,8 +30,9 @@ class Greenlets:
         self.tasks.append(self.scheduler)
 
     def _run(self, rank: int) -> None:
-        self.scheduler.switch()
-        self.body(rank)
+        with suppress(self.stop):  # it may end before its first turn
+            self.scheduler.switch()
+            self.body(rank)
 
     def switch(self, rank: int, who: int) -> None:
         """From `rank` to `who`; returns when somebody switches back."""

@@ -91,7 +91,7 @@ class ShortCuts:
     @contextmanager
     def installed(self):
         """Puts the short cuts in place, and the long ways back."""
-        before = [(module, name, getattr(module, name)) for module in (dist, c10d) for name in self.functions]
+        before = [(module, name, getattr(module, name)) for module in (dist,) for name in self.functions]
         before += [(c10d, name, getattr(c10d, name)) for name in self.checks]
         try:
             for module, name, _ in before:

@@ -22,6 +22,7 @@ _REDUCE = {
     "BXOR": torch.bitwise_xor,
 }
 _SEGMENT_BYTES = 1 << 20  # gloo's kMaxSegmentSize
+_MANY_ELEMENTS = 1 << 24  # of all members, that are put into one table
 _DTYPES = {
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
     torch.bool, torch.complex64, torch.complex128,
@@ -82,7 +83,7 @@ def ring_sum(tensors: Sequence[torch.Tensor], combine, *, partial: Sequence[torc
     n, n_elements = len(tensors), tensors[0].numel()
     total = torch.empty_like(tensors[0])
     bounds = chunk_bounds(n_elements, tensors[0].element_size(), n)
-    if not partial and n > 64 and bounds[0][1] * n <= 4 * n_elements + n:
+    if not partial and n > 4 and n * n_elements <= _MANY_ELEMENTS:
         return _ring_sum_of_many(tensors, combine, bounds[0][1])
     for c, (start, end) in enumerate(bounds):
         if start == end:
@@ -131,6 +132,8 @@ def reduce(posts) -> None:
         partial = [flat(post.inputs[i]).clone() for post in posts]
         total = _reduced(posts, i, partial=partial)
         for place, post in enumerate(posts):
+            if reduce_name(post.reduce_op) == "AVG":
+                partial[place].div_(len(posts))
             flat(post.outputs[i]).copy_(total if place == posts[0].root else partial[place])
 
 

@@ -78,7 +78,7 @@ class VirtualGroup(dist.ProcessGroup):
         self.is_registered = False
 
     def getBackendName(self) -> str:
-        return "gloo"
+        return "virtual"  # DDP's logger would ask a "gloo" for its threads
 
     def size(self) -> int:
         return len(self.members.ranks)
