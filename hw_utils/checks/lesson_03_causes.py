@@ -36,23 +36,27 @@ def lost(mine: Sequence[Sequence[int]], order: Sequence[int]) -> str:
 
 def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
     """Why a rank does not begin with rank 0's numbers."""
-    same_as = [r for r, mark in enumerate(marks) if np.array_equal(states[rank][name], mark[name])]
     wrong = [n for n in marks[0] if not np.array_equal(states[rank][n], marks[0][n])]
-    if len(wrong) < len(marks[0]):
-        if all("running" in n or "num_batches" in n for n in wrong):
-            return "parameters are sent, buffers are not: model.state_dict() has both."
-        if all("bias" in n or "running" in n or "num_batches" in n for n in wrong):
-            return "weights are sent, biases are not: go through every parameter."
-        return "only some tensors are sent: go through all of them."
+    got = states[rank][name]
+    same_as = [r for r, mark in enumerate(marks) if np.array_equal(got, mark[name])]
+    if len(marks) > 1 and np.allclose(got, sum(m[name] for m in marks) / len(marks), rtol=1e-5):
+        return "the mean of all ranks is equal too, but it is nobody's initial weights: broadcast, do not average."
+    if not same_as and all(np.array_equal(s[name], got) for s in states):
+        return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
+    if same_as == [rank] and len(wrong) < len(marks[0]):
+        return _unsent(wrong)
     if same_as == [rank]:
         return "nothing was received: dist.broadcast(tensor, 0) for every tensor, and no copy of it in between."
-    if same_as:
-        return f"rank {same_as[0]} was the root; the lesson asks for rank 0."
-    if np.allclose(states[rank][name], sum(m[name] for m in marks) / len(marks), rtol=1e-5):
-        return "the mean of all ranks is equal too, but it is nobody's initial weights: broadcast, do not average."
-    if all(np.array_equal(s[name], states[0][name]) for s in states):
-        return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
-    return ""
+    return f"rank {same_as[0]} was the root; the lesson asks for rank 0." if same_as else ""
+
+
+def _unsent(names: Sequence[str]) -> str:
+    buffers = [n for n in names if "running" in n or "num_batches" in n]
+    if len(buffers) == len(names):
+        return "parameters are sent, buffers are not: model.state_dict() has both."
+    if all("bias" in n for n in names if n not in buffers):
+        return "weights are sent, biases are not: go through every parameter."
+    return "only some tensors are sent: go through all of them."
 
 
 def average(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
@@ -64,6 +68,8 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
     def is_(expected: np.ndarray) -> bool:
         return bool(np.allclose(got, expected, rtol=1e-5, atol=0))
 
+    if n > 1 and all(np.array_equal(s[name], marks[0][name]) for s in states):
+        return "rank 0's numbers were sent to all: that is a broadcast, not a mean."
     if is_(marks[rank][name]):
         some = [m for m in marks[0] if m != name and not np.array_equal(states[rank][m], marks[rank][m])]
         if some:
@@ -74,8 +80,6 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
         return f"only rank {right[0]} divides." if right else "the sum is not divided by the number of ranks."
     if is_(total / n**2):
         return "it is divided twice."
-    if is_(marks[0][name]):
-        return "rank 0's numbers were sent to all: that is a broadcast, not a mean."
     if is_(marks[rank][name] / n):
         return "divided, but never summed."
     return ""
@@ -243,10 +247,10 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
     best = max(curve, key=lambda pair: pair[1])[0]
     if got in [i for i, (k, _) in enumerate(curve) if k == reached[0]]:
         return "this is the place in the list, not the iteration that stands there."
-    if above and got == above[0] and above[0] != reached[0]:
-        return "reaching the target is enough: >=, not >."
-    if stays and got == stays[0]:
+    if stays and got == stays[0] and stays[0] not in above[:1]:
         return "the first time counts, also if the accuracy drops again."
+    if above and got == above[0]:
+        return "reaching the target is enough: >=, not >."
     if got == reached[-1] or got == best:
         return "this is the last or the best iteration, not the first that reaches the target."
     return ""
@@ -263,8 +267,6 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return "lowest and highest are swapped: the largest k* is the smallest speedup."
     if right[0] == 0 and got[0] > 0:
         return "a run that never arrived was left out: its k* is infinite, its speedup 0."
-    if math.isclose(got[1] * float(np.mean(values)), float(np.mean(k_star["1"])), rel_tol=1e-3):
-        return "the mean instead of the median: one slow seed moves it."
     if is_([r / int(n) for r in right]):
         return "this is the efficiency: do not divide by N."
     over = [1 / r if r else math.inf for r in right]
@@ -272,4 +274,6 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return "turned over: more than 1 is faster, so k*(1) stands above."
     if is_([float(int(r)) for r in right]):
         return "whole numbers: / divides, // cuts."
+    if math.isclose(got[1] * float(np.mean(values)), float(np.mean(k_star["1"])), rel_tol=1e-3):
+        return "the mean instead of the median: one slow seed moves it."
     return ""

@@ -168,7 +168,8 @@ def _judge_first(data: Any, curve: list, target: float, expected: float) -> None
 
 
 _RISING = [[5, 0.90], [10, 0.96], [15, 0.98], [20, 0.99]]
-_DIPPING = [[4, 0.95], [8, 0.97], [12, 0.95], [16, 0.98]]
+_DIPPING = [[4, 0.95], [8, 0.975], [12, 0.95], [16, 0.98]]
+_EXACT = [[2, 0.9], [4, 0.97], [6, 0.98]]
 
 
 @check(
@@ -176,6 +177,7 @@ _DIPPING = [[4, 0.95], [8, 0.97], [12, 0.95], [16, 0.98]]
     judge=_judge_first,
     cases=[
         {"curve": _RISING, "target": 0.97, "expected": 15},
+        {"curve": _EXACT, "target": 0.97, "expected": 4},
         {"curve": _DIPPING, "target": 0.97, "expected": 8},
         {"curve": [[5, 0.5]], "target": 0.9, "expected": math.inf},
     ],
