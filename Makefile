@@ -22,7 +22,7 @@ $(READY): requirements-cpu.txt pyproject.toml
 
 env: $(READY)  ## the environment in .venv, from the pinned requirements
 course: notebooks  ## builds all, grades a sample class, prints the gradebook, writes build/course/report.html
-	$(PY) -m hw_grader.course
+	$(PY) -m tools.course
 test: lint drift nbval  ## everything that CI runs
 	$(PY) -m pytest tests
 lint: $(READY)

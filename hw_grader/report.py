@@ -8,7 +8,9 @@ Reads what nbgrader keeps, gradebook.db and autograded/, and changes nothing.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,8 +114,10 @@ def _row(course: Path, student: str, submission) -> Row:
 def _mark(grade, reasons: dict[str, str]) -> Mark:
     by_hand = bool(grade.needs_manual_grade) and grade.manual_score is None
     points = float(grade.score or 0)
-    missing = "not graded: there is no autograded notebook" if grade.name not in reasons else ""
-    reason = "" if by_hand or points >= grade.max_score else reasons.get(grade.name) or missing
+    reason = reasons.get(grade.name, "not graded: there is no autograded notebook")
+    if grade.manual_score is not None:
+        reason = "graded by hand"
+    reason = "" if by_hand or points >= grade.max_score else reason
     return Mark(grade.name, points, float(grade.max_score), by_hand, reason)
 
 
@@ -127,7 +131,8 @@ def _said(path: Path) -> tuple[dict[str, str], list[str]]:
         marks = cell.metadata.get("nbgrader", {})
         if marks.get("grade"):
             errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
-            reasons[marks["grade_id"]] = _one_line(errors[0]) if errors else ""
+            unmarked = "no answer" if marks.get("solution") else ""
+            reasons[marks["grade_id"]] = _one_line(errors[0]) if errors else unmarked
     about = notebook.metadata.get("hw_grader", {})
     return reasons, [*([about["unreadable"]] if "unreadable" in about else []), *about.get("notes", [])]
 
@@ -148,17 +153,27 @@ def to_table(result: ClassResult, width: int = 110) -> str:
     for row in result.rows:
         by_hand = f"  (+ {_number(row.by_hand)} by hand)" if row.by_hand else ""
         lines.append(f"{row.student:<{widest}}  {_number(row.points):>5} / {_number(row.max_points)}{by_hand}")
-        texts = [f"-{_number(m.lost)} {m.grade_id}: {m.reason or 'wrong'}" for m in row.marks if m.lost]
-        lines += [f"    {_shorten(text, width)}" for text in [*texts, *row.notes]]
+        for text in losses(row):
+            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="        ")
     return "\n".join(lines)
+
+
+def losses(row: Row) -> list[str]:
+    """What a submission lost and why, one text a reason, then what was repaired in it."""
+    by_reason: dict[str, list[Mark]] = {}
+    for mark in row.marks:
+        if mark.lost:
+            reason = re.sub(r"^\w+ is not written yet\.", "not written yet.", mark.reason or "wrong")
+            by_reason.setdefault(reason, []).append(mark)
+    texts = []
+    for reason, marks in by_reason.items():
+        names = ", ".join(mark.grade_id for mark in marks)
+        texts.append(f"-{_number(sum(mark.lost for mark in marks))} {names}: {reason}")
+    return [*texts, *(note for note in row.notes if not any(note in text for text in texts))]
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
 
 
 def to_html(results: Iterable[ClassResult]) -> str:
@@ -166,6 +181,7 @@ def to_html(results: Iterable[ClassResult]) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = _number
+    environment.filters["losses"] = losses
     return environment.get_template("report.html").render(results=list(results))
 
 
