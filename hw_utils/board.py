@@ -123,7 +123,9 @@ class Channel:
     index: int  # -1: the board was full, nothing is known about this channel
     at: int
     wait_code: int
+    peer_count_at: int  # where the peer says how many channels it has
     n: int = 0  # posted so far
+    seen: int = -1  # that many were there when the peer's end was last looked for
     other_at: int = 0  # the peer's end; 0: not known yet
     dtype: object = None  # of the last message, and its code
     code: int = 0
@@ -162,12 +164,12 @@ class Publisher:
         index = self.q[self.header + N_CHANNELS]
         if index >= self.layout.max_channels or group >= MAX_GROUPS:
             self.q[self.header + OVERFLOW] = 1
-            return Channel(-1, self.layout.spare_channel(self.rank), -4 + direction)
+            return Channel(-1, self.layout.spare_channel(self.rank), -4 + direction, self.header)
         at = self.layout.channel(self.rank, index)
         for place, value in ((PEER, peer), (TAG, tag), (GROUP, group), (DIRECTION, direction)):
             self.q[at + place] = value
         self.q[self.header + N_CHANNELS] = index + 1
-        return Channel(index, at, direction + 4 * index)
+        return Channel(index, at, direction + 4 * index, self.layout.header(max(peer, 0)) + N_CHANNELS)
 
     def post(self, channel: Channel, n_bytes: int, dtype: int, site: int) -> int:
         """Publishes the next message of a channel; its number."""

@@ -34,8 +34,8 @@ from hw_utils.board import (
     Publisher,
 )
 from hw_utils.keeper import PEER, SEQ, Keeper
-from hw_utils.ops import ALIASES, ENTRIES, caller
-from hw_utils.unlike import code_of, collectives_differ, messages_differ
+from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES, caller
+from hw_utils.unlike import collectives_differ, messages_differ
 from hw_utils.work import LedgerWork, note_end
 
 _Gloo = c10d.ProcessGroupGloo
@@ -119,9 +119,13 @@ class LedgerGroup(dist.ProcessGroup):
     def find_other(self, channel: Channel, peer: int, tag: int, direction: int, own: tuple[int, int, int]) -> int:
         """Where the peer's end of the channel is, 0 if it has none yet; a send may meet a receive from anybody."""
         publisher, other = self.keeper.publisher, self.ranks[peer]
+        channel.seen = publisher.q[channel.peer_count_at]
         channel.other_at = publisher.counterpart(other, tag, self.slot, direction)
         if not channel.other_at and direction == SEND:
-            self._compare(SEND, other, own, *publisher.waiting_wildcard(other, tag, self.slot))
+            at, k = publisher.waiting_wildcard(other, tag, self.slot)
+            if at:
+                channel.seen = -1  # look again next time
+                self._compare(SEND, other, own, at, k)
         return channel.other_at
 
     def _compare(self, direction: int, other: int, own: tuple[int, int, int], at: int, k: int) -> None:
@@ -135,7 +139,7 @@ class LedgerGroup(dist.ProcessGroup):
         op, _, file, line = caller(sys._getframe(1), "recv_anysource")
         keeper = self.keeper
         channel = self.open(ANY_PEER, tag, RECEIVE)
-        own = (tensors[0].nbytes, code_of(tensors[0].dtype), keeper.site((op, file, line)))
+        own = (tensors[0].nbytes, DTYPE_CODES[tensors[0].dtype], keeper.site((op, file, line)))
         start = perf_counter()
         k = keeper.publisher.post(channel, *own)
         for rank in range(self._size):
@@ -211,7 +215,7 @@ def _point_to_point(group: LedgerGroup, direction: int) -> Callable[..., Any]:
         n_bytes = tensor.nbytes
         dtype = tensor.dtype
         if dtype is not channel.dtype:
-            channel.dtype, channel.code = dtype, code_of(dtype)
+            channel.dtype, channel.code = dtype, DTYPE_CODES[dtype]
         code = channel.code
         start = perf_counter()
         k = channel.n
@@ -222,7 +226,9 @@ def _point_to_point(group: LedgerGroup, direction: int) -> Callable[..., Any]:
         q[entry + 1] = code
         q[entry + 2] = site
         q[at + 4] = k + 1  # POSTED: now others see it; then look at theirs, and whoever comes second sees a difference
-        other = channel.other_at or group.find_other(channel, peer, tag, direction, (n_bytes, code, site))
+        other = channel.other_at
+        if not other and q[channel.peer_count_at] != channel.seen:
+            other = group.find_other(channel, peer, tag, direction, (n_bytes, code, site))
         if other and q[other + 4] > k:
             entry = other + layout_header + k % ring * posting
             if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] <= k + ring:
@@ -251,7 +257,8 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
     hand_on = getattr(group._inner, ALIASES.get(method, method), None)
     entry_code, hops, _ = ENTRIES.get(method, (None, (), ""))
     method_code = (_CODES[method] + 1) << 32
-    any_size = method in _UNEVEN
+    any_size, is_rooted = method in _UNEVEN, method in _ROOTED
+    codes = DTYPE_CODES
     count_at, first_at = layout.group_count(slot, me), layout.group_posting(slot, 0, 0)
     ring, row_size, wait_code = publisher.group_ring, layout.world_size * 4, COLLECTIVE + 4 * slot
     sites: dict[tuple[int, int], int] = {}
@@ -265,9 +272,16 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
             site = sites.get((id(frame.f_code), frame.f_lasti))
         if site is None:
             site, outer = keeper.slow_site(top, method, frame, sites)
-        n_bytes, itemsize, code = (0, 1, 0) if own is None else _measure(arguments[own])
-        options = named.get("opts") or (arguments[-1] if arguments else None)
-        root = getattr(options, "rootRank", -1)
+        if own is None:
+            n_bytes, itemsize, code = 0, 1, 0
+        else:
+            tensor = arguments[own]
+            if own == 0 and len(tensor) == 1:
+                tensor = tensor[0]
+                n_bytes, itemsize, code = tensor.nbytes, tensor.itemsize, codes[tensor.dtype]
+            else:
+                n_bytes, itemsize, code = _measure(tensor)
+        root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         start = perf_counter()
         k = group.n_collectives
         group.n_collectives = k + 1
@@ -320,7 +334,7 @@ def _measure(tensors) -> tuple[int, int, int]:
     if type(tensors) is list and len(tensors) == 1:
         tensors = tensors[0]
     if isinstance(tensors, torch.Tensor):
-        return tensors.nbytes, tensors.element_size(), code_of(tensors.dtype)
+        return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
     if not tensors:
         return 0, 1, 0
     parts = [_measure(t) for t in tensors]
@@ -338,6 +352,7 @@ _COLLECTIVES = {
     "barrier": None, "monitored_barrier": None,
 }  # fmt: skip
 _CODES = {name: i for i, name in enumerate(_COLLECTIVES)}
+_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 _UNEVEN = {"alltoall", "alltoall_base", "all_to_all_single"}  # each pair of ranks may exchange another size
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hw_utils.board import SEND, Publisher
-from hw_utils.ops import DTYPE_CODES, DTYPES
+from hw_utils.ops import DTYPES
 from hw_utils.where import place_mark
 
 
@@ -19,9 +19,6 @@ class MessageMismatch(RuntimeError):
 
 class CollectiveMismatch(MessageMismatch):
     hw_utils_kind = "collective"
-
-
-code_of = DTYPE_CODES.__getitem__
 
 
 def messages_differ(publisher: Publisher, own: tuple, direction: int, other: int, theirs: tuple) -> MessageMismatch:
