@@ -1,4 +1,4 @@
-"""`python -m hw_utils doctor | check | submit | export`: what a student does outside a cell."""
+"""`python -m hw_utils doctor | check | submit | export | report`: what a student does outside a cell."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ COMMANDS = {
     "check": ("hw_utils.preflight", "the visible checks of a notebook, as the class grading runs them"),
     "submit": ("hw_utils.submit", "packs a notebook for the instructor, and says what is unfinished"),
     "export": ("hw_utils.export", "writes a notebook's function as a script for torchrun"),
+    "report": ("hw_utils.report", "writes one HTML file of saved training runs"),
 }
 
 

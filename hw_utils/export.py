@@ -8,15 +8,18 @@ functions that were defined twice the last one counts. The script runs under tor
 
 from __future__ import annotations
 
+import argparse
 import ast
 import builtins
 import json
 import os
 import symtable
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+HOW = """torchrun --nnodes N --nproc_per_node 1 --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29400 {script}"""
 _RUNS_RANKS = frozenset({"launch", "simulate"})
 _MAIN = """
 
@@ -188,3 +191,20 @@ def _refuse_unknown(kept: Iterable[Statement], defined: set[str]) -> None:
         if unknown:
             name = next(iter(statement.binds), "a statement")
             raise NotExported(f"{name} (cell {statement.cell}) uses {', '.join(unknown)}, which no cell defines")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("notebook", help="the notebook, an .ipynb file")
+    parser.add_argument("function", help="the function's name; it is called with rank, world_size and --args")
+    parser.add_argument("--args", default="", help="Python expressions in the notebook's names, such as `job`")
+    parser.add_argument("-o", "--output", default="train.py", help="the script to write (default: train.py)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    try:
+        path = export(arguments.notebook, arguments.function, arguments.output, args=arguments.args)
+    except (NotExported, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{path}: copy it to every host, and start it there:\n{HOW.format(script=path.name)}")
+    return 0

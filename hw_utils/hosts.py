@@ -28,9 +28,8 @@ import torch.distributed as dist
 
 import hw_utils
 from hw_utils import netprofile
+from hw_utils.export import HOW
 
-HOW = """Start it on every host with torchrun:
-    torchrun --nnodes N --nproc_per_node 1 --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29400 {script}"""
 BEAT_S = 0.5
 DEAD_AFTER_S = 6.0
 
@@ -43,7 +42,9 @@ def main(function: Callable[..., Any], *, args: Sequence[Any] = (), argv=None) -
     """Runs `function(rank, world_size, *args)` on this host, and exits with a sentence if anything goes wrong."""
     options = _options(argv)
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
-        sys.exit("This script needs to know its rank. " + HOW.format(script=Path(sys.argv[0]).name))
+        sys.exit(
+            "This script needs to know its rank. Start it on every host: " + HOW.format(script=Path(sys.argv[0]).name)
+        )
     try:
         interface = options.interface or netprofile.interface_to(os.environ["MASTER_ADDR"])
         netprofile.counters(interface)
@@ -58,7 +59,7 @@ def main(function: Callable[..., Any], *, args: Sequence[Any] = (), argv=None) -
 
 def _options(argv) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="A notebook's function on real hosts. " + HOW.format(script="train.py")
+        description="A notebook's function on real hosts. On each of them:\n    " + HOW.format(script="train.py")
     )
     parser.add_argument("--interface", default=os.environ.get("HW_INTERFACE", ""), help="the network interface to use")
     parser.add_argument("--runs", default="runs", help="the folder that results are written to")
