@@ -7,7 +7,6 @@ record of this very submission, or grades it in a sandbox, and writes each check
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 from nbformat import NotebookNode, from_dict
@@ -19,7 +18,7 @@ from hw_grader import grading, records
 from hw_grader.intake import remove_links
 from hw_grader.outputs import verdict_outputs
 from hw_grader.release import Release, read_release
-from hw_grader.sandbox import Sandbox, SandboxError, why_not
+from hw_grader.sandbox import SHARED, SandboxError, why_not
 from hw_grader.verdict import Record
 
 UNSAFE = "HW_GRADER_UNSAFE"  # set to 1: grade without a sandbox
@@ -28,30 +27,6 @@ UNSAFE = "HW_GRADER_UNSAFE"  # set to 1: grade without a sandbox
 def is_sandboxed() -> bool:
     """Whether to use `GradeInSandbox`; where there is no sandbox it refuses, unless told to go on without."""
     return os.environ.get(UNSAFE) != "1"
-
-
-class SharedSandbox:
-    """One warm sandbox for this process, started when first needed and again if it has died."""
-
-    def __init__(self) -> None:
-        self.lock, self.sandbox = threading.Lock(), None
-
-    def get(self) -> Sandbox:
-        """The sandbox, alive."""
-        with self.lock:
-            if self.sandbox is None or self.sandbox.bwrap.poll() is not None:
-                self.sandbox = Sandbox()
-            return self.sandbox
-
-    def close(self) -> None:
-        """Ends it."""
-        with self.lock:
-            if self.sandbox is not None:
-                self.sandbox.close()
-                self.sandbox = None
-
-
-SHARED = SharedSandbox()
 
 
 class GradeInSandbox(NbGraderPreprocessor):

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,6 +153,30 @@ class Sandbox:
 
     def __exit__(self, *error) -> None:
         self.close()
+
+
+class SharedSandbox:
+    """One warm sandbox for this process, started when first needed and again if it has died."""
+
+    def __init__(self) -> None:
+        self.lock, self.sandbox = threading.Lock(), None
+
+    def get(self) -> Sandbox:
+        """The sandbox, alive."""
+        with self.lock:
+            if self.sandbox is None or self.sandbox.bwrap.poll() is not None:
+                self.sandbox = Sandbox()
+            return self.sandbox
+
+    def close(self) -> None:
+        """Ends it."""
+        with self.lock:
+            if self.sandbox is not None:
+                self.sandbox.close()
+                self.sandbox = None
+
+
+SHARED = SharedSandbox()
 
 
 def command(control_fd: int) -> list[str]:

@@ -1,0 +1,138 @@
+"""Grades a class: `python -m hw_grader.grade [ASSIGNMENT] [--course FOLDER] [--scheduler tcp://...] [--unsafe]`.
+
+Reads submitted/STUDENT/ASSIGNMENT, grades over all cores or a Dask cluster, and writes records/, autograded/ and
+gradebook.db. Stop it whenever you like: the same command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tqdm import tqdm
+
+from hw_grader import records
+from hw_grader.batch import cluster, grade_all
+from hw_grader.grading import Times, submission_key
+from hw_grader.intake import Submission, find_submission
+from hw_grader.match import restore
+from hw_grader.release import Release, read_release
+from hw_grader.sandbox import why_not
+from hw_grader.verdict import Record
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0 all graded, 1 something of ours failed, 2 refused."""
+    options = _options(arguments)
+    root = options.course.resolve()
+    reason = why_not()
+    if options.unsafe:
+        return _without_sandbox(root, options.assignment)
+    if reason and not options.scheduler:
+        print(f"{reason}.\nThe class is not graded without a sandbox; --unsafe goes on anyway.", file=sys.stderr)
+        return 2
+    times = Times(options.cell_s, options.case_s, options.total_s)
+    status = 0
+    for release in releases(root, options.assignment):
+        status |= grade_assignment(root, release, times, options)
+    return status
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="hw_grader.grade", description=__doc__.splitlines()[0])
+    parser.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; all of them without")
+    parser.add_argument("--course", type=Path, default=Path("."), help="folder of nbgrader_config.py")
+    parser.add_argument(
+        "--scheduler", default=os.environ.get("SCHEDULER", ""), help="tcp://host:port of a Dask cluster"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="local processes; one a core without")
+    parser.add_argument("--again", action="store_true", help="grade anew what has a record")
+    parser.add_argument("--unsafe", action="store_true", default=os.environ.get("UNSAFE") == "1", help="no sandbox")
+    for name in ("cell_s", "case_s", "total_s"):
+        parser.add_argument("--" + name.replace("_", "-"), type=float, default=getattr(Times, name), help="seconds")
+    return parser.parse_args(arguments)
+
+
+def _without_sandbox(root: Path, assignment: str) -> int:
+    print("Grading without a sandbox: students' code runs with your rights.", file=sys.stderr)
+    found = [release.assignment for release in releases(root, assignment)]
+    command = [sys.executable, "-m", "nbgrader", "autograde", "--force"]
+    environment = {**os.environ, "HW_GRADER_UNSAFE": "1"}
+    return max((subprocess.call([*command, name], cwd=root, env=environment) for name in found), default=0)
+
+
+def releases(root: Path, assignment: str = "") -> Iterator[Release]:
+    """The trusted notebooks of the assignments that somebody has handed in."""
+    handed_in = {path.name for path in (root / "submitted").glob("*/*") if path.is_dir()}
+    for path in sorted((root / "solutions").glob("*/*.ipynb")):
+        if path.parent.name in handed_in and assignment in ("", path.parent.name):
+            yield read_release(path)
+
+
+def submissions(root: Path, release: Release) -> Iterator[Submission]:
+    """Everybody's folder for one assignment, in order of the students' names."""
+    for folder in sorted((root / "submitted").glob(f"*/{release.assignment}")):
+        if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink():
+            yield find_submission(folder, folder.parent.name, release.assignment, release.notebook)
+
+
+def grade_assignment(root: Path, release: Release, times: Times, options: argparse.Namespace) -> int:
+    """Grades what has no record yet; prints the table."""
+    from hw_grader.gradebook import GradebookError, Writer
+
+    writer, problems = Writer(root), []
+    writer.prepare(release.assignment)
+    todo = [s.student for s in submissions(root, release) if options.again or not is_done(root, s, release, times)]
+    waiting = (s for s in submissions(root, release) if s.student in todo)
+    if not todo:
+        print(table(records.all_of(root, release.assignment)))
+        return 0
+    bar = tqdm(total=len(todo), desc=release.assignment, unit="notebook", dynamic_ncols=True)
+    try:
+        with bar, cluster(options.scheduler, options.workers) as client:
+            for submission, record in grade_all(client, waiting, release, times):
+                records.save(root, record)
+                try:
+                    writer.write(submission, release.notebook)
+                    _mark_written(root, record)
+                except GradebookError as error:
+                    problems.append(f"{submission.student}: {error}")
+                bar.update()
+    except KeyboardInterrupt:
+        print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
+        return 130
+    print(table(records.all_of(root, release.assignment)))
+    print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
+    return int(bool(problems) or any(r.state == "grader-fault" for r in records.all_of(root, release.assignment)))
+
+
+def is_done(root: Path, submission: Submission, release: Release, times: Times) -> bool:
+    """Whether this very submission has been graded and is in the gradebook."""
+    key = submission_key(restore(submission.data, release), release, times)
+    record = records.load(root, release.assignment, submission.student, key)
+    mark = _written(root, release.assignment, submission.student)
+    return record is not None and record.state != "grader-fault" and mark.exists() and mark.read_text() == key
+
+
+def _written(root: Path, assignment: str, student: str) -> Path:
+    return records.path_of(root, assignment, student).with_suffix(".written")
+
+
+def _mark_written(root: Path, record: Record) -> None:
+    _written(root, record.assignment, record.student).write_text(record.key)
+
+
+def table(found: list[Record]) -> str:
+    """The class as text: one row a student, with the reason for what is missing."""
+    rows = [("student", "points", "of", "state", "why")]
+    rows += [(r.student, f"{r.points:g}", f"{r.max_points:g}", r.state, r.reason[:100]) for r in found]
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[4]]) for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
