@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from hw_utils import reductions, replay, schedules
+from hw_utils.records import MESSAGE
 from hw_utils.relay import Relay
 from hw_utils.unlike import CollectiveMismatch
 from hw_utils.virtual_work import VirtualWork
@@ -72,7 +73,7 @@ class Call:
                 f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"
             )
         self.posts[place] = post
-        self.engine.rows[post.row + 9] = self.message
+        self.engine.rows[post.row + MESSAGE] = self.message
         if self.kind in ROOTED:
             self._add_rooted(place, post)
         elif len(self.posts) == len(self.members.ranks):

@@ -17,11 +17,9 @@ from hw_utils.errors import Failure
 from hw_utils.network import Network
 from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
-from hw_utils.records import COLUMNS
+from hw_utils.records import BLOCK, END, MESSAGE, PEER, WAIT_END, WAIT_START, WAITED, WIDTH, pack
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
-
-WAITED, WAIT_START, WAIT_END = (COLUMNS.index(c) for c in ("waited", "wait_start_s", "wait_end_s"))
 
 
 class Stop(BaseException):
@@ -46,7 +44,7 @@ class Engine:
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
         self.waiting: dict[int, Request] = {}  # rank -> what it stands still for
         self.failures: list[Failure] = []
-        self.rows, self.places = array("d"), Places()
+        self.rows, self.n_values, self.places = array("d"), 0, Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
         self.n_messages = self.n_posts = self.n_agents = 0
         self.cpu_start_s = 0.0
@@ -80,10 +78,11 @@ class Engine:
         """A new row for a collective that the running rank calls; its place in `rows`."""
         rank, rows = self.rank, self.rows
         self.order[rank] += 1
-        row, at_s = len(rows), self.clock[rank]
-        rows.extend(
-            (rank, self.op(name), -1, n_bytes, at_s, -1.0, site, 0, group, -1, self.order[rank], -1, at_s, at_s)
-        )
+        row = self.n_values
+        self.n_values = row + WIDTH
+        if self.n_values > len(rows):
+            rows.extend(BLOCK)
+        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, self.clock[rank], site, 0, group, self.order[rank])
         return row
 
     def note_part(self, row: int, name: str, outer) -> None:
@@ -227,11 +226,11 @@ class Engine:
         now_s = self.clock[rank]
         n_bytes = tensor.nbytes
         self.order[rank] += 1
-        rows = self.rows
-        row = len(rows)
-        rows.extend(
-            (rank, op, peer, n_bytes, now_s, -1.0, place, tag, group, -1.0, self.order[rank], -1.0, now_s, now_s)
-        )
+        rows, row = self.rows, self.n_values
+        self.n_values = row + WIDTH
+        if self.n_values > len(rows):
+            rows.extend(BLOCK)
+        pack(rows, row * 8, rank, op, peer, n_bytes, now_s, place, tag, group, self.order[rank])
         request = Request(self, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking)
         key = src * self.world_size + dst if tag == 0 and group == 0 else (group, src, dst, tag)
         if peer < 0 or self.any_source:
@@ -316,11 +315,10 @@ class Engine:
             end_s = now_s
         rows, message = self.rows, self.n_messages
         self.n_messages = message + 1
-        rows[send.row + 9] = rows[recv.row + 9] = message
-        rows[recv.row + 5] = end_s
+        rows[send.row + MESSAGE] = rows[recv.row + MESSAGE] = message
         if recv.peer < 0:
             recv.peer = src
-            rows[recv.row + 2] = src
+            rows[recv.row + PEER] = src
         if recv.is_awaited or recv.is_blocking:
             recv.data = send.tensor if send.data is None else send.data
             recv.deliver()
@@ -333,7 +331,7 @@ class Engine:
         send.take()
         send.arrives_s = self.travel(send.rank, dst, send.n_bytes, now_s)
         send.complete(now_s)
-        self.rows[send.row + 5] = send.arrives_s
+        self.rows[send.row + END] = send.arrives_s
 
 
 def _mismatch(send: Request, recv: Request) -> str:

@@ -27,7 +27,7 @@ class ShortCuts:
         long_send, long_recv, long_isend, long_irecv = (long_way[n] for n in _PATCHED[:4])
         op_send, op_recv, op_isend, op_irecv = (engine.op(n) for n in _PATCHED[:4])
         size, post, place_of = engine.world_size, engine.post, engine.places.of
-        is_plain = self._is_plain
+        is_plain, tensor_type = self._is_plain, torch.Tensor
 
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+from array import array
+from struct import Struct
+
 import numpy as np
 
 from hw_utils.trace import RECORD, SENDS
 
+# A row: what is known when it is posted, then what comes later (-1 until then).
 COLUMNS = (
-    "rank", "op", "peer", "n_bytes", "start_s", "end_s", "place", "tag", "group", "message", "order",
-    "waited", "wait_start_s", "wait_end_s",
+    "rank", "op", "peer", "n_bytes", "start_s", "site", "tag", "group", "order",
+    "end_s", "message", "waited", "wait_start_s", "wait_end_s",
 )  # fmt: skip
+WIDTH = len(COLUMNS)
+OP, PEER, SITE, ORDER, END, MESSAGE, WAITED, WAIT_START, WAIT_END = (
+    COLUMNS.index(c)
+    for c in ("op", "peer", "site", "order", "end_s", "message", "waited", "wait_start_s", "wait_end_s")
+)
+BLOCK = array("d", [-1.0]) * (WIDTH << 12)
+pack = Struct("9d").pack_into  # the part that is known when it is posted
 _SAME = tuple(name for name in COLUMNS if name in RECORD.names)
 
 
 def records_of(engine) -> dict:
     """`records`, `names` and `groups` of the trace."""
-    rows = np.frombuffer(engine.rows).reshape(-1, len(COLUMNS))
+    rows = np.frombuffer(engine.rows)[: engine.n_values].reshape(-1, WIDTH)
     column = {name: rows[:, i] for i, name in enumerate(COLUMNS)}
     records = np.zeros(len(rows), RECORD)
     for name in _SAME:
         records[name] = column[name]
-    records["end_s"] = np.where(column["end_s"] < 0, column["start_s"], column["end_s"])
+    for name, known in (("end_s", "end_s"), ("wait_start_s", "waited"), ("wait_end_s", "waited")):
+        never = column[known] < 0
+        records[name][never] = column["start_s"][never]
     names, sites = list(engine.names), engine.places.sites
     files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
-    place = column["place"].astype("i8")
-    records["file"] = np.array([files[site[0]] for site in sites])[place]
-    records["line"] = np.array([site[1] for site in sites])[place]
+    site = column["site"].astype("i8")
+    records["file"] = np.array([files[s[0]] for s in sites])[site]
+    records["line"] = np.array([s[1] for s in sites])[site]
     _add_costs(engine, records)
     groups = [None, *(members.ranks for members in engine.groups[1:])]
     records = _merged(records, engine.parts)
@@ -39,15 +52,15 @@ def _add_costs(engine, records: np.ndarray) -> None:
     if engine.costs:
         rows, *costs = np.array(engine.costs, "i8").T
         for name, values in zip(("sent_bytes", "sent_messages", "rounds"), costs):
-            records[name][rows // len(COLUMNS)] = values
+            records[name][rows // WIDTH] = values
 
 
 def _merged(records: np.ndarray, parts: list[tuple[int, int]]) -> np.ndarray:
     """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
     keep = np.ones(len(records), bool)
     for row, first in parts:
-        part, whole = records[row // len(COLUMNS)], records[first // len(COLUMNS)]
-        keep[row // len(COLUMNS)] = False
+        part, whole = records[row // WIDTH], records[first // WIDTH]
+        keep[row // WIDTH] = False
         for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
             whole[name] += part[name]
         for name in ("end_s", "wait_end_s", "waited"):

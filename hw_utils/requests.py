@@ -4,40 +4,24 @@ from __future__ import annotations
 
 import torch
 
+from hw_utils.records import END, OP, SITE, WAIT_END, WAIT_START, WAITED
+
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
 
 class Request:
     """One side of a message; has the methods of `torch.distributed.Work`."""
 
-    __slots__ = (
-        "arrives_s",
-        "data",
-        "done_s",
-        "engine",
-        "is_awaited",
-        "is_blocking",
-        "is_delivered",
-        "is_send",
-        "members",
-        "n_bytes",
-        "number",
-        "peer",
-        "rank",
-        "row",
-        "tag",
-        "tensor",
-        "version",
-    )  # fmt: skip
+    done_s = arrives_s = -1.0  # of a message that is sent ahead: when it is there
+    is_awaited = is_delivered = False
+    data: torch.Tensor | None = None  # what is sent, if a copy was taken
+    version = -1
+    number = 0  # the place among all posts, where receives from anybody are about
+    members = None
 
     def __init__(self, engine, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking) -> None:
         self.engine, self.rank, self.is_send, self.tensor, self.peer = engine, rank, is_send, tensor, peer
         self.tag, self.row, self.n_bytes, self.is_blocking = tag, row, n_bytes, is_blocking
-        self.number, self.members = 0, None
-        self.done_s = self.arrives_s = -1.0
-        self.is_awaited = self.is_delivered = False
-        self.data = None
-        self.version = -1
 
     def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
@@ -61,7 +45,7 @@ class Request:
         """The message has crossed at `end_s`; whoever stands still for it may go on."""
         self.done_s = end_s
         engine = self.engine
-        engine.rows[self.row + 5] = end_s
+        engine.rows[self.row + END] = end_s
         if self.is_awaited:
             self.is_awaited = False
             engine.wake(self.rank, end_s)
@@ -86,8 +70,8 @@ class Request:
         elif self.done_s > start_s:
             engine.clock[rank] = self.done_s
         rows, row = engine.rows, self.row
-        if rows[row + 11] < 0:
-            rows[row + 11], rows[row + 12], rows[row + 13] = order, start_s, engine.clock[rank]
+        if rows[row + WAITED] < 0:
+            rows[row + WAITED], rows[row + WAIT_START], rows[row + WAIT_END] = order, start_s, engine.clock[rank]
         if self.version >= 0:
             self.check_unchanged()
         elif not self.is_send and not self.is_delivered:
@@ -99,16 +83,18 @@ class Request:
         self.is_delivered = True
         tensor, data = self.tensor, self.data
         self.data = None
-        if tensor.requires_grad or tensor.shape != data.shape:
-            tensor.data.view(-1).copy_(data.view(-1))
-        else:
+        if tensor.requires_grad or data.requires_grad:
+            tensor, data = tensor.data, data.data
+        try:
             tensor.copy_(data)
+        except RuntimeError:  # another shape with as many elements
+            tensor.view(-1).copy_(data.view(-1))
 
     def check_unchanged(self) -> None:
         """The sent tensor must be as it was at `isend`."""
         tensor, data = self.tensor, self.data
         self.data, version, self.version = None, self.version, -1
-        if tensor._version != version and not torch.equal(_bits(tensor), _bits(data)):
+        if tensor._version != version and not (torch.equal(tensor, data) or torch.equal(_bits(tensor), _bits(data))):
             raise RuntimeError(
                 f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
                 "or send a clone()"
@@ -130,12 +116,12 @@ class Request:
     @property
     def name(self) -> str:
         """`send`, `irecv`, ..."""
-        return self.engine.names[int(self.engine.rows[self.row + 1])]
+        return self.engine.names[int(self.engine.rows[self.row + OP])]
 
     @property
     def site(self) -> int:
         """The number of the line that posted it."""
-        return int(self.engine.rows[self.row + 6])
+        return int(self.engine.rows[self.row + SITE])
 
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that could complete it."""

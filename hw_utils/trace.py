@@ -98,7 +98,9 @@ class Trace(Sequence[Event]):
         world_size: int = 0,
     ) -> None:
         """`records` has dtype RECORD; `op` and `file` index `names`, `group` indexes `groups`."""
-        self.records = records[np.argsort(records["start_s"], kind="stable")]
+        start_s = records["start_s"]
+        is_sorted = bool((start_s[1:] >= start_s[:-1]).all())
+        self.records = records if is_sorted else records[np.argsort(start_s, kind="stable")]
         self.names = tuple(names)
         self.groups = tuple(groups)
         self.world_size = world_size or (int(records["rank"].max()) + 1 if len(records) else 0)

@@ -6,6 +6,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
+from hw_utils.records import END
 from hw_utils.requests import POLL_S
 
 
@@ -22,7 +23,7 @@ class VirtualWork(Work):
     def complete(self, end_s: float) -> None:
         """This member is done at `end_s`."""
         self.done_s = end_s
-        self.engine.rows[self.row + 5] = end_s
+        self.engine.rows[self.row + END] = end_s
         if self._future is not None:
             self._future.set_result(self.outputs)
         if self.is_awaited:
