@@ -139,10 +139,10 @@ def _said(path: Path) -> tuple[dict[str, str], list[str]]:
 
 def _one_line(error) -> str:
     """The message without its name if it is a check's, with its likely cause if it has one."""
-    lines = error.evalue.splitlines() or [error.ename]
-    cause = [line.strip() for line in lines[1:] if line.strip().startswith("likely cause:")]
+    first = (error.evalue.splitlines() or [error.ename])[0]
+    cause = re.search(r"^ *(likely cause: .*)$", "\n".join([error.evalue, *error.traceback]), re.MULTILINE)
     name = "" if error.ename in ("CheckFailed", "fail") or not error.evalue else f"{error.ename}: "
-    return " ".join([name + lines[0], *cause[:1]])
+    return " ".join([name + first, *([cause[1]] if cause else [])])
 
 
 def to_table(result: ClassResult, width: int = 110) -> str:
@@ -154,7 +154,9 @@ def to_table(result: ClassResult, width: int = 110) -> str:
         by_hand = f"  (+ {_number(row.by_hand)} by hand)" if row.by_hand else ""
         lines.append(f"{row.student:<{widest}}  {_number(row.points):>5} / {_number(row.max_points)}{by_hand}")
         for text in losses(row):
-            lines += textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="        ")
+            lines += textwrap.wrap(
+                text, width, initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False
+            )
     return "\n".join(lines)
 
 
@@ -167,7 +169,7 @@ def losses(row: Row) -> list[str]:
             by_reason.setdefault(reason, []).append(mark)
     texts = []
     for reason, marks in by_reason.items():
-        names = ", ".join(mark.grade_id for mark in marks)
+        names = "all checks" if len(marks) == len(row.marks) > 1 else ", ".join(mark.grade_id for mark in marks)
         texts.append(f"-{_number(sum(mark.lost for mark in marks))} {names}: {reason}")
     return [*texts, *(note for note in row.notes if not any(note in text for text in texts))]
 

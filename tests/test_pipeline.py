@@ -15,7 +15,7 @@ import nbformat
 import pytest
 
 from hw_grader.nbgrader_hook import UNSAFE
-from hw_grader.report import read_results, to_html, to_table
+from hw_grader.report import ClassResult, Row, read_results, to_html, to_table
 from tools.build import build
 from tools.lesson import ROOT, parse_lesson
 
@@ -212,8 +212,5 @@ def test_the_report_shows_each_student_and_each_loss(graded):
 
 
 def test_a_students_name_cannot_change_the_page():
-    from hw_grader.nbgrader_hook import UNSAFE
-from hw_grader.report import ClassResult, Row
-
     page = to_html([ClassResult("01", [Row("<script>alert(1)</script>")])])
     assert "<script>" not in page
