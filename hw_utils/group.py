@@ -10,6 +10,7 @@ the method of one group, with all that it needs at hand.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from time import perf_counter
@@ -33,10 +34,10 @@ from hw_utils.board import (
     Channel,
     Publisher,
 )
-from hw_utils.keeper import PEER, SEQ, Keeper
-from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES, caller
+from hw_utils.keeper import Keeper
+from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES, caller, up
 from hw_utils.unlike import collectives_differ, messages_differ
-from hw_utils.work import LedgerWork, note_end
+from hw_utils.work import END, INNER, PEER, SEQ, START, WAIT_END, WAIT_START, note_end
 
 _Gloo = c10d.ProcessGroupGloo
 _TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
@@ -148,10 +149,10 @@ class LedgerGroup(dist.ProcessGroup):
             self._compare(RECEIVE, self.ranks[rank], own, at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0]
-        work = AnySourceWork((work, keeper, RECEIVE + 4 * channel.index, k, row))
-        work.found = lambda src: self._received(src, tag, own, channel, row)
-        keeper.rows.append(work)
-        return work
+        row = _any_source_class(keeper)((*row, work, channel.wait_code))
+        row.found = lambda src: self._received(src, tag, own, channel, row)
+        keeper.rows.append(row)
+        return row
 
     def _received(self, src: int, tag: int, own: tuple[int, int, int], channel: Channel, row: list[Any]) -> None:
         """A receive from anybody is done: it has taken a message of `src`."""
@@ -161,21 +162,23 @@ class LedgerGroup(dist.ProcessGroup):
         publisher.q[channel.at + DONE] += 1
 
 
-class AnySourceWork(LedgerWork):
-    """A receive from whoever sends: its peer is known once it is done."""
+@functools.cache
+def _any_source_class(keeper: Keeper):
+    class AnySourceWork(keeper.Work):
+        """A receive from whoever sends: its peer is known once it is done."""
 
-    found: Callable[[int], None]
+        def wait(self, *timeout) -> bool:
+            inner = self[INNER]
+            done = super().wait(*timeout)
+            if inner is not self[INNER]:  # the first wait
+                self.source = inner._source_rank()
+                self.found(self.source)
+            return done
 
-    def wait(self, *timeout) -> bool:
-        inner = self[0]
-        done = super().wait(*timeout)
-        if inner is not self[0]:  # the first wait
-            self.source = inner._source_rank()
-            self.found(self.source)
-        return done
+        def _source_rank(self) -> int:
+            return self.source
 
-    def _source_rank(self) -> int:
-        return self.source
+    return AnySourceWork
 
 
 def _compared(place: int, size: int) -> list[int]:
@@ -190,16 +193,17 @@ def _point_to_point(group: LedgerGroup, direction: int) -> Callable[..., Any]:
     publisher, q, add = keeper.publisher, keeper.q, keeper.rows.append
     channels, ranks, number, getframe = {}, group.ranks, group.number, sys._getframe
     hand_on = group._inner.send if direction == SEND else group._inner.recv
-    blocking, waiting_hops, method = ENTRIES["send" if direction == SEND else "recv"]
+    method, Work = "send" if direction == SEND else "recv", keeper.Work
+    blocking, n_hops = ENTRIES[method]
     sites, blocking_sites = {}, {}  # (code, instruction) of a student's call -> site
+    compact_calls = _COMPACT_CALLS
     layout_header, ring, posting = publisher.channel_header, publisher.ring, publisher.posting_size
 
     def post(tensors, peer, tag=0):
         # The frames above: isend, then either the student's or those of send.
         frame = getframe(1).f_back
         if frame.f_code is blocking:
-            for _ in waiting_hops:
-                frame = frame.f_back
+            frame = frame.f_back.f_back if n_hops == 2 else up(frame, n_hops)
             site = blocking_sites.get((id(frame.f_code), frame.f_lasti))
             known = blocking_sites
         else:
@@ -234,17 +238,18 @@ def _point_to_point(group: LedgerGroup, direction: int) -> Callable[..., Any]:
             if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] <= k + ring:
                 group._compare(direction, ranks[peer], (n_bytes, code, site), other, k)
         work = hand_on(tensors, peer, tag)
-        row = [site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0]
-        if not k % _COMPACT_CALLS:
-            keeper.compact()
-        if outer is None:
-            add((None, None, 0, 0, row))
-            return work
+        row = Work((
+            site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0,
+            work, channel.wait_code,
+        ))  # fmt: skip
+        add(row)
         if outer is not True:
+            if outer is None:
+                return work
             keeper.note_part(row, outer)
-        work = LedgerWork((work, keeper, channel.wait_code, k, row))
-        add(work)
-        return work
+        if not k % compact_calls:
+            keeper.compact()
+        return row
 
     return post
 
@@ -255,7 +260,8 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
     me, number, getframe = publisher.rank, group.number, sys._getframe
     compared, slot, layout = group.compared, group.slot, publisher.layout
     hand_on = getattr(group._inner, ALIASES.get(method, method), None)
-    entry_code, hops, _ = ENTRIES.get(method, (None, (), ""))
+    entry_code, n_hops = ENTRIES.get(method, (None, 0))
+    Work, TimedWork, compact_calls = keeper.Work, keeper.TimedWork, _COMPACT_CALLS
     method_code = (_CODES[method] + 1) << 32
     any_size, is_rooted = method in _UNEVEN, method in _ROOTED
     codes = DTYPE_CODES
@@ -267,8 +273,7 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
         frame = top = getframe(1)
         outer, site = True, None
         if frame.f_code is entry_code:
-            for _ in hops:
-                frame = frame.f_back
+            frame = frame.f_back.f_back if n_hops == 2 else up(frame, n_hops)
             site = sites.get((id(frame.f_code), frame.f_lasti))
         if site is None:
             site, outer = keeper.slow_site(top, method, frame, sites)
@@ -299,20 +304,20 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
             if q[at] == k + 1 and (q[at + 1] != signature or q[at + 2] != size):
                 theirs = (q[at + 2], (q[at + 1] >> 16) & 0xFFFF, q[at + 3], (q[at + 1] & 0xFFFF) - 1)
                 raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
-        row = [site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0]
-        if not k % _COMPACT_CALLS:
+        work = hand_on(*arguments, **named)
+        row = (Work if n_bytes < _TIMED_BYTES else TimedWork)((
+            site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, work, wait_code
+        ))  # fmt: skip
+        add(row)
+        if not k % compact_calls:
             keeper.compact()
         if outer is not True and outer is not None:
             keeper.note_part(row, outer)
-        work = hand_on(*arguments, **named)
         if work is None or outer is None:
-            add((None, None, 0, 0, row))
             return _unseen(work, row, keeper)
         if n_bytes >= _TIMED_BYTES:
             note_end(work, row)
-        work = LedgerWork((work, keeper, wait_code, k, row))
-        add(work)
-        return work
+        return row
 
     return collect
 
@@ -320,8 +325,8 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
 def _unseen(work: Any, row: list[Any], keeper: Keeper) -> Any:
     """The work itself, for a C++ caller, which waits for it where we cannot see; None if it is over already."""
     if work is None:
-        row[4] = row[9] = perf_counter()
-        row[8] = row[3]
+        row[WAIT_START], row[END] = row[START], perf_counter()
+        row[WAIT_END] = row[END]
     else:
         keeper.raw.append((work, row))
         keeper.q[keeper.header + RAW] += 1

@@ -12,15 +12,8 @@ from hw_utils import ledger
 from hw_utils.board import RETURNED, STATE, Publisher
 from hw_utils.ops import OBJECT_OPS, caller
 from hw_utils.where import is_students
+from hw_utils.work import COLUMNS, END, PART, START, WAIT_END, work_classes
 
-# A row while the rank runs. `site` stands for the ledger's op, file and line; order and waited follow from the times.
-ROW = (
-    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
-    "itemsize", "part",
-)  # fmt: skip
-PEER, START, END, SEQ, WAIT_START, WAIT_END, PART = (
-    ROW.index(c) for c in ("peer", "start_s", "end_s", "seq", "wait_start_s", "wait_end_s", "part")
-)
 _FLOATS = {"start_s", "end_s", "wait_start_s", "wait_end_s"}
 
 
@@ -31,7 +24,8 @@ class Keeper:
         self.rank, self.world_size, self.publisher = rank, world_size, publisher
         self.q, self.d, self.header = publisher.q, publisher.d, publisher.header
         self.groups: dict[tuple[int, ...] | None, int] = {None: 0}
-        self.rows: list[Any] = []  # works; the last of each is its row
+        self.rows: list[list[Any]] = []
+        self.Work, self.TimedWork = work_classes(self.q, self.d, self.header)
         self._sites: dict[tuple[str, str, int], int] = {}
         self._codes: list[Any] = []  # keeps code objects alive whose ids are keys
         self.begin()
@@ -75,8 +69,8 @@ class Keeper:
 
     def compact(self) -> None:
         """Rows that will not change any more become arrays."""
-        done = [r[-1] for r in self.rows if r[-1][WAIT_END] >= 0.0]
-        left = [r for r in self.rows if r[-1][WAIT_END] < 0.0]
+        done = [row for row in self.rows if row[WAIT_END] >= 0.0]
+        left = [row for row in self.rows if row[WAIT_END] < 0.0]
         if done:
             self.parts.append(_columns(done))
         self.rows[:] = left  # in place: groups hold its append
@@ -89,9 +83,8 @@ class Keeper:
         """The ledger as `ledger.merge` takes it."""
         self.outer = None
         self._await_raw()
-        rows = [r[-1] for r in self.rows]
-        parts = [*self.parts, _columns(rows)]
-        columns = {name: np.concatenate([p[name] for p in parts]) for name in ROW}
+        parts = [*self.parts, _columns(self.rows)]
+        columns = {name: np.concatenate([p[name] for p in parts]) for name in COLUMNS}
         sites = self.publisher.site_list
         return {
             "columns": ledger.ordered(columns),
@@ -109,5 +102,5 @@ class Keeper:
 
 
 def _columns(rows: list[list[Any]]) -> dict[str, np.ndarray]:
-    columns = zip(*rows) if rows else [()] * len(ROW)
-    return {name: np.array(column, "f8" if name in _FLOATS else "i8") for name, column in zip(ROW, columns)}
+    columns = zip(*rows) if rows else [()] * len(COLUMNS)
+    return {name: np.array(column, "f8" if name in _FLOATS else "i8") for name, column in zip(COLUMNS, columns)}

@@ -99,18 +99,25 @@ def sizes_of(tensors) -> int:
     return sum(sizes_of(t) for t in tensors)
 
 
-def _entry(function) -> tuple[CodeType, tuple[None, ...]]:
-    """The code of a function of torch.distributed under its wrappers, and one item a frame up to its caller."""
-    hops = 1
+def up(frame: FrameType, n: int) -> FrameType:
+    """The frame `n` calls further out."""
+    for _ in range(n):
+        frame = frame.f_back
+    return frame
+
+
+def _entry(function) -> tuple[CodeType, int]:
+    """The code of a function of torch.distributed under its wrappers, and how many frames up its caller is."""
+    n_frames = 1
     while hasattr(function, "__wrapped__"):
-        function, hops = function.__wrapped__, hops + 1
-    return function.__code__, (None,) * hops
+        function, n_frames = function.__wrapped__, n_frames + 1
+    return function.__code__, n_frames
 
 
-# The usual ways from the student's line to a method of a process group: (code, frames between, method).
-# For send and recv it is the blocking function's, which calls isend or irecv first.
+# The usual ways from the student's line to a method of a process group. For send and recv the code is the blocking
+# function's, which calls isend or irecv first.
 ENTRIES = {
-    method: (*_entry(getattr(c10d, name)), method)
+    method: _entry(getattr(c10d, name))
     for method, name in {
         "send": "send", "recv": "recv", "allreduce": "all_reduce", "broadcast": "broadcast", "reduce": "reduce",
         "allgather": "all_gather", "gather": "gather", "scatter": "scatter", "reduce_scatter": "reduce_scatter",

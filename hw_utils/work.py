@@ -6,43 +6,30 @@ import threading
 from time import perf_counter
 from typing import Any
 
-from hw_utils.board import BLOCKED, MAY_MOVE, RUNNING
-from hw_utils.keeper import END, WAIT_END, WAIT_START
+from hw_utils.board import BLOCKED, CODE, MAY_MOVE, RUNNING, SINCE, STATE, K
+
+# A row of the ledger while the rank runs, which is also the work: one object a call instead of two. `site` stands for
+# the ledger's op, file and line; order and waited follow from the times. CODE_OF and K_OF are the board's.
+COLUMNS = (
+    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
+    "itemsize", "part",
+)  # fmt: skip
+PEER, START, END, SEQ, WAIT_START, WAIT_END, PART = 1, 3, 4, 7, 8, 9, 12
+INNER, CODE_OF = 13, 14
 
 _threads = threading._active  # its length is the number of Python threads, at 40 ns
 
 
 class LedgerWork(list):
-    """What `isend`, `irecv` and asynchronous collectives return: [gloo's work, keeper, code of the wait, k, row].
+    """What `isend`, `irecv` and asynchronous collectives return: a row, then gloo's work and the code of the wait.
 
-    A list, because the ledger keeps it as it is: one object a call instead of two. It behaves as a work, not as a list.
+    A list because that is quickest; it behaves as a work, not as a list.
     """
 
-    __slots__ = ("__dict__",)
-
-    def wait(self, *timeout) -> bool:
-        inner, keeper, code, k, row = self
-        if row[WAIT_END] >= 0.0:
-            return inner.wait(*timeout)
-        q, header = keeper.q, keeper.header
-        start = perf_counter()
-        q[header + 1] = code
-        q[header + 2] = k
-        keeper.d[header + 3] = start
-        q[header] = BLOCKED if len(_threads) == 1 and not timeout else _state(timeout)
-        try:
-            done = inner.wait(*timeout)
-        finally:
-            q[header] = RUNNING
-        self[0] = _DONE  # gloo's work holds the tensor
-        row[WAIT_START] = start
-        row[WAIT_END] = end = perf_counter()
-        if row[END] == row[3]:
-            row[END] = end
-        return done
+    __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self[0], name)
+        return getattr(self[INNER], name)
 
     def __repr__(self) -> str:
         return f"<work of torch.distributed, {'done' if self.is_completed() else 'under way'}>"
@@ -52,7 +39,7 @@ class LedgerWork(list):
 
 
 class _Done:
-    """Stands for a work that has been waited for."""
+    """Stands for a work that has been waited for: gloo's own would hold on to the tensor."""
 
     def wait(self, *timeout) -> bool:
         return True
@@ -64,6 +51,44 @@ class _Done:
 
 
 _DONE = _Done()
+
+
+def work_classes(q: memoryview, d: memoryview, header: int) -> tuple[type[LedgerWork], type[LedgerWork]]:
+    """The works of a rank whose header is at a place of its board: for most calls, and for those timed by gloo."""
+    state_at, code_at, k_at, since_at = header + STATE, header + CODE, header + K, header + SINCE
+
+    class Work(LedgerWork):
+        __slots__ = ()
+
+        def wait(self, *timeout) -> bool:
+            inner = self[13]  # INNER
+            if inner is _DONE:
+                return True
+            start = perf_counter()
+            q[code_at] = self[14]  # CODE_OF
+            q[k_at] = self[7]  # SEQ
+            d[since_at] = start
+            q[state_at] = BLOCKED if len(_threads) == 1 and not timeout else _state(timeout)
+            try:
+                done = inner.wait(*timeout)
+            finally:
+                q[state_at] = RUNNING
+            self[13] = _DONE
+            self[8] = start
+            self[4] = self[9] = perf_counter()
+            return done
+
+    class TimedWork(Work):
+        __slots__ = ()
+
+        def wait(self, *timeout) -> bool:
+            end = self[END]
+            done = super().wait(*timeout)
+            if end != self[START]:
+                self[END] = end  # gloo had noted it
+            return done
+
+    return Work, TimedWork
 
 
 def _state(timeout: tuple) -> int:
