@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hw_utils.checks.sums import Reduced, contributions, require_rounds, star, tensors
+from hw_utils.checks.sums import READ_TOO_SOON, Reduced, contributions, require_rounds, star, tensors
 from hw_utils.errors import CheckFailed
 from hw_utils.schedules import cost, pieces
 
@@ -57,6 +57,8 @@ def why_ring(seen: Reduced) -> str:
     """The likely cause of a wrong sum in a ring of chunks."""
     complete, n = _complete(seen), seen.world_size
     some = all(any(elements) for elements in complete)
+    if "irecv" in seen.trace.ops and n > 2 and _counts(seen) and all(sum(c) <= 1 for c in _counts(seen)):
+        return f"{READ_TOO_SOON} Nothing was ever added."
     if some and not all(map(all, complete)) and _messages(seen) == n * (n - 1):
         return "every rank has one complete chunk and no more: the second phase, the all-gather, is missing."
     counts = _counts(seen)
@@ -72,6 +74,17 @@ def why_ring(seen: Reduced) -> str:
         "the chunk index is off. A rank passes on the chunk that it has just added to, and adds what comes in to the "
         "chunk of the same number that its right neighbour sent."
     )
+
+
+def why_halving(seen: Reduced) -> str:
+    """The likely cause of a wrong sum in recursive halving and doubling."""
+    complete, n = _complete(seen), seen.world_size
+    steps = cost("reduce", seen.n_bytes, n).rounds + cost("broadcast", seen.n_bytes, n).rounds
+    if _messages(seen) == n * steps // 2 and all(any(elements) for elements in complete):
+        return "every rank has its part of the sum and no more: the second phase, the doubling, is missing."
+    if any(max(c) > 1 for c in _counts(seen)):
+        return "both partners of a step keep the same half: one gives away the half that the other keeps."
+    return "the second phase goes back through the same partners, last one first, and replaces the halves given away."
 
 
 # Values that are right, sent the wrong way -------------------------------------------------------------------
@@ -129,6 +142,7 @@ def require_ring(seen: Reduced) -> None:
                 cause=_why_bytes(seen, sent, sizes),
             )
     _require_left(seen)
+    _require_short(seen, int(sizes.max()))
     if sum(sent) != total * sum(ring.sent_bytes):
         raise CheckFailed(
             f"{seen.what}: every value is right, but {sum(sent)} bytes were sent in all, "
@@ -142,7 +156,7 @@ def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
     center, longest = star(seen), max((b for _, _, b in seen.sends()), default=0)
     if center is not None:
         return f"every rank sends to rank {center} and gets its sum from there: gather and send back, not a ring."
-    if longest == seen.n_bytes > sizes.max():
+    if longest > sizes.max() and all(b == seen.n_bytes for _, _, b in seen.sends()):
         return "whole tensors travel around the ring. Send one chunk a step."
     if longest == sizes.max() and len({b for _, _, b in seen.sends()}) == 1 and sizes.max() != sizes.min():
         return "the tensor is padded to a multiple of the number of ranks. Cut chunks that differ by one element."
@@ -164,6 +178,17 @@ def _require_left(seen: Reduced) -> None:
                 cause="data travels to the right neighbour here. Send to the left one, (rank - 1) % world_size."
                 if right
                 else "some messages leave the ring: each rank sends to one neighbour only.",
+            )
+
+
+def _require_short(seen: Reduced, longest: int) -> None:
+    for rank, _, n_bytes in seen.sends():
+        if n_bytes > longest:
+            raise CheckFailed(
+                f"{seen.what}: every value is right, but rank {rank} sent a chunk of {n_bytes} bytes;"
+                f" {longest} are enough.",
+                cause="some chunks are longer than they need be, and the longest sets the time of every step:"
+                " cut as evenly as possible (tensor_split).",
             )
 
 

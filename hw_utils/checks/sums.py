@@ -18,7 +18,7 @@ from hw_utils.errors import CheckFailed, ranks_text
 from hw_utils.trace import POINT_TO_POINT, SENDS, Trace
 
 UNTOUCHED = -7  # what lies around a tensor, and must lie there afterwards
-LAYOUTS = ("contiguous", "strided", "transposed")
+READ_TOO_SOON = "a receive buffer is read before the receive has finished: wait for what irecv returns, then add."
 
 
 def share(rank: int, shape: Sequence[int], seed: int = 0) -> np.ndarray:
@@ -100,22 +100,24 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
 
 def _why_hangs(data: dict[str, Any]) -> str:
     waiting = [str(op) for _, op, _ in data.get("waiting") or []]
-    if waiting and all(op == "send" for op in waiting):
+    if waiting and all(op.endswith("send") for op in waiting):
         return (
             "every rank stands in send, and a send is over when its receiver has the data. "
             "Somebody must receive: start the send with isend, receive, then wait."
         )
-    if waiting and all(op == "recv" for op in waiting):
+    if waiting and all(op.endswith("recv") for op in waiting):
         return "every rank stands in recv and nobody has sent yet: start the send (isend) before the receive."
     return "some message has only one side: for every send to n there is a receive on n, in the same order."
 
 
 def _why_failed(text: str, world_size: int) -> str:
-    if "changed" in text:
+    if "between isend and wait" in text:
         return (
             "the buffer of an isend is written before its wait: it still has to travel. "
             "Receive into another buffer, or wait first."
         )
+    if world_size == 1:
+        return "one rank has its sum already: a phase has N - 1 steps, which is none."
     if world_size & (world_size - 1):
         return (
             f"{world_size} is not a power of two. Not every rank has a partner at every step, and not all pieces "
@@ -206,7 +208,7 @@ def _common(seen: Reduced) -> str:
     if (everywhere == np.broadcast_to(np.floor(expected / seen.world_size), everywhere.shape)).all():
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
     if _unreceived(seen):
-        return "a receive buffer is read before the receive has finished: wait for what irecv returns, then add."
+        return READ_TOO_SOON
     return ""
 
 
