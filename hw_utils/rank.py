@@ -125,7 +125,9 @@ def _limit_memory(n_bytes: int | None) -> None:
 
         with open("/proc/self/statm") as sizes:
             used = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        resource.setrlimit(resource.RLIMIT_AS, (used + n_bytes, used + n_bytes))
+        bound, hard = used + n_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]
+        bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)  # it can only be lowered
+        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
 
 
 def _flush() -> None:
