@@ -1,0 +1,9 @@
+"""Forks without end."""
+# expects: fail limit crashed
+import os
+
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass

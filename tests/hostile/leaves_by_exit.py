@@ -1,0 +1,9 @@
+"""SystemExit and KeyboardInterrupt in cells."""
+# expects: fail
+import sys
+
+sys.exit(0)
+# %%
+raise KeyboardInterrupt
+# %%
+quit()

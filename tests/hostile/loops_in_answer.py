@@ -1,0 +1,5 @@
+"""An answer that never returns."""
+# expects: fail limit
+def fit_link(sizes, seconds):
+    while True:
+        pass

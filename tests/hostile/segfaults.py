@@ -1,0 +1,5 @@
+"""Reads address 0."""
+# expects: crashed
+import ctypes
+
+ctypes.string_at(0)
