@@ -24,7 +24,9 @@ from hw_utils.managed import managed_locks
 from hw_utils.turns import Stopped, Turns
 from hw_utils.where import is_students, locate
 
-_SHARED = ("ATTR", "SUBSCR", "SLICE", "CALL", "FOR_ITER", "CONTAINS_OP", "GLOBAL", "WITH", "METHOD", "UNPACK")
+# Instructions that read or change what another thread can see; a method's name is looked up without a switch.
+_SHARED = re.compile(r"(LOAD|STORE|DELETE)_(ATTR|SUBSCR|SLICE)|BINARY_(SUBSCR|SLICE)|(STORE|DELETE)_GLOBAL|CONTAINS_OP")
+_CALLS = re.compile(r"CALL(_\w+)?$|FOR_ITER|(BEFORE|SETUP)_WITH")
 _STEP_LIMIT = 20_000
 _MOST_OUTCOMES = 100
 _WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
@@ -60,7 +62,7 @@ def _points(code: CodeType) -> frozenset[int]:
     """Offsets of the instructions that touch what another thread can see; none in code that is not the student's."""
     if not is_students(code.co_filename):
         return frozenset()
-    return frozenset(i.offset for i in dis.get_instructions(code) if any(part in i.opname for part in _SHARED))
+    return frozenset(i.offset for i in dis.get_instructions(code) if _SHARED.match(i.opname) or _CALLS.match(i.opname))
 
 
 class _Plan:
@@ -99,12 +101,28 @@ class _Interleaving:
         self.steps = 0
 
     def tracer(self, rank: int) -> Callable:
+        """What `sys.settrace` takes on the thread of a rank."""
+        steppers: dict[CodeType, Callable] = {}
+
+        def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
+            code = frame.f_code
+            points = _points(code)
+            if not points:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            if code not in steppers:
+                steppers[code] = self._stepper(rank, code.co_filename, points)
+            return steppers[code]
+
+        return on_call
+
+    def _stepper(self, rank: int, file: str, points: frozenset[int]) -> Callable:
         turns, plan, lines = self.turns, self.plan, self.lines
 
         def on_step(frame: FrameType, event: str, arg: Any) -> Callable:
-            if event != "opcode" or frame.f_lasti not in _points(frame.f_code):
+            if frame.f_lasti not in points or event != "opcode":
                 return on_step
-            here = (rank, frame.f_code.co_filename, frame.f_lineno)
+            here = (rank, file, frame.f_lineno)
             if not lines or lines[-1] != here:
                 lines.append(here)
             self.steps += 1
@@ -117,13 +135,7 @@ class _Interleaving:
                     lines.append(here)
             return on_step
 
-        def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
-            if not _points(frame.f_code):
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            return on_step
-
-        return on_call
+        return on_step
 
     def note(self, rank: int, text: str) -> None:
         self.lines.append((rank, text, 0))

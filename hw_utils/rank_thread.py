@@ -147,7 +147,6 @@ def sleep_that_ends() -> Iterator[None]:
             real(seconds)
         elif thread.must_end.wait(seconds):
             thread.must_end.ring()  # for the next sleep
-            time.sleep(0)  # where what was thrown arrives
             raise Stopped
 
     time.sleep = sleep

@@ -1,0 +1,269 @@
+"""The driver's runs and the judge's words for lesson 06's communication layer: what an interleaving broke."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hw_utils.errors import CheckFailed, ranks_text
+from hw_utils.interleave import explore, tell
+
+_REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")
+
+
+def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, int], Any], case: dict) -> dict[str, Any]:
+    """Plain data on every outcome of `call(context, tensor, rank, k)`, k = 0, 1, ...: each rank's calls in a row.
+
+    Rank r brings [10**r * 2**k, 2**k]. When a call has returned, the rank writes into all that it got, and
+    into its own tensor: nobody else may see that.
+    """
+
+    def program(context: Any, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
+        seen = []
+        for k in range(case["calls"]):
+            mine = tensor_of(rank, k)
+            got = call(context, mine, rank, k)
+            entry = {"got": _values(got)}
+            _scribble(got, -1.0 - rank)
+            entry["own"] = mine.tolist()
+            mine.fill_(-1001.0 - rank)
+            seen.append(entry)
+            note(f"has returned from call {k + 1} and writes into its tensors")
+        return seen
+
+    explored = explore(
+        make, program, case["world_size"], n_interleavings=case["n_interleavings"], seed=case.get("seed", 0),
+        timeout_s=3.0,
+    )  # fmt: skip
+    first = explored.outcomes[0]
+    if isinstance(first.error, NotImplementedError) or (case["world_size"] == 1 and first.error is not None):
+        raise first.error
+    return {"n": explored.n_interleavings, "outcomes": [_plain(o, case) for o in explored.outcomes]}
+
+
+def tensor_of(rank: int, k: int) -> torch.Tensor:
+    """What a rank brings to its call number k."""
+    return torch.tensor([10.0**rank * 2.0**k, 2.0**k])  # sums of calls and of ranks all differ
+
+
+def _values(got: Any) -> Any:
+    if isinstance(got, torch.Tensor):
+        return got.tolist()
+    if isinstance(got, list | tuple):
+        return [_values(g) for g in got]
+    return None if got is None else {"unknown": type(got).__name__}
+
+
+def _scribble(got: Any, value: float) -> None:
+    if isinstance(got, torch.Tensor):
+        got.fill_(value)
+    elif isinstance(got, list | tuple):
+        for g in got:
+            _scribble(g, value)
+
+
+def _plain(outcome: Any, case: dict) -> dict[str, Any]:
+    fields = ("results", "kind", "rank", "text", "line", "number", "switches", "count")
+    plain = {name: getattr(outcome, name) for name in fields}
+    if outcome.results is None:
+        return {**plain, "story": {"end": outcome.story}}
+    stories = {}
+    for rank, k in itertools.product(range(case["world_size"]), range(case["calls"])):
+        text = f"has returned from call {k + 1} and writes into its tensors"
+        stories[f"{rank} {k}"] = tell(outcome.story, upto_rank=rank, upto_text=text)
+    return {**plain, "story": stories}
+
+
+def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, int, int, Any], tuple[str, str] | None]):
+    """Raises CheckFailed on the first wrong outcome; `explain(outcome, rank, k, got)` gives (what is wrong, cause)."""
+    needed = case["n_interleavings"] if case["world_size"] > 1 else 1
+    for outcome in data["outcomes"]:
+        if outcome["results"] is None:
+            _judge_end(outcome, what, case)
+        for rank, k in itertools.product(range(case["world_size"]), range(case["calls"])):
+            entry = outcome["results"][rank][k]
+            found = explain(outcome, rank, k, entry["got"])
+            if found is None and entry["own"] != tensor_of(rank, k).tolist():
+                found = (
+                    f"rank {rank} writes into what it got, and its own tensor changes",
+                    "the result has the rank's own tensor in it: put a copy there (.clone())",
+                )
+            if found:
+                text, cause = found
+                _fail(f"{text}", what, case, outcome, outcome["story"][f"{rank} {k}"], cause)
+    if not data["outcomes"] or data["n"] < needed:
+        raise CheckFailed(f"{what}: {data['n']} of {needed} interleavings were run")
+
+
+def _fail(text: str, what: str, case: dict, outcome: dict, story: list[str], cause: str) -> None:
+    how = (
+        "in the plainest order, each rank running until it must wait"
+        if outcome["number"] == 1
+        else f"in interleaving {outcome['number']} of {case['n_interleavings']}"
+    )
+    steps = "".join(f"\n    {step}" for step in story)
+    raise CheckFailed(f"{what} with {_n_ranks(case)}: {text}, {how}:{steps}", cause=cause)
+
+
+def _n_ranks(case: dict) -> str:
+    return "1 rank" if case["world_size"] == 1 else f"{case['world_size']} ranks"
+
+
+def _judge_end(outcome: dict, what: str, case: dict) -> None:
+    story = outcome["story"]["end"]
+    if outcome["kind"] == "hung":
+        cause = "some rank does not come to a barrier that the others wait in, or keeps a lock that they need"
+        _fail(f"no rank can go on: {outcome['text']}", what, case, outcome, story, cause)
+    if outcome["kind"] == "endless":
+        cause = "a loop waits for another rank by looking again and again; wait in a barrier or a condition"
+        _fail(outcome["text"], what, case, outcome, story, cause)
+    text = f"rank {outcome['rank']} raises {outcome['text']} at `{outcome['line']}`"
+    _fail(text, what, case, outcome, story, _cause_of_error(outcome, story))
+
+
+def _cause_of_error(outcome: dict, story: list[str]) -> str:
+    mine = f"rank {outcome['rank']}"
+    removed = [s for s in story if not s.startswith(mine) and _REMOVES.search(s) and "[None]" not in s]
+    if "Barrier" in outcome["text"]:
+        return "the barrier is broken or counts another number of ranks than the world size"
+    if removed:
+        who, _, line = removed[-1].partition(": ")
+        who = who.split(",")[0]
+        return f"{who} removed the buffer (`{line}`) while {mine} was still reading: first wait until all have read"
+    if outcome["number"] == 1:
+        return f"{mine} reads before the others have written: a barrier is missing between writing and reading"
+    return LOST
+
+
+LOST = (
+    "two ranks looked whether the buffer is there, and each made one: what was in the first is lost. "
+    "Look and make under one lock"
+)
+NEXT_CALL = "a fast rank is in its next call while a slow one still reads: a second barrier, after reading, is missing"
+UNWRITTEN = "nothing makes a rank wait until all have written: a barrier is missing between writing and reading"
+ALIASED = "ranks share one tensor: give each rank copies of its own (.clone())"
+
+
+def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str, str] | None]:
+    """What is wrong with a gathered list."""
+
+    def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
+        expected = [tensor_of(r, k).tolist() for r in range(world_size)]
+        at = f"call {k + 1} on rank {rank}"
+        if got == expected and type(got) is list:
+            return None
+        if not isinstance(got, list) or not all(isinstance(g, list) for g in got if g is not None):
+            return f"{at} gives {got!r}, not a list of {world_size} tensors", "return the list of all ranks' tensors"
+        if any(isinstance(v, float) and v < 0 for g in got for v in g or []):
+            return f"{at} sees what another rank wrote into its own tensors afterwards: {got}", ALIASED
+        if len(got) == world_size and None not in got and sorted(got) == sorted(expected):
+            cause = "tensors are in order of arrival: give each rank a slot of its own, list[rank]"
+            return f"{at} has all tensors, in the wrong order: {_firsts(got)}", cause
+        if len(got) > world_size:
+            cause = "the buffer still holds the last call's tensors: the next call on a group_id starts afresh"
+            return f"{at} has {len(got)} tensors, not {world_size}", cause
+        missing = [r for r in range(world_size) if r >= len(got) or got[r] is None or len(got) < world_size]
+        if missing:
+            cause = UNWRITTEN if outcome["number"] == 1 else LOST
+            return f"{at} lacks the tensor of {ranks_text(missing)}: {_firsts(got)}", cause
+        return _other_call(at, got, expected, k)
+
+    return explain
+
+
+def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
+    for r, (g, e) in enumerate(zip(got, expected)):
+        if g != e:
+            for other, cause in ((k + 1, NEXT_CALL), (k - 1, UNWRITTEN)):
+                if other >= 0 and g == tensor_of(r, other).tolist():
+                    return f"{at} has rank {r}'s tensor of call {other + 1}: {_firsts(got)}", cause
+    return f"{at} gives {_firsts(got)}, expected {_firsts(expected)}", ""
+
+
+def _firsts(got: list) -> str:
+    return "[" + ", ".join("None" if g is None else f"{g[0]:g}" for g in got) + "]"
+
+
+def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int, Any], tuple[str, str] | None]:
+    """What is wrong with a reduced tensor."""
+
+    def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
+        op = ops[k % len(ops)]
+        share = [tensor_of(r, k)[0].item() for r in range(world_size)]
+        divisor = world_size if op == "mean" else 1
+        expected = [sum(share) / divisor, world_size * 2.0**k / divisor]
+        if isinstance(got, list) and len(got) == 2 and all(isinstance(g, float) for g in got):
+            if all(abs(g - e) <= 1e-4 * abs(e) for g, e in zip(got, expected)):
+                return None
+            value = got[0]
+        else:
+            return f"call {k + 1} on rank {rank} gives {got!r}, not one tensor", "return the tensor itself"
+        text = f"call {k + 1} ({op}) on rank {rank} gives {value:g}, expected {expected[0]:g}"
+        alike = all(rank[k]["got"] == got for rank in outcome["results"])
+        cause = _cause_of_value(value, share, op, outcome["number"], k, alike)
+        return (f"{text}{cause[0]}", cause[1])
+
+    return explain
+
+
+def _cause_of_value(value: float, share: list[float], op: str, number: int, k: int, alike: bool) -> tuple[str, str]:
+    n, total = len(share), sum(share)
+
+    def near(x: float) -> bool:
+        return abs(value - x) <= 1e-4 * abs(x)
+
+    if value < 0:
+        return ", what another rank wrote into its own tensors afterwards", ALIASED
+    if op == "mean" and near(total) and alike:
+        return ", the sum", "for the mean, the sum is divided by the number of ranks"
+    if op == "sum" and near(total / n):
+        return ", the mean", "for the sum, nothing is divided"
+    if op == "mean":
+        for m in range(1, n):
+            if near(total / m):
+                return f", the sum of all divided by {m}", ARRIVED
+    return _cause_of_share(near, share, op, number, k)
+
+
+ARRIVED = "the mean is over the ranks that had arrived: divide by world_size, after all have written"
+
+
+def _cause_of_share(near: Callable[[float], bool], share: list[float], op: str, number: int, k: int) -> tuple[str, str]:
+    n, ranks = len(share), range(len(share))
+    for size in range(1, n):
+        for some in itertools.combinations(ranks, size):
+            part, missing = sum(share[r] for r in some), [r for r in ranks if r not in some]
+            if op == "mean" and (near(part / size)):
+                return f", the mean of {ranks_text(some)} alone", ARRIVED
+            if near(part / (n if op == "mean" else 1)):
+                cause = UNWRITTEN if number == 1 else LOST_UPDATE
+                return f": the share of {ranks_text(missing)} is missing", cause
+    for calls in itertools.product(range(max(k - 1, 0), k + 2), repeat=n):
+        mixed = sum(10.0**r * 2.0**c for r, c in zip(ranks, calls)) / (n if op == "mean" else 1)
+        if near(mixed):
+            late = max(calls) > k
+            others = [r for r in ranks if calls[r] != k]
+            which = "next" if late else "last"
+            return f", with what {ranks_text(others)} brought to the {which} call", NEXT_CALL if late else UNWRITTEN
+    return _cause_of_stale(near, share, op, k)
+
+
+LOST_UPDATE = (
+    "two ranks read the shared sum, and each wrote back its own: one share is lost. Read, add and write under one lock"
+)
+STALE = "the buffer still holds an earlier call's sum: the next call on a group_id starts afresh"
+
+
+def _cause_of_stale(near: Callable[[float], bool], share: list[float], op: str, k: int) -> tuple[str, str]:
+    n, total = len(share), sum(share)
+    divisor = n if op == "mean" else 1
+    before = [total * 2.0 ** (j - k) for j in range(k)]
+    if any(near((total + sum(before[j:])) / divisor) or near((total + before[j]) / divisor) for j in range(k)):
+        return ", this call's sum and an earlier one's", STALE
+    if near(n * total / divisor):
+        return f", {n} times too much", "every rank adds all shares, and they are added again"
+    return "", "stack the gathered tensors, then reduce over the first dimension"

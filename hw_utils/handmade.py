@@ -1,0 +1,37 @@
+"""A layer with hand-written forward and backward, as a module that autograd can go through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Handmade(nn.Module):
+    """Runs `layer.forward(x)` and `layer.backward(grad_output)` where autograd comes by.
+
+    The layer has `weight`, which becomes this module's parameter (the same memory), and its backward leaves
+    `weight_grad` and returns the gradient of its input.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self.weight = nn.Parameter(layer.weight)
+        layer.weight = self.weight.data
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Bridge.apply(x, self.weight, self.layer)
+
+
+class _Bridge(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, layer: Any) -> torch.Tensor:
+        ctx.layer = layer
+        return layer.forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple:
+        grad_input = ctx.layer.backward(grad_output)
+        return grad_input, ctx.layer.weight_grad, None
