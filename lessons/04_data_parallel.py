@@ -43,7 +43,7 @@ def quick_data():
     return data.drawn(1_280, 200, say=False)
 
 
-job = Job() if FULL else Job(data=quick_data, total_batch=32, n_iterations=40, lr=0.02)
+job = Job() if FULL else Job(data=quick_data, total_batch=32, n_iterations=40, lr=0.005)
 print(job.settings())
 
 # %% [markdown]
@@ -594,7 +594,8 @@ plots_04.plot_methods({"report": published_s, "virtual cluster": virtual_s})
 
 # %%
 for method, seconds in virtual_s.items():
-    sent_MB = virtual[method].trace.bytes_sent(0) / 4 / 1e6
+    gradients = virtual[method].trace.of_op("gather", "scatter", "all_reduce")
+    sent_MB = gradients.bytes_sent(0) / 4 / 1e6
     off = seconds / published_s[method] - 1
     print(
         f"{method:15} {seconds:.2f} s, report {published_s[method]:.2f} s ({off:+.0%}), rank 0 sends {sent_MB:.1f} MB"
@@ -633,8 +634,8 @@ measured_s = {method: run[0]["iteration_s"] for method, run in runs.items()}
 plots_04.plot_methods({"this machine": measured_s, "virtual cluster": virtual_s})
 # %%
 for method, run in runs.items():
-    sent_MB = run.trace.bytes_sent(0) / len(run[0]["losses"]) / 1e6
     result = run[0]
+    sent_MB = run.trace.of_op("gather", "scatter", "all_reduce").bytes_sent(0) / len(result["losses"]) / 1e6
     print(f"{method:15} {result['iteration_s']:.3f} s an iteration, rank 0 sends {sent_MB:.1f} MB,", end=" ")
     print(f"test loss {result['test_loss']:.3f}, accuracy {result['accuracy']:.2f}")
 
