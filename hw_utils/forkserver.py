@@ -31,8 +31,10 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
+from typing import IO
 
 _MAX_MESSAGE = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -49,8 +51,10 @@ def available() -> bool:
 class Server:
     """The kernel's end of a fork server."""
 
-    def __init__(self, sock: socket.socket, process: subprocess.Popen | None = None) -> None:
-        self.sock, self.process = sock, process
+    def __init__(
+        self, sock: socket.socket, process: subprocess.Popen | None = None, log: IO[bytes] | None = None
+    ) -> None:
+        self.sock, self.process, self.log = sock, process, log
         self.owner = os.getpid()
 
     @property
@@ -65,9 +69,23 @@ class Server:
     def open_gang(self, spec: dict) -> socket.socket:
         """The kernel's end of a new gang's socket."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            socket.send_fds(self.sock, [pickle.dumps({"gang": spec})], [theirs.fileno()])
+        try:
+            with theirs:
+                socket.send_fds(self.sock, [pickle.dumps({"gang": spec})], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            raise self.death() from None
         return ours
+
+    def death(self) -> RuntimeError:
+        """The error that says that the server has gone, with its last words."""
+        message = "the process that starts ranks has died; launch again"
+        if self.log is not None:
+            self.log.seek(0)
+            words = self.log.read().decode("utf-8", "replace").strip()[-2_000:]
+        return RuntimeError(
+            "the process that starts ranks has died; launch again" + (f". It said:\n{words}" if words else "")
+        )
 
     def stop(self) -> None:
         """Ends the server and everything that it forked."""
@@ -108,17 +126,18 @@ def _start() -> Server:
     env = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     command = f"import sys; sys.path.append({package!r}); from hw_utils import forkserver; forkserver.main()"
+    log = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the server)
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-c", command, str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=None if os.environ.get("HW_UTILS_DEBUG") else subprocess.DEVNULL,
+            stderr=log,
             env={**env, "HW_UTILS_PRELOAD": "0"},
             start_new_session=True,  # an interrupt of the kernel's process group does not reach it
         )
-    return Server(ours, process)
+    return Server(ours, process, log)
 
 
 def fork_server() -> socket.socket:
@@ -134,6 +153,77 @@ def fork_server() -> socket.socket:
             os._exit(0)
     theirs.close()
     return ours
+
+
+class Pipe:
+    """The reading end of a pipe that never blocks."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def read(self) -> bytes | None:
+        """What is there; None if nothing is, b"" at the end."""
+        if self._fd < 0:
+            return None
+        try:
+            return os.read(self._fd, 1 << 16)
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class ForkStarter:
+    """Starts the ranks of one gang through the server."""
+
+    def __init__(self, spec: dict) -> None:
+        self.server = connect()
+        self.sock = self.server.open_gang(spec)
+        self.sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def start(self, rank: int) -> tuple[socket.socket, Pipe, Pipe]:
+        """(frames, stdout, stderr) of a rank's new process."""
+        ours, theirs = socket.socketpair()
+        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
+        try:
+            self.sock.setblocking(True)
+            socket.send_fds(self.sock, [pickle.dumps({"rank": rank})], [theirs.fileno(), out_w, err_w])
+        except OSError:
+            raise self.server.death() from None
+        finally:
+            self.sock.setblocking(False)
+            theirs.close()
+            os.close(out_w)
+            os.close(err_w)
+        return ours, Pipe(out_r), Pipe(err_r)
+
+    def news(self) -> list[dict]:
+        """What has happened to processes: {"rank", "pid"} when one has started, {"rank", "status"} when it ended."""
+        found = []
+        try:
+            while True:
+                data = self.sock.recv(_MAX_MESSAGE)
+                if not data:
+                    raise self.server.death()
+                found.append(pickle.loads(data))
+        except BlockingIOError:
+            return found
+        except OSError:
+            raise self.server.death() from None
+
+    def close(self) -> None:
+        """Ends the gang: at the end of file the server kills what is left of it."""
+        self.sock.close()
 
 
 # The server's side.
@@ -194,12 +284,12 @@ def serve(sock: socket.socket) -> None:
                 return
             for gang in [g for g in gangs if g.sock.fileno() in ready]:
                 if not _take_rank(gang, [sock, *(g.sock for g in gangs)], [wake_r, wake_w], libc):
-                    _end(gang)
+                    _end(gang, gangs)
                     gangs.remove(gang)
             _reap(gangs)
     finally:
         for gang in gangs:
-            _end(gang)
+            _end(gang, [])
 
 
 def _take_gang(sock: socket.socket, gangs: list[_Gang]) -> bool:
@@ -275,20 +365,42 @@ def _reap(gangs: list[_Gang]) -> None:
                 _tell(gang, {"rank": gang.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
-def _end(gang: _Gang) -> None:
-    """Kills the gang's process group and every orphan that had left it; removes its directory."""
+def _end(gang: _Gang, others: list[_Gang]) -> None:
+    """Kills the gang's process group, then every orphan that had left it; removes its directory."""
     gang.sock.close()
     if gang.process_group:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(gang.process_group, signal.SIGKILL)
     for pid in list(gang.ranks):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        _kill(pid)
     gang.ranks.clear()
+    _kill_orphans({g.process_group for g in others if g is not gang})
     if gang.spec.get("directory"):
         shutil.rmtree(gang.spec["directory"], ignore_errors=True)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _kill_orphans(living: set[int]) -> None:
+    """Processes whose parents died are the server's children now, unless a living gang's: kill them, and theirs."""
+    tid = threading.get_native_id()
+    while True:
+        with open(f"/proc/self/task/{tid}/children") as file:
+            children = [int(pid) for pid in file.read().split()]
+        orphans = []
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) not in living:
+                    orphans.append(pid)
+        if not orphans:
+            return
+        for pid in orphans:
+            _kill(pid)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import select
+import selectors
 import shutil
-import socket
 import sys
 import tempfile
 import time
@@ -18,10 +17,10 @@ from hw_utils import forkserver, payload, rank, wire
 from hw_utils.board import Board
 from hw_utils.errors import Failure, Frame, WaitTable
 from hw_utils.output import Echo, Stream, is_noise
+from hw_utils.spawned import SpawnStarter
 from hw_utils.standstill import Watcher
 from hw_utils.where import locate, with_places
 
-_CHUNK = 1 << 16
 TICK_S = 0.02
 
 
@@ -31,8 +30,8 @@ class Member:
 
     rank: int
     box: wire.Mailbox
-    out: int  # descriptors
-    err: int
+    out: Any  # sources of bytes
+    err: Any
     pid: int = 0
     status: int | None = None  # how the process ended
     is_up: bool = False
@@ -62,37 +61,31 @@ class Gang:
         self.directory = tempfile.mkdtemp(prefix="hw_utils-")
         self.spec = {"world_size": world_size, "connect": connect, "directory": self.directory}
         self.members: list[Member] = []
-        self.sock: socket.socket | None = None
         self.echo = Echo()
         self.board = Board(os.path.join(self.directory, "board"), world_size, create=True) if connect else None
         self.watcher = Watcher(self.board) if self.board is not None else None
         self.table: WaitTable | None = None
+        self.selector = selectors.DefaultSelector()
+        self.starter: Any = None
         try:
-            self.sock = forkserver.connect().open_gang(self.spec)
+            self.starter = (forkserver.ForkStarter if forkserver.available() else SpawnStarter)(self.spec)
+            self.selector.register(self.starter, selectors.EVENT_READ, None)
             self.members = [self._start(r) for r in range(world_size)]
         except BaseException:
             self.close()
             raise
-        self.sock.setblocking(False)
 
     def _start(self, r: int) -> Member:
-        ours, theirs = socket.socketpair()
-        (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe()
-        fds = [theirs.fileno(), out_w, err_w]
-        try:
-            socket.send_fds(self.sock, [pickle.dumps({"rank": r})], fds)
-        finally:
-            theirs.close()
-            os.close(out_w)
-            os.close(err_w)
-        for fd in (out_r, err_r):
-            os.set_blocking(fd, False)
-        return Member(r, wire.Mailbox(ours), out_r, err_r)
+        sock, out, err = self.starter.start(r)
+        member = Member(r, wire.Mailbox(sock), out, err)
+        for what, name in ((sock, "box"), (out, "out"), (err, "err")):
+            self.selector.register(what, selectors.EVENT_READ, (member, name))
+        return member
 
     @property
     def is_fresh(self) -> bool:
         """Whether every process still waits for its call."""
-        if self.owner != os.getpid() or self.sock is None:
+        if self.owner != os.getpid() or self.starter is None:
             return False
         self.pump(0)
         return all(m.status is None and not m.box.closed for m in self.members)
@@ -106,50 +99,32 @@ class Gang:
         data = pickle.dumps(message, protocol=5)
         for member in self.members:
             member.box.queue(rank.CALL, data)
+            self._send(member)
 
     def pump(self, timeout_s: float = TICK_S) -> None:
         """Moves frames and output for at most `timeout_s`; returns earlier when something came."""
-        poll = select.poll()
-        by_fd: dict[int, tuple[Member, str]] = {}
-        for m in self.members:
-            if not m.box.closed:
-                by_fd[m.box.sock.fileno()] = (m, "box")
-                poll.register(m.box.sock, select.POLLIN | (select.POLLOUT if m.box.wants_to_send else 0))
-            for fd, name in ((m.out, "out"), (m.err, "err")):
-                if fd >= 0:
-                    by_fd[fd] = (m, name)
-                    poll.register(fd, select.POLLIN)
-        poll.register(self.sock, select.POLLIN)
-        for fd, _ in poll.poll(timeout_s * 1000):
-            if fd == self.sock.fileno():
-                self._read_server()
+        for key, events in self.selector.select(timeout_s):
+            if key.data is None:
                 continue
-            member, name = by_fd[fd]
-            if name == "box":
-                member.box.send_some()
-                self._read_frames(member)
-            else:
+            member, name = key.data
+            if name != "box":
                 self._read_stream(member, name)
+                continue
+            if events & selectors.EVENT_WRITE:
+                self._send(member)
+            if events & selectors.EVENT_READ:
+                self._read_frames(member)
+        for news in self.starter.news():
+            member = self.members[news["rank"]]
+            member.pid, member.status = news.get("pid", member.pid), news.get("status", member.status)
 
-    def _read_server(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                data = self.sock.recv(1 << 16)
-                if not data:
-                    self._server_died()
-                    return
-                message = pickle.loads(data)
-                member = self.members[message["rank"]]
-                if "pid" in message:
-                    member.pid = message["pid"]
-                else:
-                    member.status = message["status"]
-
-    def _server_died(self) -> None:
-        for member in self.members:
-            if member.status is None:
-                member.status = -9
-        raise ConnectionError("the fork server of hw_utils has died; launch again")
+    def _send(self, member: Member) -> None:
+        """Sends what the socket takes now, and asks to be told when it takes more."""
+        box = member.box
+        box.send_some()
+        if not box.closed:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if box.wants_to_send else 0)
+            self.selector.modify(box.sock, events, (member, "box"))
 
     def _read_frames(self, member: Member) -> None:
         for kind, data in member.box.receive_some():
@@ -163,6 +138,12 @@ class Gang:
                 self._take_result(member, data)
             elif kind == rank.FAILED:
                 self._take_failure(member, pickle.loads(data))
+        if member.box.closed:
+            self._forget(member.box.sock)
+
+    def _forget(self, what: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(what)
 
     def _take_result(self, member: Member, data: bytearray) -> None:
         try:
@@ -180,17 +161,16 @@ class Gang:
             if other.failure is None and not other.returned:
                 other.failure = Failure(r, found["kind"], member.failure.reason, (Frame(locate(file, line)),))
 
-    def _read_stream(self, member: Member, name: str) -> None:
-        fd = getattr(member, name)
-        stream = member.stdout if name == "out" else member.stderr
-        try:
-            data = os.read(fd, _CHUNK)
-        except BlockingIOError:
-            return
+    def _read_stream(self, member: Member, name: str) -> bool:
+        """Takes what is in the pipe; whether there was anything."""
+        source = getattr(member, name)
+        data = source.read()
+        if data is None:
+            return False
         if not data:
-            os.close(fd)
-            setattr(member, name, -1)
-        self._show(member, stream, data)
+            self._forget(source)
+        self._show(member, member.stdout if name == "out" else member.stderr, data)
+        return bool(data)
 
     def _show(self, member: Member, stream: Stream, data: bytes, final: bool = False) -> None:
         lines = stream.feed(data, final)
@@ -219,30 +199,26 @@ class Gang:
         """Reads the output that is already in the pipes, and ends unfinished lines."""
         for member in self.members:
             for name in ("out", "err"):
-                while getattr(member, name) >= 0:
-                    before = getattr(member, name)
-                    if not select.select([before], [], [], 0)[0]:
-                        break
-                    self._read_stream(member, name)
+                while self._read_stream(member, name):
+                    pass
             self._show(member, member.stdout, b"", final=True)
             self._show(member, member.stderr, b"", final=True)
 
     def close(self) -> None:
-        """Kills what is left of the gang; the server does it, and removes the directory."""
-        if self.sock is not None:
-            self.sock.close()
+        """Kills what is left of the gang, grandchildren included, and removes its directory."""
+        if self.starter is not None:
+            self.starter.close()
+            self.starter = None
         else:
             shutil.rmtree(self.directory, ignore_errors=True)
-        self.sock = None
         if self.board is not None:
             self.board.close()
             self.board = self.watcher = None
+        self.selector.close()
         for member in self.members:
             member.box.sock.close()
-            for name in ("out", "err"):
-                if getattr(member, name) >= 0:
-                    os.close(getattr(member, name))
-                    setattr(member, name, -1)
+            member.out.close()
+            member.err.close()
 
     def stack_file(self, member: Member) -> str:
         return rank.stack_path(self.directory, member.rank)
