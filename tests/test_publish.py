@@ -1,0 +1,177 @@
+"""What students get: complete, working by itself, and without anything that is the instructor's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.wrong_answers import Wrong
+from tools.build import build
+from tools.leaks import find_leaks, secrets, visible_hidden_cases
+from tools.lesson import ROOT, parse_lesson, read_lesson
+from tools.publish import PublishFailed, publish, students_project
+
+FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
+NOTEBOOK = "notebooks/01_tiny_lesson/tiny_lesson.ipynb"
+MISTAKE = Wrong("greets_from_the_wrong_rank", "lesson_01.hello", "", ())
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course of one tiny lesson with the real hw_utils."""
+    root = tmp_path / "course"
+    shutil.copytree(FIXTURE.parent, root / "lessons")
+    shutil.copytree(ROOT / "hw_utils", root / "hw_utils", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("LICENSE", "environment-cpu.yml", "pyproject.toml"):
+        shutil.copy(ROOT / name, root)
+    build(root)
+    return root
+
+
+@pytest.fixture
+def published(course, tmp_path):
+    publish(tmp_path / "students", course)
+    return tmp_path / "students"
+
+
+def plant(folder: Path, text: str, name: str = NOTEBOOK) -> None:
+    """Puts a text into a published file."""
+    path = folder / name
+    if path.suffix == ".ipynb":
+        notebook = nbformat.read(path, as_version=4)
+        notebook.cells.append(nbformat.v4.new_code_cell(text))
+        nbformat.write(notebook, path)
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text((path.read_text() if path.exists() else "") + text)
+
+
+def test_students_get_exactly_their_part(published):
+    assert sorted(p.name for p in published.iterdir()) == [
+        ".published.json",
+        "LICENSE",
+        "README.md",
+        "environment-cpu.yml",
+        "hw_utils",
+        "notebooks",
+        "pyproject.toml",
+    ]
+    assert [p.relative_to(published).as_posix() for p in published.rglob("*.ipynb")] == [NOTEBOOK]
+    assert not list(published.rglob("__pycache__"))
+    assert f"| [tiny_lesson]({NOTEBOOK}) | A tiny lesson | 6.5 |" in (published / "README.md").read_text()
+
+
+def test_the_published_package_works_by_itself(published):
+    released = nbformat.read(published / NOTEBOOK, as_version=4)
+    cells = [c.source for c in released.cells if c.cell_type == "code"]
+    program = "\n".join([cells[0], cells[3], "import hw_utils; print(hw_utils.__file__)", cells[4]])
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=published, capture_output=True, text=True, timeout=250)
+    assert done.stdout.strip() == str(published / "hw_utils" / "__init__.py")
+    assert "hello is not written yet" in done.stderr
+
+
+def test_the_students_project_has_every_module_and_nothing_of_the_instructors(published):
+    about = (published / "pyproject.toml").read_text()
+    packages = re.findall(r'"([\w.]+)"', re.search(r"^packages = \[(.*)\]", about, re.M)[1])
+    folders = {p.parent.relative_to(published).as_posix().replace("/", ".") for p in published.rglob("*.py")}
+    assert set(packages) == folders
+    data = [p.name for p in (published / "hw_utils").rglob("*") if p.is_file() and p.suffix != ".py"]
+    assert data == []  # a file that is no module would have to be named as package data
+    for word in ("hw_grader", "nbgrader", "dask", "[tool.ruff"):
+        assert word not in about
+    assert students_project((ROOT / "pyproject.toml").read_text()) == about
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('secret_greeting = f"Rank {rank}: Hello, {name}!"', NOTEBOOK),
+        ("    secret_greeting  =  f'Rank {rank}: Hello, {name}!'   # copied", NOTEBOOK),
+        ("So that it can tell which share of the data belongs to it.", NOTEBOOK),
+        ('checks.lesson_01.hello(hello, cases=[{"name": "Grace",\n "world_size": 5}])', NOTEBOOK),
+        ('CASE = {"world_size": 5, "name": "Grace"}\n', "hw_utils/checks/lesson_01.py"),
+        ('secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/network.py"),
+        ("def greets_from_the_wrong_rank(): ...\n", "hw_utils/network.py"),
+        ("### BEGIN SOLUTION\n", NOTEBOOK),
+        ("from hw_grader.release import read_release\n", "hw_utils/network.py"),
+        ("see solutions/01_tiny_lesson\n", "README.md"),
+        ("x = 1\n", "solutions/01_tiny_lesson/notes.txt"),
+        ("x = 1\n", "tests/wrong.py"),
+    ],
+)
+def test_a_planted_leak_is_found(published, text, name):
+    lessons = [read_lesson(FIXTURE)]
+    assert find_leaks(published, lessons, [MISTAKE]) == []
+    plant(published, text, name)
+    leaks = find_leaks(published, lessons, [MISTAKE])
+    assert leaks, f"{text!r} in {name} was not found"
+    assert all(leak.startswith((name, name.split("/")[0])) for leak in leaks)
+
+
+def test_a_leak_in_outputs_or_metadata_of_a_notebook_is_found(published):
+    lessons = [read_lesson(FIXTURE)]
+    notebook = nbformat.read(published / NOTEBOOK, as_version=4)
+    line = 'secret_greeting = f"Rank {rank}: Hello, {name}!"'
+    notebook.cells[2].outputs = [nbformat.v4.new_output("stream", text=line)]
+    nbformat.write(notebook, published / NOTEBOOK)
+    assert find_leaks(published, lessons, [MISTAKE])
+
+
+def test_every_line_of_a_solution_that_is_not_shown_is_guarded():
+    texts = {secret.text for secret in secrets([read_lesson(FIXTURE)], [MISTAKE])}
+    assert 'secret_greeting=f"Rank{rank}:Hello,{name}!"' in texts
+    assert '{"world_size":5,"name":"Grace"}' in texts or '{"name":"Grace","world_size":5}' in texts
+    assert "greets_from_the_wrong_rank" in texts
+
+
+def test_a_hidden_case_that_the_check_shows_is_told():
+    text = FIXTURE.read_text().replace(
+        'cases=[{"world_size": 5, "name": "Grace"}]', 'cases=[{"world_size": 1, "name": "Ada"}]'
+    )
+    shown = [call.cases for call in parse_lesson(text, FIXTURE).with_role("check")[0].calls]
+    from hw_utils.checks import lesson_01
+
+    visible = dict(lesson_01.hello.cases[0])
+    text = text.replace('{"world_size": 1, "name": "Ada"}', repr(visible))
+    assert shown
+    assert visible_hidden_cases([parse_lesson(text, FIXTURE)]) == [
+        f"hw_utils.checks.lesson_01.hello already has the hidden case {visible!r} of 01_tiny_lesson"
+    ]
+
+
+def test_a_leak_stops_the_publication_and_nothing_is_written(course, tmp_path):
+    plant(course, 'secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/network.py")
+    with pytest.raises(PublishFailed, match="hw_utils/network.py: has"):
+        publish(tmp_path / "students", course)
+    assert not (tmp_path / "students").exists()
+
+
+def test_publishing_again_updates_our_files_and_keeps_others(course, published):
+    (published / "my notes.txt").write_text("mine")
+    (published / ".git").mkdir()
+    lesson = course / "lessons" / FIXTURE.name
+    lesson.write_text(lesson.read_text().replace("numbers = [1, 2, 3]", "numbers = [1, 2, 4]"))
+    (course / "hw_utils" / "network.py").rename(course / "hw_utils" / "net.py")
+    assert set(publish(published, course)) == {NOTEBOOK, "hw_utils/net.py"}
+    assert not (published / "hw_utils" / "network.py").exists()
+    assert (published / "my notes.txt").read_text() == "mine"
+    assert NOTEBOOK in json.loads((published / ".published.json").read_text())
+
+
+def test_a_changed_or_foreign_file_is_never_overwritten(course, published):
+    plant(published, "my own work")
+    with pytest.raises(PublishFailed, match="changed since: notebooks/01_tiny_lesson"):
+        publish(published, course)
+    assert "my own work" in (published / NOTEBOOK).read_text()
+
+
+def test_the_real_course_can_be_published(tmp_path):
+    assert f"notebooks/{'01_hello_ranks/hello_ranks'}.ipynb" in publish(tmp_path / "students")
