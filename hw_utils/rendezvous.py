@@ -79,15 +79,22 @@ def _called(what: tuple) -> str:
 
 
 def run_in_turns(
-    worker: Callable[[int, Rendezvous], Any], world_size: int, timeout_s: float = 5.0
+    worker: Callable[[int, Rendezvous], Any],
+    world_size: int,
+    prepare: Callable[[Rendezvous], None] | None = None,
+    timeout_s: float = 8.0,
 ) -> tuple[list[Any], list[dict[str, Any]]]:
     """(results in rank order, calls) of `worker(rank, context)`; ranks start and go on in falling order.
+
+    `prepare(context)` runs before any rank does.
 
     Raises:
         WorkerFailed, Deadlock, TimedOut: as `run_threads`. NotImplementedError: a stub was called.
     """
     with Turns(world_size) as turns:
         context = Rendezvous(turns)
+        if prepare:
+            prepare(context)
         ended = turns.run(
             [lambda rank: worker(rank, context)] * world_size, lambda runnable, me: runnable[-1], timeout_s
         )

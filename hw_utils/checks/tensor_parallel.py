@@ -1,0 +1,305 @@
+"""Drivers and judges of lesson 06's tensor parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import gelu, mse_loss
+
+from hw_utils.checks.shards import distance, random_tensor, require_calls, require_parts, require_results, run_ranks
+from hw_utils.errors import CheckFailed
+from hw_utils.models import SimpleMLP
+
+_LIMIT = {"float32": 1e-5, "float64": 1e-10}
+
+
+def _problem(d_in: int, d_out: int, batch: int, dtype: str, seed: int) -> tuple[torch.Tensor, ...]:
+    """weight (d_in, d_out), an input that is forgotten, x (batch, d_in), and the gradient of the output."""
+    shapes = ((d_in, d_out), (batch, d_in), (batch, d_in), (batch, d_out))
+    return tuple(random_tensor(100 * seed + k, *shape, dtype=dtype) for k, shape in enumerate(shapes))
+
+
+def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) -> dict[str, Any]:
+    """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`."""
+    weight, other, x, grad_output = _problem(d_in, d_out, batch, dtype, seed)
+    weights: list[Any] = [None] * world_size
+
+    def worker(rank: int, context: Any) -> dict[str, Any]:
+        layer = Layer(weight, rank, context, "lin")
+        weights[rank] = layer.weight
+        if backward:
+            layer.forward(other.clone())
+        result = {"output": layer.forward(x.clone())}
+        if backward:
+            result["grad_input"] = layer.backward(grad_output.clone())
+            result["weight_grad"] = layer.weight_grad
+        kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
+        return {**result, "kept_bytes": kept}
+
+    return {**run_ranks(worker, world_size), "weights": weights}
+
+
+def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls: dict, case: dict) -> None:
+    n, limit = case["world_size"], _LIMIT[case["dtype"]]
+    what = f"{'backward' if case['backward'] else 'forward'} with {n} rank{'s' if n > 1 else ''}, {case['dtype']}"
+    weight, _, x, grad_output = (
+        t.double() for t in _problem(*(case[k] for k in ("d_in", "d_out", "batch", "dtype", "seed")))
+    )
+    shards = [part.numpy() for part in weight.chunk(n, axis)]
+    made_before = [w for w in data["weights"] if w is not None]  # after a crash, those of the ranks that began
+    if made_before:
+        first = len(shards) - len(made_before)  # ranks begin in falling order
+        require_parts(data["weights"][first:], shards[first:], f"{what}: the weight", limit, causes["weight"])
+    crash = "backward" if case["backward"] else "forward"
+    results, made = require_results(data, what, crash_cause=causes["crash"][crash])
+    if len(made_before) != n:
+        raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
+    _require_little_kept(results, case, n, what)
+    if case["backward"]:
+        whole = (grad_output @ weight.T).numpy()
+        grads = [part.numpy() for part in (x.T @ grad_output).chunk(n, axis)]
+        parts = (("weight_grad", grads, "the weight gradient"), ("grad_input", [whole] * n, "the input gradient"))
+    else:
+        parts = (("output", [(x @ weight).numpy()] * n, "the output"),)
+    for name, expected, words in parts:
+        require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
+    if n > 1:
+        require_calls(made, n, calls, what, causes["calls"])
+
+
+def _require_little_kept(results: list, case: dict, n: int, what: str) -> None:
+    local = case["d_in"] * case["d_out"] // n * (4 if case["dtype"] == "float32" else 8)
+    for rank, result in enumerate(results):
+        if not result["kept_bytes"] <= local:
+            raise CheckFailed(
+                f"{what}: rank {rank} keeps {result['kept_bytes']} bytes alive for a weight of {local}",
+                cause="a slice is a view of the whole weight; keep a copy of the slice (.clone())",
+            )
+
+
+_GATHERED = "the ranks' parts are gathered and put side by side, in rank order, along the feature dimension"
+_COLUMN = {
+    "crash": {
+        "forward": "x (batch, d_in) meets the rank's own columns (d_in, d_out / N)",
+        "backward": "the upstream gradient has all columns, the weight only the rank's own: slice the gradient",
+    },
+    "weight": {
+        "shape": "rank r keeps d_out / N whole columns: (d_in, d_out / N)",
+        "other": "the slice is another rank's: rank 0 has the first columns",
+        "": "rank r keeps one run of neighbouring columns, rank 0 the first",
+    },
+    "output": {
+        "shape": _GATHERED,
+        "order": _GATHERED,
+        "partial": "the gathered parts are set side by side, not added",
+        "": _GATHERED,
+    },
+    "weight_grad": {
+        "shape": "the upstream gradient is not sliced: only the rank's own columns meet its weight",
+        "other": "the slice of the upstream gradient is another rank's",
+        "": "it is made of the last forward's input and the rank's own columns of the upstream gradient",
+        "times N": "the weight gradient is the rank's own: nothing is summed over ranks",
+        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
+    },
+    "grad_input": {
+        "partial": "each rank has its own columns' share of the input gradient: it is not reduced",
+        "times N": "it is reduced twice, or every rank adds the whole gradient",
+        "mean": "the shares are summed, not averaged",
+        "shape": "forgotten transpose, or a gather where a sum belongs",
+        "": "every column adds its share to the input gradient",
+    },
+    "calls": {
+        "all_reduce more": "it is reduced more than once",
+        "all_gather more": "the output is gathered more than once",
+        "all_reduce fewer": "the sum over ranks is one all_reduce",
+        "all_gather fewer": "the columns come together in one all_gather",
+    },
+}
+_SLICED = "a rank's rows meet its own slice of the input only: slice x"
+_ROW = {
+    "crash": {
+        "forward": _SLICED,
+        "backward": "the upstream gradient (batch, d_out) meets the rank's (d_in / N, d_out)",
+    },
+    "weight": {
+        "shape": "rank r keeps d_in / N whole rows: (d_in / N, d_out)",
+        "other": "the slice is another rank's: rank 0 has the first rows",
+        "": "rank r keeps one run of neighbouring rows, rank 0 the first",
+    },
+    "output": {
+        "partial": "every rank has a share of every output: they are not reduced",
+        "times N": "the whole product is added on every rank: it is counted N times",
+        "mean": "the shares are summed, not averaged",
+        "shape": "a gather where a sum belongs: every rank has a share of every output",
+        "": _SLICED,
+    },
+    "weight_grad": {
+        "shape": "the cached input is not sliced: only the rank's own slice met its rows",
+        "other": "the cached input is the slice of another rank: cache it on the object, not on the class",
+        "times N": "the upstream gradient is already the same on all ranks: nothing is summed",
+        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
+        "mean": "the upstream gradient is already the same on all ranks: nothing is averaged",
+        "": "the cached input is of the wrong shard or of another forward",
+        "not rank 0": "the cached input is of the wrong shard: rank 0's slice on every rank",
+    },
+    "grad_input": {
+        "shape": _GATHERED,
+        "order": _GATHERED,
+        "times N": "each rank has its own part of the input gradient: parts are gathered, not summed",
+        "": "each rank has its own part of the input gradient; " + _GATHERED,
+    },
+    "calls": {
+        "all_reduce more": "it is reduced more than once: the upstream gradient is already the same on all ranks",
+        "all_gather more": "it is gathered more than once",
+        "all_reduce fewer": "the sum over ranks is one all_reduce",
+        "all_gather fewer": "the parts come together in one all_gather",
+    },
+}
+
+
+def judge_column(data: Any, **case: Any) -> None:
+    calls = {"all_gather": 2, "all_reduce": 1} if case["backward"] else {"all_gather": 1}
+    _judge_layer(data, 1, _COLUMN, calls, case)
+
+
+def judge_row(data: Any, **case: Any) -> None:
+    calls = {"all_reduce": 2, "all_gather": 1} if case["backward"] else {"all_reduce": 1}
+    _judge_layer(data, 0, _ROW, calls, case)
+
+
+def drive_block(column_then_row, world_size, d_in, d_hidden, d_out, seed) -> dict[str, Any]:
+    """Every rank's output of the block."""
+    x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
+
+    def worker(rank: int, context: Any) -> dict[str, Any]:
+        mine1, mine2 = w1.chunk(world_size, 1)[rank].clone(), w2.chunk(world_size, 0)[rank].clone()
+        return {"output": column_then_row(x.clone(), mine1, mine2, rank, context)}
+
+    return run_ranks(worker, world_size)
+
+
+def _block(d_in: int, d_hidden: int, d_out: int, seed: int) -> tuple[torch.Tensor, ...]:
+    shapes = ((5, d_in), (d_in, d_hidden), (d_hidden, d_out))
+    return tuple(random_tensor(100 * seed + k, *shape) for k, shape in enumerate(shapes))
+
+
+def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: int, seed: int) -> None:
+    what = f"column_then_row with {world_size} ranks"
+    causes = {
+        "partial": "every rank has a share of the output: they are not reduced",
+        "times N": "the block's output is reduced twice",
+        "mean": "the shares are summed, not averaged",
+        "": "the activation acts on the rank's own columns, before they meet its rows",
+    }
+    calls = {
+        "all_gather more": "no gather is needed: the columns that a rank has are what its rows need",
+        "all_reduce more": "one all_reduce at the end is enough",
+        "all_reduce fewer": "the shares come together in one all_reduce",
+    }
+    results, made = require_results(data, what, crash_cause=calls["all_gather more"])
+    x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
+    outputs = [r["output"] for r in results]
+    if isinstance(outputs[0], np.ndarray) and distance(outputs[0], (x @ w1 @ w2).numpy()) <= 1e-10:
+        raise CheckFailed(f"{what}: the output is that of two linear layers", cause="the GELU between them is missing")
+    require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
+    if world_size > 1:
+        require_calls(made, world_size, {"all_reduce": 1}, what, calls)
+
+
+def _training(d_hidden: int, seed: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    model = SimpleMLP(2, d_hidden, 1).double()
+    for k, p in enumerate(model.parameters()):
+        p.data.copy_(random_tensor(seed + 10 + k, *p.shape))
+    x = random_tensor(seed, 20, 2)
+    return model, x, (x[:, :1] * x[:, 1:]).tanh()
+
+
+def _train(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: int) -> list[float]:
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_steps, seed) -> dict[str, Any]:
+    """Losses, weights kept and calls of the models that it makes; or that it refuses."""
+    _train(*_training(d_hidden, seed), n_steps=1)  # torch imports much at the first step: not on a rank's time
+    base, x, y = _training(d_hidden, seed)
+    before = [p.detach().clone() for p in base.parameters()]
+    plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
+    models: list[torch.nn.Module] = []
+
+    def worker(rank: int, context: Any) -> dict[str, Any]:
+        if len({id(model) for model in models}) != world_size:
+            return {"losses": [], "n_kept": 0}
+        n_kept = sum(p.numel() for p in models[rank].parameters())
+        return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept}
+
+    try:
+        made = run_ranks(worker, world_size, lambda context: models.extend(parallelize(base, plan, context)))
+    except ValueError as error:
+        return {"refused": str(error)}
+    changed = any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
+    n_models = len({id(model) for model in models})
+    return {**made, "n_models": n_models, "base_changed": changed}
+
+
+def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
+    what = f"parallelize of {' and '.join(layers)} over {world_size} ranks"
+    divisible = d_hidden % world_size == 0
+    if "refused" in data:
+        if divisible:
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: ValueError: {data['refused']}", cause=_TRANSPOSED)
+        return
+    if not divisible:
+        raise CheckFailed(
+            f"{what}, {d_hidden} hidden units: expected a ValueError before any rank starts, got none",
+            cause="the layers' constructors refuse a size that N does not divide",
+        )
+    results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
+    if data["n_models"] != world_size:
+        raise CheckFailed(
+            f"{what}: {data['n_models']} different models for {world_size} ranks",
+            cause="every rank needs a model of its own: copy the plain one (copy.deepcopy)",
+        )
+    if data["base_changed"]:
+        raise CheckFailed(
+            f"{what}: training it changes the plain model",
+            cause="the ranks' weights are views of the plain ones: copies are needed",
+        )
+    _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
+
+
+_TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
+
+
+def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:
+    base, x, y = _training(d_hidden, seed)
+    sizes = {name: getattr(base, name).weight.numel() for name in ("lin1", "lin2")}
+    n_kept = sum(size // world_size if name in layers else size for name, size in sizes.items())
+    right = _train(base, x, y, n_steps)
+    for rank, result in enumerate(results):
+        if result["n_kept"] != n_kept:
+            raise CheckFailed(
+                f"{what}: rank {rank} keeps {result['n_kept']} weights, expected {n_kept}",
+                cause="a layer of the map is not replaced, or one that is not in it, or it has no slice of its own",
+            )
+        for step, (loss, expected) in enumerate(zip(result["losses"], right)):
+            if not (type(loss) is float and abs(loss - expected) <= 1e-6):
+                first = "the slices are not those of the plain model's weights, or are of the wrong rank"
+                later = "the optimizer does not see the layers' weights, or a gradient is wrong"
+                raise CheckFailed(
+                    f"{what}: loss {step + 1} on rank {rank} is {loss!r:.12}, the plain model's {expected:.6f}",
+                    cause=later if step else first,
+                )
+        if len(result["losses"]) != n_steps:
+            raise CheckFailed(f"{what}: rank {rank} made {len(result['losses'])} of {n_steps} steps")
+    if world_size > 1:
+        each = n_steps * len(layers)
+        require_calls(calls, world_size, {"all_gather": each, "all_reduce": each}, what, {})
