@@ -12,6 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from hw_utils.checks import lesson_01
 from tests.wrong_answers import Wrong
 from tools.build import build
 from tools.leaks import find_leaks, secrets, visible_hidden_cases
@@ -133,15 +134,8 @@ def test_every_line_of_a_solution_that_is_not_shown_is_guarded():
 
 
 def test_a_hidden_case_that_the_check_shows_is_told():
-    text = FIXTURE.read_text().replace(
-        'cases=[{"world_size": 5, "name": "Grace"}]', 'cases=[{"world_size": 1, "name": "Ada"}]'
-    )
-    shown = [call.cases for call in parse_lesson(text, FIXTURE).with_role("check")[0].calls]
-    from hw_utils.checks import lesson_01
-
     visible = dict(lesson_01.hello.cases[0])
-    text = text.replace('{"world_size": 1, "name": "Ada"}', repr(visible))
-    assert shown
+    text = FIXTURE.read_text().replace('{"world_size": 5, "name": "Grace"}', repr(visible))
     assert visible_hidden_cases([parse_lesson(text, FIXTURE)]) == [
         f"hw_utils.checks.lesson_01.hello already has the hidden case {visible!r} of 01_tiny_lesson"
     ]
@@ -149,7 +143,7 @@ def test_a_hidden_case_that_the_check_shows_is_told():
 
 def test_a_leak_stops_the_publication_and_nothing_is_written(course, tmp_path):
     plant(course, 'secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/network.py")
-    with pytest.raises(PublishFailed, match="hw_utils/network.py: has"):
+    with pytest.raises(PublishFailed, match=r"hw_utils/network\.py: has"):
         publish(tmp_path / "students", course)
     assert not (tmp_path / "students").exists()
 
