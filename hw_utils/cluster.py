@@ -19,6 +19,7 @@ from hw_utils.copies import Copies
 from hw_utils.engine import Engine, Stop
 from hw_utils.errors import Failure, Frame
 from hw_utils.point_to_point import ShortCuts
+from hw_utils.random_states import own_random_states
 from hw_utils.records import records_of
 from hw_utils.streams import Streams
 from hw_utils.virtual_clock import virtual_clock
@@ -110,10 +111,15 @@ class _Cluster:
         try:
             with ExitStack() as stack:
                 for part in (
-                    _world(engine), ShortCuts(engine).installed(), Groups(engine).installed(), virtual_clock(engine),
-                    redirect_stdout(self.streams.out), redirect_stderr(self.streams.err),
+                    _world(engine),
+                    ShortCuts(engine).installed(),
+                    Groups(engine).installed(),
+                    virtual_clock(engine),
+                    own_random_states(engine),
+                    redirect_stdout(self.streams.out),
+                    redirect_stderr(self.streams.err),
                     torch.autograd.set_multithreading_enabled(False),
-                ):  # fmt: skip
+                ):
                     stack.enter_context(part)
                 engine.run(carrier(self.world_size, self.body, Stop))
         finally:

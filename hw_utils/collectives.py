@@ -102,7 +102,7 @@ class Call:
         with torch.no_grad():
             reductions.TOGETHER[self.kind](posts)
         done_s, cost = replay.replay(
-            engine, self.members.ranks, [p.at_s for p in posts], schedules.steps(*self._steps(posts[0]))
+            engine, self.members.ranks, [p.at_s for p in posts], schedules.blocks(*self._steps(posts[0]))
         )
         last_s = max(p.at_s for p in posts)
         for i, post in enumerate(posts):

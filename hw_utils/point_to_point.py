@@ -27,7 +27,7 @@ class ShortCuts:
         long_send, long_recv, long_isend, long_irecv = (long_way[n] for n in _PATCHED[:4])
         op_send, op_recv, op_isend, op_irecv = (engine.op(n) for n in _PATCHED[:4])
         size, post, place_of = engine.world_size, engine.post, engine.places.of
-        is_plain, tensor_type = self._is_plain, torch.Tensor
+        is_plain = self._is_plain
 
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
@@ -45,16 +45,18 @@ class ShortCuts:
             return src
 
         def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
-            if group is not None or not is_plain(tensor, dst, size):
+            me = engine.rank
+            if group is not None or dst == me or not is_plain(tensor, dst, size):
                 return long_isend(tensor, dst, group, tag, group_dst)
-            request = post(True, op_isend, tensor, dst, tag, 0, place_of(frame(1)), engine.rank, dst, False)
+            request = post(True, op_isend, tensor, dst, tag, 0, place_of(frame(1)), me, dst, False)
             request.keep()
             return request
 
         def irecv(tensor, src=None, group=None, tag=0, group_src=None):
-            if group is not None or not is_plain(tensor, src, size):
+            me = engine.rank
+            if group is not None or src == me or not is_plain(tensor, src, size):
                 return long_irecv(tensor, src, group, tag, group_src)
-            return post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, engine.rank, False)
+            return post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, me, False)
 
         def batch_isend_irecv(p2p_op_list):
             c10d._check_p2p_op_list(p2p_op_list)

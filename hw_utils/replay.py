@@ -19,13 +19,17 @@ def replay(engine, ranks: Sequence[int], ready_s: Sequence[float], schedule: Ite
     clock = np.array(ready_s, float)
     sending, receiving = np.array(engine.sending)[ids], np.array(engine.receiving)[ids]
     sent_bytes, sent_messages, rounds = np.zeros(len(ids), "i8"), np.zeros(len(ids), "i8"), 0
+    ports_may_wait = True
     for step in schedule:
-        rounds += 1
+        rounds += step.times
         cost_s = _cost_s(engine.network, ids, step)
         if step.shift:
-            _shift(clock, sending, receiving, step.shift, cost_s)
-            sent_bytes += step.n_bytes
-            sent_messages += 1
+            if ports_may_wait:
+                _first_shift(clock, sending, receiving, step.shift, cost_s)
+            _shifts(clock, sending, receiving, step.shift, cost_s, step.times - ports_may_wait)
+            ports_may_wait = False  # now a rank is never done before its ports are
+            sent_bytes += step.n_bytes * step.times
+            sent_messages += step.times
         else:
             _some(clock, sending, receiving, step, cost_s)
             sent_bytes[step.src] += step.n_bytes
@@ -39,14 +43,28 @@ def _put_back(engine, ranks: Sequence[int], sending: np.ndarray, receiving: np.n
         engine.sending[rank], engine.receiving[rank] = s, r
 
 
-def _shift(clock, sending, receiving, shift: int, cost_s) -> None:
-    """Every member sends to the one `shift` places further; in place."""
-    start = np.maximum(clock, np.roll(clock, -shift))  # both ends are there
+def _first_shift(clock, sending, receiving, shift: int, cost_s) -> None:
+    """Every member sends to the one `shift` places further, as soon as both are there and their ports are free."""
+    start = np.maximum(clock, np.roll(clock, -shift))
     np.maximum(start, sending, out=start)
     np.maximum(start, np.roll(receiving, -shift), out=start)
     sending[:] = start + cost_s
     receiving[:] = np.roll(sending, shift)
     np.maximum(sending, receiving, out=clock)
+
+
+def _shifts(clock, sending, receiving, shift: int, cost_s, times: int) -> None:
+    """The same `times` more, where no port is busy longer than its rank; slices, for the sake of 10,000 ranks."""
+    for left in range(times, 0, -1):
+        if left > 1 and clock.max() == clock.min() and cost_s.max() == cost_s.min():
+            sending[:] = receiving[:] = clock[:] = clock + left * cost_s  # all in step from here on
+            return
+        np.maximum(clock[:-shift], clock[shift:], out=sending[:-shift])
+        np.maximum(clock[-shift:], clock[:shift], out=sending[-shift:])
+        np.add(sending, cost_s, out=sending)
+        receiving[shift:] = sending[:-shift]
+        receiving[:shift] = sending[-shift:]
+        np.maximum(sending, receiving, out=clock)
 
 
 def _some(clock, sending, receiving, step: Step, cost_s) -> None:

@@ -16,7 +16,7 @@ Members are counted from 0 within their group. A member starts a step when it ha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -52,12 +52,14 @@ class Step:
     """Messages that may travel at the same time: member `src[i]` sends `n_bytes[i]` to member `dst[i]`.
 
     `shift` is set if every member sends to the one `shift` places further: a replay then needs no indices.
+    `times`: how often the step is made, one after another.
     """
 
     src: np.ndarray
     dst: np.ndarray
     n_bytes: np.ndarray
     shift: int = 0
+    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,13 @@ def steps(op: str, n_bytes, n_members: int, root: int = 0, itemsize: int = 1) ->
     Raises:
         ValueError: an operation that has no schedule.
     """
+    for step in blocks(op, n_bytes, n_members, root, itemsize):
+        for _ in range(step.times):
+            yield replace(step, times=1)
+
+
+def blocks(op: str, n_bytes, n_members: int, root: int = 0, itemsize: int = 1) -> Iterator[Step]:
+    """As `steps`, with equal steps in a row as one that is made several `times`."""
     if op not in ALGORITHM:
         raise ValueError(f"there is no schedule for {op!r}; known: {', '.join(sorted(ALGORITHM))}")
     if n_members > 1:
@@ -94,11 +103,16 @@ def steps(op: str, n_bytes, n_members: int, root: int = 0, itemsize: int = 1) ->
 
 def _ring(sizes: np.ndarray, n_steps: int) -> Iterator[Step]:
     """Every member passes on what it has just received, `n_steps` times."""
-    members = np.arange(len(sizes))
+    n = len(sizes)
+    members = np.arange(n)
     following = np.roll(members, -1)
-    for _ in range(n_steps):
-        yield Step(members, following, sizes, shift=1)
-        sizes = np.roll(sizes, 1)
+    if (sizes == sizes[0]).all():
+        yield Step(members, following, sizes, shift=1, times=n_steps)
+        return
+    twice = np.concatenate([sizes, sizes])  # a window of it is `sizes`, rolled
+    for step in range(n_steps):
+        start = n - step % n
+        yield Step(members, following, twice[start : start + n], shift=1)
 
 
 def _all_reduce(n_bytes, n, root, itemsize):
@@ -180,11 +194,11 @@ def cost(op: str, n_bytes, members: int, root: int = 0, itemsize: int = 1) -> Co
 
 def _cost(op: str, n_bytes, n_members: int, root: int, itemsize: int) -> Cost:
     sent_bytes, sent_messages, rounds = np.zeros(n_members, "i8"), np.zeros(n_members, "i8"), 0
-    for step in steps(op, n_bytes, n_members, root, itemsize):
+    for step in blocks(op, n_bytes, n_members, root, itemsize):
         if step.shift:
-            sent_bytes += step.n_bytes
-            sent_messages += 1
-            rounds += 1
+            sent_bytes += step.n_bytes * step.times
+            sent_messages += step.times
+            rounds += step.times
         else:
             np.add.at(sent_bytes, step.src, step.n_bytes)
             np.add.at(sent_messages, step.src, 1)
