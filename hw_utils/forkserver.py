@@ -82,10 +82,8 @@ class Server:
         message = "the process that starts ranks has died; launch again"
         if self.log is not None:
             self.log.seek(0)
-            words = self.log.read().decode("utf-8", "replace").strip()[-2_000:]
-        return RuntimeError(
-            "the process that starts ranks has died; launch again" + (f". It said:\n{words}" if words else "")
-        )
+            message += f". It said:\n{self.log.read().decode('utf-8', 'replace').strip()[-2_000:]}"
+        return RuntimeError(message)
 
     def stop(self) -> None:
         """Ends the server and everything that it forked."""
@@ -238,6 +236,7 @@ def preload() -> None:
     import torch.nn.parallel
     import torch.optim
 
+    import hw_utils.cluster
     import hw_utils.group
     import hw_utils.rank  # noqa: F401
 

@@ -198,6 +198,7 @@ pool = _Pool()
 
 def wait(port: int) -> None:
     """What a process of the pool runs: imports, connects, waits for its call."""
+    from hw_utils import forkserver
     from hw_utils import rank as rank_module
 
     token = bytes.fromhex(sys.stdin.readline().strip())
