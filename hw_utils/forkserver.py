@@ -58,6 +58,11 @@ class Server:
         self.owner = os.getpid()
 
     @property
+    def pid(self) -> int:
+        """Of the server that `connect` started; 0 if it was adopted."""
+        return self.process.pid if self.process is not None else 0
+
+    @property
     def is_alive(self) -> bool:
         if self.owner != os.getpid():
             return False  # inherited through a fork: it serves our parent
