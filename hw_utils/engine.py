@@ -21,6 +21,8 @@ from hw_utils.records import BLOCK, END, MESSAGE, PEER, WAIT_END, WAIT_START, WA
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
 
+IN_NO_BACKWARD = -1  # what torch says of a thread that is not in a backward pass
+
 
 class Stop(BaseException):
     """Unwinds a rank whose run is over."""
@@ -166,8 +168,10 @@ class Engine:
     def switch(self, rank: int, who: int) -> None:
         """Lets `who` run; returns when `rank` runs again, with its grad mode and random state."""
         grad, random_state = torch.is_grad_enabled(), torch.default_generator.get_state()
-        if self.carrier.is_shared and torch.is_inference_mode_enabled():
-            self.need_threads()
+        if self.carrier.is_shared and (
+            torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != IN_NO_BACKWARD
+        ):
+            self.need_threads()  # autograd keeps a backward pass in its OS thread
         self.rank = self.lamp[0] = who
         self.carrier.switch(rank, who)
         if self.is_over:
