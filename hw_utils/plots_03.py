@@ -183,7 +183,7 @@ def plot_time_to_target(
     ax.set_xlabel("workers N")
     ax.set_ylabel(f"time to the target [{unit}]")
     ax.set_title(title, loc="left", fontsize="medium")
-    ax.margins(y=0.12)
+    ax.set_ylim(0, float(total.max()) * factor * 1.12)
     kinds = {"compute": "compute", "communication": "communication"}
     outside_legend(ax, [Patch(color=COLORS[kind], label=label) for kind, label in kinds.items()])
     points = ", ".join(f"N = {n}: {t * factor:.3g} {unit}" for n, t in zip(there, total))

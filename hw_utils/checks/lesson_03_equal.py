@@ -10,16 +10,23 @@ import torch.distributed as dist
 from torch import nn
 
 from hw_utils.checks import lesson_03_causes as causes
-from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.problem import on_ranks, ranks_of
+from hw_utils.checks.check import check
+from hw_utils.checks.problem import on_ranks, ranks_of, results_of
 from hw_utils.errors import CheckFailed
 from hw_utils.recipe import Recipe
 
 
+def _order(n_examples: int) -> torch.Tensor:
+    """Shuffled, and from 100 up, so that a place in the order cannot be taken for what stands there."""
+    return 100 + Recipe(seed=n_examples).order(0, n_examples)
+
+
 def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int) -> None:
     what = f"batches of {n_examples} examples for {ranks_of(world_size)} of {batch_size}"
-    places, totals = _read_batches(data["ranks"], what)
-    order = [int(i) for i in data["order"]]
+    if not isinstance(data, list) or len(data) != world_size:
+        raise CheckFailed(f"{what}: expected the batches of {ranks_of(world_size)}.")
+    places, totals = _read_batches(data, what)
+    order = _order(n_examples).tolist()
     _require_partition(places, order, what)
     counts = [len(mine) for mine in places]
     if len(set(counts)) > 1:
@@ -117,11 +124,8 @@ def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int,
 )
 def batches(batches, /, n_examples: int, world_size: int, batch_size: int):
     """Every rank's batches of one epoch, without any communication."""
-    order = 100 + Recipe(seed=n_examples).order(0, n_examples)
-    return {
-        "order": order,
-        "ranks": [list(batches(order.clone(), r, world_size, batch_size)) for r in range(world_size)],
-    }
+    order = _order(n_examples)
+    return [list(batches(order.clone(), rank, world_size, batch_size)) for rank in range(world_size)]
 
 
 def marked_model(rank: int) -> nn.Module:
@@ -137,8 +141,7 @@ def _marks(rank: int) -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy() for name, tensor in marked_model(rank).state_dict().items()}
 
 
-def _state(results: Any, rank: int, what: str) -> dict[str, np.ndarray]:
-    state = results[rank]
+def _state(state: Any, rank: int, what: str) -> dict[str, np.ndarray]:
     expected = _marks(rank)
     if not isinstance(state, dict) or state.keys() != expected.keys():
         raise CheckFailed(f"{what}: the model of rank {rank} has lost or gained tensors.")
@@ -156,8 +159,8 @@ def _numbers(array: np.ndarray) -> str:
 
 def _judge_start(data: dict[str, Any], world_size: int) -> None:
     what = f"start_equal on {ranks_of(world_size)}"
-    require_no_deadlock(data, what, cause="every rank must call the same broadcasts in the same order.")
-    states = [_state(data["results"], rank, what) for rank in range(world_size)]
+    results = results_of(data, world_size, what, hang="every rank must call the same broadcasts in the same order.")
+    states = [_state(result, rank, what) for rank, result in enumerate(results)]
     marks = [_marks(rank) for rank in range(world_size)]
     for rank, state in enumerate(states):
         for name, expected in marks[0].items():
@@ -189,8 +192,10 @@ def start_equal(start_equal, /, world_size: int):
 
 def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
     what = f"average on {ranks_of(world_size)}" + (" with a given all_reduce" if own else "")
-    require_no_deadlock(data, what, cause="every rank must call the same all-reduces in the same order.")
-    states = [_state([result[0]], 0, what) for result in data["results"]]
+    results = results_of(data, world_size, what, hang="every rank must call the same all-reduces in the same order.")
+    if not all(isinstance(result, list) and len(result) == 2 for result in results):
+        raise CheckFailed(f"{what}: expected a model and a number of calls from every rank.")
+    states = [_state(state, rank, what) for rank, (state, _) in enumerate(results)]
     marks = [_marks(rank) for rank in range(world_size)]
     for rank, state in enumerate(states):
         for name in [n for n in marks[0] if "running" not in n and "num" not in n]:
@@ -201,7 +206,7 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, the mean is {_numbers(expected)}.",
                 cause=causes.average(states, marks, name, rank),
             )
-    if own and any(type(n) is not int or n == 0 for _, n in data["results"]):
+    if own and any(type(n) is not int or n == 0 for _, n in results):
         raise CheckFailed(
             f"{what}: it was never called.",
             cause="dist.all_reduce stands in the function: call the argument, so that your ring can take its place.",

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hw_utils.checks import lesson_03_causes as causes
-from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.problem import curve_in_one_process, on_ranks, ranks_of, small_recipe
+from hw_utils.checks.check import check
+from hw_utils.checks.problem import curve_in_one_process, on_ranks, ranks_of, results_of, small_recipe
 from hw_utils.errors import CheckFailed
 
 
@@ -36,10 +36,13 @@ def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> None:
     what = f"test_accuracy of {n_examples} examples on {ranks_of(world_size)}"
-    require_no_deadlock(data, what, cause="every rank must take part in the all-reduce, also one with no examples.")
+    hang = "every rank must take part in the all-reduce, also one with no examples."
+    results = results_of(data, world_size, what, hang=hang)
+    if not all(isinstance(result, list) and len(result) == 2 for result in results):
+        raise CheckFailed(f"{what}: expected an accuracy and a number of examples from every rank.")
     scores, labels = (t.numpy() for t in _test_set(n_examples))
     right = scores.argmax(1) == labels
-    for rank, (got, _) in enumerate(data["results"]):
+    for rank, (got, _) in enumerate(results):
         if type(got) not in (int, float):
             raise CheckFailed(
                 f"{what}: rank {rank} gave no float.", cause="a tensor's number is tensor.item(); return needs it."
@@ -51,7 +54,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
             cause=causes.accuracy(got, right, world_size, rank),
         )
     fair = -(-n_examples // world_size)
-    for rank, (_, n_seen) in enumerate(data["results"]):
+    for rank, (_, n_seen) in enumerate(results):
         if type(n_seen) is not int or n_seen > fair:
             raise CheckFailed(
                 f"{what}: the number is right, but rank {rank} looked at {n_seen} examples; its share is {fair}.",
@@ -82,10 +85,9 @@ def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
 def _judge_train(data: dict[str, Any], world_size: int, **settings) -> None:
     recipe = small_recipe(**settings)
     what = f"train on {ranks_of(world_size)}, seed {recipe.seed}"
-    require_no_deadlock(
-        data, what, cause="one rank stops and the others train on: all must come to the same decision at the same time."
-    )
-    curves = [_read_curve(curve, rank, what) for rank, curve in enumerate(data["results"])]
+    hang = "one rank stops and the others train on: all must come to the same decision at the same time."
+    results = results_of(data, world_size, what, hang=hang)
+    curves = [_read_curve(curve, rank, what) for rank, curve in enumerate(results)]
     for rank, curve in enumerate(curves):
         if curve != curves[0]:
             raise CheckFailed(

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from hw_utils.checks import lesson_03_causes as causes
-from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.problem import Problem, flat, on_ranks, owner, ranks_of
+from hw_utils.checks.check import check
+from hw_utils.checks.problem import Problem, flat, on_ranks, owner, ranks_of, results_of
 from hw_utils.errors import CheckFailed
 
 
@@ -30,14 +30,11 @@ def _steps(step, problem: Problem):
 
 
 def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.ndarray]:
-    require_no_deadlock(
-        data,
-        what,
-        cause="a rank leaves early: also one with no examples in this iteration takes part in the all-reduce.",
-    )
+    hang = "a rank leaves early: also one with no examples in this iteration takes part in the all-reduce."
+    results = results_of(data, problem.world_size, what, hang=hang)
     shape = (problem.n_steps + 1, flat(problem.model()).numel())
-    states = [np.asarray(s) for s in data["results"]]
-    if len(states) != problem.world_size or any(s.shape != shape or s.dtype.kind != "f" for s in states):
+    states = [np.asarray(result) for result in results]
+    if any(s.shape != shape or s.dtype.kind != "f" for s in states):
         raise CheckFailed(f"{what}: the weights have changed their shape or type.")
     for rank, mine in enumerate(states):
         bad = np.argwhere(~np.isfinite(mine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from hw_utils import data
-from hw_utils.checks.check import observe
+from hw_utils.checks.check import observe, require_no_deadlock
+from hw_utils.errors import CheckFailed
 from hw_utils.models import LeNet5
 from hw_utils.recipe import Recipe
 from hw_utils.simulate import simulate
@@ -20,6 +22,21 @@ from hw_utils.simulate import simulate
 def on_ranks(world_size: int, worker):
     """What `worker` did on so many virtual ranks, as plain data."""
     return observe(lambda: simulate(worker, world_size, compute="free", echo=False))
+
+
+def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]:
+    """Each rank's result of an observed run; nothing in the data is trusted. hang: the likely cause of a deadlock.
+
+    Raises:
+        CheckFailed: the run ended in a deadlock, or this is not what a run gives.
+    """
+    if not isinstance(data, dict) or data.get("deadlock", ...) is ...:
+        raise CheckFailed(f"{what}: there is no run to look at.")
+    require_no_deadlock(data, what, cause=hang)
+    results = data.get("results")
+    if not isinstance(results, list) or len(results) != world_size:
+        raise CheckFailed(f"{what}: expected the results of {ranks_of(world_size)}.")
+    return results
 
 
 def ranks_of(n: int) -> str:
