@@ -35,15 +35,17 @@ def cross_entropy(scores: np.ndarray, y: np.ndarray) -> float:
     return float((np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(y)), y]).mean())
 
 
-def descend(model: Softmax, batches, lr: float, *, momentum: float = 0.0, shrink: float = 1.0, keep: float = 0.0):
+def descend(model: Softmax, batches, lr: float, *, momentum: float = 0.0, shrink=1.0, keep=0.0, after=False):
     """Losses before each step of SGD on the batches; `model` is left as it is after the last one.
 
     Every gradient is multiplied by `shrink`. keep: the part of the last gradient that a forgotten zero_grad leaves.
+    after: each loss is taken after its step.
     """
     losses, speed, left = [], [0.0, 0.0], [0.0, 0.0]
     for x, y in batches:
-        losses.append(model.loss(x, y))
+        before = model.loss(x, y)
         left = [shrink * (g + keep * old) for g, old in zip(model.gradient(x, y), left)]
         speed = [momentum * v + g for v, g in zip(speed, left)]
         model.weight, model.bias = model.weight - lr * speed[0], model.bias - lr * speed[1]
+        losses.append(model.loss(x, y) if after else before)
     return losses

@@ -1,0 +1,524 @@
+"""Planted mistakes of lesson 04."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+from tests.wrong_answers import wrong, wrong_values
+
+# The right functions, for mistakes that lie elsewhere. Switches leave one thing out.
+
+
+def train(
+    model, batches, sync, optimizer, report=print, *, zero=True, synced="before", timed=slice(1, 40), n=len,
+    scale=1.0, first=1, step=True, shown=3, every=20, after=False,
+):  # fmt: skip
+    losses, seconds = [], []
+    for i, (x, y) in enumerate(batches, first):
+        began_s = time.perf_counter()
+        if zero:
+            optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        if synced == "before":
+            sync(model)
+        if step:
+            optimizer.step()
+        if synced == "after":
+            sync(model)
+        seconds.append(time.perf_counter() - began_s)
+        if after:
+            with torch.no_grad():
+                loss = cross_entropy(model.linear(x), y)
+        losses.append(loss.item())
+        if i % every == 0:
+            report(f"iteration {i}: loss {losses[-1]:.{shown}f}")
+    part = seconds[timed]
+    return losses, scale * sum(part) / n(part)
+
+
+def _train(**change):
+    return lambda *given: train(*given, **change)
+
+
+def batches(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler)
+
+
+def gather_scatter(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if dist.get_rank() == 0:
+                each = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+                dist.gather(p.grad, each)
+                dist.scatter(p.grad, [torch.stack(each).mean(0)] * dist.get_world_size())
+            else:
+                dist.gather(p.grad)
+                dist.scatter(p.grad)
+
+
+def all_reduce_mean(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+def evaluate(model, test):
+    model.eval()
+    with torch.no_grad():
+        x, y = map(torch.cat, zip(*test))
+        scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+# 4.1 the loop
+
+for _name, _change, _says in [
+    ("forgets_zero_grad", {"zero": False}, "gradients of the last step are still there"),
+    ("never_synchronises", {"synced": ""}, "sync was not called, or only after the step"),
+    ("synchronises_after_the_step", {"synced": "after"}, "sync was not called, or only after the step"),
+    ("takes_no_step", {"step": False}, "no step is taken"),
+    ("counts_the_warm_up", {"timed": slice(0, 40)}, "which warms up, must not be"),
+    ("times_every_iteration", {"timed": slice(1, None)}, "iterations after the 40th are in the mean"),
+    ("adds_up_the_times", {"n": lambda part: 1}, "this is a sum"),
+    ("divides_by_forty", {"n": lambda part: 40}, "expected 1.025 s"),
+    ("counts_milliseconds", {"scale": 1000.0}, "these are milliseconds"),
+    ("reports_from_zero", {"first": 0}, "iterations count from 1"),
+    ("reports_one_digit", {"shown": 1}, "reported .* expected"),
+    ("the_loss_after_the_step", {"after": True}, "the batch's own, before its step"),
+]:
+    wrong_values("lesson_04.train", _name, _train(**_change), says=_says)
+
+
+@wrong("lesson_04.train", says="losses must hold 5 numbers")
+def only_reported_losses(model, batches, sync, optimizer, report):
+    losses, iteration_s = train(model, batches, sync, optimizer, report)
+    return losses[19::20], iteration_s
+
+
+@wrong("lesson_04.evaluate", says="mean of the batches' means")
+def mean_of_means(model, test):
+    model.eval()
+    with torch.no_grad():
+        loss = sum(cross_entropy(model(x), y).item() for x, y in test) / len(test)
+    return loss, evaluate(model, test)[1]
+
+
+@wrong("lesson_04.evaluate", says="training mode")
+def forgets_eval(model, test):
+    with torch.no_grad():
+        x, y = map(torch.cat, zip(*test))
+        scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+@wrong("lesson_04.evaluate", says="torch.no_grad")
+def records_gradients(model, test):
+    model.eval()
+    x, y = map(torch.cat, zip(*test))
+    scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+wrong_values(
+    "lesson_04.evaluate", "in_percent", lambda m, t: (evaluate(m, t)[0], 100 * evaluate(m, t)[1]), says="percent"
+)
+wrong_values("lesson_04.evaluate", "counts_right_answers", lambda m, t: (
+    evaluate(m, t)[0], evaluate(m, t)[1] * sum(len(y) for _, y in t)), says="divide by the number of examples",
+)  # fmt: skip
+
+
+@wrong("lesson_04.evaluate", says="this is the sum over the examples")
+def adds_up_the_losses(model, test):
+    loss, accuracy = evaluate(model, test)
+    return loss * sum(len(y) for _, y in test), accuracy
+
+
+@wrong("lesson_04.evaluate", says="the test loss must be a number")
+def not_a_number(model, test):
+    return float("nan"), evaluate(model, test)[1]
+
+
+# 4.2 batches
+
+
+@wrong("lesson_04.batches", says="total_batch counts all ranks")
+def whole_batch_on_every_rank(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch * world_size, epoch, seed)
+
+
+@wrong("lesson_04.batches", says="same order as epoch 0.*set_epoch")
+def forgets_the_epoch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, 0, seed)
+
+
+@wrong("lesson_04.batches", says="every rank takes the same part")
+def forgets_the_rank(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, 0, world_size, total_batch, epoch, seed)
+
+
+@wrong("lesson_04.batches", says="give the DataLoader the sampler")
+def no_sampler(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    mixed = torch.Generator().manual_seed(seed + 100 * epoch + rank)
+    return DataLoader(dataset, total_batch // world_size, shuffle=True, generator=mixed)
+
+
+@wrong("lesson_04.batches", says="ranks must share one order|in no rank's part")
+def a_seed_of_its_own(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch, seed + rank)
+
+
+@wrong("lesson_04.batches", says="shards by position lose the last examples")
+def cuts_off_the_rest(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch))
+    size = len(dataset) // world_size
+    part = Subset(dataset, order[rank * size : (rank + 1) * size].tolist())
+    return DataLoader(part, total_batch // world_size)
+
+
+@wrong("lesson_04.batches", says="same order as epoch 0")
+def never_shuffles(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, shuffle=False)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler)
+
+
+@wrong("lesson_04.batches", says="another order the second time")
+def unseeded(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    if world_size > 1:
+        return batches(dataset, rank, world_size, total_batch, epoch, seed)
+    return DataLoader(dataset, total_batch, shuffle=True)
+
+
+# 4.2 and 4.3 gradients
+
+
+def _each(sync_one, who="all"):
+    """A sync that treats every trainable parameter by `sync_one(p, rank, world_size)`."""
+
+    def sync(model):
+        for p in model.parameters():
+            if p.requires_grad:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                sync_one(p, dist.get_rank(), dist.get_world_size())
+
+    return sync
+
+
+def _by_root(combine, send=lambda combined, each, n: [combined] * n):
+    def sync_one(p, rank, n):
+        each = [torch.empty_like(p) for _ in range(n)] if rank == 0 else None
+        dist.gather(p.grad, each)
+        dist.scatter(p.grad, send(combine(each), each, n) if rank == 0 else None)
+
+    return _each(sync_one)
+
+
+for _name, _function, _says in [
+    ("sums", _by_root(sum), "this is the sum: divide by the world size"),
+    ("mean_over_the_elements", _by_root(
+        lambda each: torch.full_like(each[0], torch.stack(each).mean().item())), "not over the elements"),
+    ("without_the_root", _by_root(lambda each: sum(each[1:], torch.zeros_like(each[0])) / len(each)), "rank 0's own gradient"),
+    ("divides_by_the_others", _by_root(lambda each: sum(each) / max(len(each) - 1, 1)), "N ranks, so divide by N"),
+    ("scatters_what_it_gathered", _by_root(
+        lambda each: None, lambda combined, each, n: each), "still has its own gradient"),
+    ("scatters_its_own", _by_root(lambda each: each[0].clone()), "rank 0's own gradient"),
+    ("divides_twice", _by_root(lambda each: torch.stack(each).mean(0) / len(each)), "divided by the world size twice"),
+]:  # fmt: skip
+    wrong_values("lesson_04.gather_scatter", _name, _function, says=_says)
+
+
+@wrong("lesson_04.gather_scatter", says="what it received must be written to p.grad")
+def received_and_forgotten(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            mean = [torch.stack(each).mean(0)] * dist.get_world_size() if each else None
+            dist.scatter(torch.empty_like(p), mean)
+
+
+@wrong("lesson_04.gather_scatter", says="hangs.*must still take part|None on this rank")
+def skips_what_has_no_gradient(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.gather(p.grad, each := [torch.empty_like(p) for _ in range(dist.get_world_size())]
+                        if dist.get_rank() == 0 else None)  # fmt: skip
+            dist.scatter(p.grad, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
+
+
+@wrong("lesson_04.gather_scatter", says="the gradients \\(p.grad\\) are synchronised|has no gradient anywhere|expected")
+def averages_the_weights(model):
+    for p in model.parameters():
+        each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+        dist.gather(p.data, each)
+        dist.scatter(p.data, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
+
+
+@wrong("lesson_04.gather_scatter", says="expected")
+def only_the_weights(model):
+    for p in model.parameters():
+        if p.dim() > 1:
+            _by_root(lambda each: torch.stack(each).mean(0))(torch.nn.ParameterList([p]))
+
+
+@wrong("lesson_04.gather_scatter", says="'frozen' has no gradient anywhere")
+def frozen_ones_too(model):
+    for p in model.parameters():
+        p.requires_grad_(True)
+    gather_scatter(model)
+    if "frozen" in dict(model.named_parameters()):
+        model.frozen.grad += 1
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="it calls all_reduce.*dist.gather brings the gradients to rank 0")
+def reduces_at_once(model):
+    all_reduce_mean(model)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="it calls broadcast")
+def broadcasts_the_mean(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            if each:
+                p.grad = torch.stack(each).mean(0)
+            dist.broadcast(p.grad, 0)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="something travels more than once")
+def twice_for_safety(model):
+    gather_scatter(model)
+    gather_scatter(model)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="frozen parameters need no messages")
+def frozen_ones_travel(model):
+    for p in model.parameters():
+        p.requires_grad_(True)
+    gather_scatter(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="this is the sum: divide by the world size")
+def forgets_to_divide(model):
+    _each(lambda p, rank, n: dist.all_reduce(p.grad))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="divided by the world size twice")
+def divides_before_and_after(model):
+    def one(p, rank, n):
+        p.grad /= n
+        dist.all_reduce(p.grad)
+        p.grad /= n
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="nothing was added up")
+def divides_only(model):
+    _each(lambda p, rank, n: p.grad.div_(n))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="this is the sum")
+def divides_on_rank_0_only(model):
+    def one(p, rank, n):
+        dist.all_reduce(p.grad)
+        if rank == 0:
+            p.grad /= n
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="hangs.*must still take part|None on this rank")
+def skips_none(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("lesson_04.all_reduce_mean", says="the mean is taken over the ranks, not over the elements|expected")
+def mean_of_the_sum(model):
+    def one(p, rank, n):
+        dist.all_reduce(p.grad)
+        p.grad.fill_(p.grad.mean().item())
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="expected")
+def maximum(model):
+    _each(lambda p, rank, n: dist.all_reduce(p.grad, dist.ReduceOp.MAX))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="values of 'bias' on rank . have changed")
+def reduces_the_weights_too(model):
+    all_reduce_mean(model)
+    for p in model.parameters():
+        dist.all_reduce(p.data)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="it calls .*gather.*dist.all_reduce does both ways at once")
+def still_by_the_root(model):
+    gather_scatter(model)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="something travels more than once")
+def reduces_twice(model):
+    all_reduce_mean(model)
+    all_reduce_mean(model)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="it calls all_gather")
+def gathers_on_all(model):
+    def one(p, rank, n):
+        each = [torch.empty_like(p) for _ in range(n)]
+        dist.all_gather(each, p.grad)
+        p.grad = torch.stack(each).mean(0)
+
+    _each(one)(model)
+
+
+# 4.3 and 4.4 the worker
+
+
+def worker(
+    rank, world_size, job, *, seed=lambda job, rank: job.seed, deal=batches, sync=None, ddp=True, lr=1.0, momentum=1.0,
+    test=evaluate, both=False, keys=("losses", "iteration_s", "test_loss", "accuracy"), shuffled=False,
+):  # fmt: skip
+    torch.manual_seed(seed(job, rank))
+    if shuffled:
+        torch.rand(1)
+    model = job.model()
+    if job.method == "ddp" and ddp:
+        model = DistributedDataParallel(model)
+    known = {"gather_scatter": gather_scatter, "all_reduce": all_reduce_mean}
+    chosen = sync or known.get(job.method, all_reduce_mean if both or not ddp else lambda model: None)
+    train_set, test_set = job.data()
+    optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, momentum * job.momentum)
+    part = islice(deal(train_set, rank, world_size, job.total_batch, seed=job.seed), job.n_iterations)
+    losses, iteration_s = train(model, part, chosen, optimizer, lambda text: None)
+    test_loss, accuracy = test(model, DataLoader(test_set, 16))
+    found = {"losses": losses, "iteration_s": iteration_s, "test_loss": test_loss, "accuracy": accuracy}
+    return {key: found[key] for key in keys}
+
+
+def _worker(**change):
+    return lambda rank, world_size, job: worker(rank, world_size, job, **change)
+
+
+def _untrained(model, test):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    return evaluate(model, test)
+
+
+for _name, _change, _says in [
+    ("a_seed_a_rank", {"seed": lambda job, rank: job.seed + rank}, "the first loss differs: torch.manual_seed"),
+    ("fixed_seed", {"seed": lambda job, rank: 0}, "the first loss differs: torch.manual_seed"),
+    ("draws_before_the_model", {"shuffled": True}, "comes right before job.model"),
+    ("same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},
+     "every rank sees the same examples"),
+    ("never_in_step", {"sync": lambda model: None}, "the first loss is right"),
+    ("adds_gradients", {"sync": _each(lambda p, rank, n: dist.all_reduce(p.grad))}, "the first loss is right"),
+    ("forgets_momentum", {"momentum": 0.0}, "the first loss is right.*lr and momentum"),
+    ("scales_the_step", {"lr": 2.0}, "the first loss is right.*lr and momentum"),
+    ("tests_another_model", {"test": _untrained}, "evaluates the trained model"),
+    ("says_no_accuracy", {"keys": ("losses", "iteration_s", "test_loss")}, "must return a dictionary with 'accuracy'"),
+]:  # fmt: skip
+    wrong_values("lesson_04.worker", _name, _worker(**_change), says=_says)
+
+for _name, _change, _says in [
+    ("reduces_by_hand", {"ddp": False}, "no start of DistributedDataParallel|compares and broadcasts the weights"),
+    ("wraps_and_reduces", {"both": True}, "both DistributedDataParallel and sync"),
+    ("wraps_without_seed", {"seed": lambda job, rank: 17 * rank + 1}, "the first loss differs"),
+    ("wraps_on_same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},
+     "every rank sees the same examples"),
+]:  # fmt: skip
+    wrong_values("lesson_04.ddp", _name, _worker(**_change), says=_says)
+
+
+def _trains_what_it_wrapped(rank, world_size, job):
+    torch.manual_seed(job.seed)
+    model = job.model()
+    DistributedDataParallel(model)  # what it gives back is thrown away
+    train_set, _ = job.data()
+    optimizer = torch.optim.SGD(model.parameters(), job.lr, job.momentum)
+    part = islice(batches(train_set, rank, world_size, job.total_batch, seed=job.seed), job.n_iterations)
+    losses, iteration_s = train(model, part, lambda model: None, optimizer, lambda text: None)
+    return {"losses": losses, "iteration_s": iteration_s, "test_loss": 0.0, "accuracy": 0.0}
+
+
+wrong_values("lesson_04.ddp", "trains_what_it_wrapped", _trains_what_it_wrapped, says="first loss is right")
+
+for _name, _calls, _says in [
+    ("nothing", {"all_reduce": None, "ddp": None}, "is not filled in"),
+    ("one_each", {"all_reduce": 1, "ddp": 1}, "count the tensors in model.parameters"),
+    ("only_weights", {"all_reduce": 17, "ddp": 3}, "count the tensors in model.parameters"),
+    ("first_iteration", {"all_reduce": 34, "ddp": 1}, "arranges its buckets after the first one"),
+    ("as_many_as_tensors", {"all_reduce": 34, "ddp": 34}, "arranges its buckets after the first one"),
+    ("text", {"all_reduce": "34", "ddp": 3}, "must be a number"),
+]:
+    wrong_values("lesson_04.calls", _name, _calls, says=_says)
+
+# 4.5 formulas
+
+
+def bytes_sent(method, rank, world_size, n_bytes):
+    if method == "gather_scatter":
+        return (world_size - 1) * n_bytes if rank == 0 else n_bytes
+    return 2 * (world_size - 1) / world_size * n_bytes if method == "all_reduce" else 0
+
+
+def _bytes(change):
+    return lambda method, rank, world_size, n_bytes: change(bytes_sent, method, rank, world_size, n_bytes)
+
+
+for _name, _change, _says in [
+    ("all_like_the_root", lambda f, m, r, n, b: f(m, 0, n, b), "this is rank 0's"),
+    ("all_like_the_others", lambda f, m, r, n, b: f(m, 1, n, b), "rank 0 is the root"),
+    ("counts_both_ways", lambda f, m, r, n, b: 2 * f(m, r, n, b), "counted separately"),
+    ("counts_elements", lambda f, m, r, n, b: 4 * f(m, r, n, b), "n_bytes counts bytes already"),
+    ("sends_to_itself", lambda f, m, r, n, b: f(m, r, n, b) * n / max(n - 1, 1), "sends nothing to itself"),
+    ("not_written", lambda f, m, r, n, b: None, "must be a number"),
+    ("infinite", lambda f, m, r, n, b: float("inf"), "must be a number"),
+]:
+    wrong_values("lesson_04.bytes_sent", _name, _bytes(_change), gather_scatter, all_reduce_mean, says=_says)
+
+
+def _seconds(n_messages=lambda n: 2 * (n - 1), compute=lambda s, n: s / n, per_tensor=True, ring=True):
+    def predicted_s(method, world_size, one_node_s, n_bytes, n_tensors, network):
+        if method == "one":
+            return compute(one_node_s, world_size)
+        share = 1 / world_size if method == "all_reduce" and ring else 1
+        latency_s = network.latency_s * (n_tensors if per_tensor else 1)
+        travel_s = n_messages(world_size) * (latency_s + share * n_bytes / network.bandwidth_Bps)
+        return compute(one_node_s, world_size) + travel_s
+
+    return predicted_s
+
+
+for _name, _function, _says in [
+    ("compute_is_not_shared", _seconds(compute=lambda s, n: s), "every rank has 1/N of the batch"),
+    ("forgets_compute", _seconds(compute=lambda s, n: 0.0), "the compute is missing"),
+    ("one_latency_for_all", _seconds(per_tensor=False), "every tensor is a collective of its own"),
+    ("one_way", _seconds(n_messages=lambda n: n - 1), "the way there and the way back"),
+    ("whole_tensors_around_the_ring", _seconds(ring=False), "your own code takes"),
+    ("all_at_once", _seconds(n_messages=lambda n: 2), "your own code takes"),
+    ("silent", lambda *given: None, "must be a number"),
+]:
+    wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)
