@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import selectors
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -19,9 +21,10 @@ from hw_utils.errors import Failure, Frame, WaitTable
 from hw_utils.output import Echo, Stream, is_noise
 from hw_utils.spawned import SpawnStarter
 from hw_utils.standstill import Watcher
-from hw_utils.where import locate, with_places
+from hw_utils.where import is_students, locate, with_places
 
 TICK_S = 0.02
+ASK_S = 0.1  # for busy ranks to say where they are
 
 
 @dataclass
@@ -183,8 +186,18 @@ class Gang:
         if self.watcher is not None:
             gone = {m.rank for m in self.members if m.failure or m.status is not None}
             start_s = min((m.start_s for m in self.members if m.started), default=0.0)
-            self.table = self.watcher.deadlock(gone, start_s)
+            self.table = self.watcher.deadlock(gone, start_s, self)
         return self.table is not None
+
+    def cpu_s(self, r: int) -> float:
+        """Processor time that a rank has used."""
+        import psutil
+
+        try:
+            times = psutil.Process(self.members[r].pid).cpu_times()
+        except psutil.Error:
+            return -1.0
+        return times.user + times.system
 
     def blocked(self) -> list[int]:
         """The ranks that are in a wait."""
@@ -225,8 +238,31 @@ class Gang:
 
     def stack_of(self, member: Member) -> tuple[Frame, ...]:
         """The student's lines that a dying or asked rank left in its stack file, else the worker's first line."""
-        frames = read_stack(self.stack_file(member))
+        frames = read_stack(self.stack_file(member)) or self._last_call(member)
         return frames or ((Frame(self.first_line),) if self.first_line else ())
+
+    def _last_call(self, member: Member) -> tuple[Frame, ...]:
+        where = None if self.watcher is None else self.watcher.last_call(member.rank)
+        return (Frame(where),) if where else ()
+
+    def ask(self, members: list[Member]) -> None:
+        """Makes ranks write down where they are, at once; waits for it a moment."""
+        sizes = {}
+        for member in members:
+            if member.pid and hasattr(signal, "SIGUSR1"):
+                sizes[self.stack_file(member)] = os.path.getsize(self.stack_file(member))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGUSR1)
+        deadline = time.perf_counter() + ASK_S
+        wait_until(self, lambda: all(os.path.getsize(path) > size for path, size in sizes.items()), deadline)
+
+    def is_inside_torch(self, r: int) -> bool:
+        """Whether a rank is in a call of torch's C++, by its innermost Python line."""
+        member = self.members[r]
+        self.ask([member])
+        with open(self.stack_file(member), errors="replace") as file:
+            lines = _last_stack(file.read())
+        return bool(lines) and f"{os.sep}torch{os.sep}" in lines[0][0]
 
     def crash_of(self, member: Member) -> Failure:
         """Why a process ended without a result."""
@@ -252,23 +288,23 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
 
 def read_stack(path: str) -> tuple[Frame, ...]:
     """The student's frames in the last traceback that faulthandler wrote, outermost first."""
-    import re
-
-    from hw_utils.where import is_students
-
     try:
         with open(path, errors="replace") as file:
             text = file.read()
     except OSError:
         return ()
+    lines = reversed(_last_stack(text))
+    return tuple(Frame(locate(file, line), name) for file, line, name in lines if is_students(file))
+
+
+def _last_stack(text: str) -> list[tuple[str, int, str]]:
+    """(file, line, function) of the last traceback, innermost first."""
     last = re.split(r"(?:Current thread|Stack|Thread) [^\n]*\n", text)[-1]
     found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', last, re.MULTILINE)
-    return tuple(Frame(locate(f, int(n)), name) for f, n, name in reversed(found) if is_students(f))
+    return [(file, int(line), name) for file, line, name in found]
 
 
 def _ending(status: int) -> tuple[str, str]:
-    import signal
-
     if status >= 0:
         return "os_exit", f"its process ended with exit code {status} before the worker returned (os._exit?)"
     try:

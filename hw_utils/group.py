@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import zlib
 from collections.abc import Callable
 from time import perf_counter
 from types import SimpleNamespace
@@ -23,15 +24,21 @@ import torch.distributed.distributed_c10d as c10d
 
 from hw_utils.board import (
     ANY_PEER,
+    BLOCKED,
+    CODE,
     COLLECTIVE,
     DONE,
     MAX_GROUPS,
     OVERFLOW,
     RAW,
     RECEIVE,
+    RUNNING,
     SEND,
+    SINCE,
+    STATE,
     Board,
     Channel,
+    K,
     Publisher,
 )
 from hw_utils.keeper import Keeper
@@ -133,6 +140,26 @@ class LedgerGroup(dist.ProcessGroup):
         theirs = self.keeper.publisher.board.posting(at, k) if at else None
         if theirs is not None and theirs[:2] != own[:2]:
             raise messages_differ(self.keeper.publisher, own, direction, other, theirs)
+
+    def announce(self, op: str, size: int, frame) -> None:
+        """Publishes a collective call that is not written down, and that the rank waits in it."""
+        keeper = self.keeper
+        publisher, q = keeper.publisher, keeper.q
+        _, _, file, line = caller(frame, op)
+        site = keeper.site((op, file, line))
+        k = self.n_collectives
+        self.n_collectives = k + 1
+        first = publisher.layout.group_posting(self.slot, 0, k)
+        for i, value in enumerate((k + 1, _CODES[op], size, site)):
+            q[first + keeper.rank * 4 + i] = value
+        q[publisher.layout.group_count(self.slot, keeper.rank)] = k + 1
+        for rank in self.compared:
+            theirs = tuple(q[first + rank * 4 : first + rank * 4 + 4])
+            if theirs[0] == k + 1 and theirs[1:3] != (_CODES[op], size):
+                raise collectives_differ(publisher, (size, 0, site, -1), rank, (theirs[2], 0, theirs[3], -1))
+        q[keeper.header + CODE], q[keeper.header + K] = COLLECTIVE + 4 * self.slot, k
+        keeper.d[keeper.header + SINCE] = perf_counter()
+        q[keeper.header + STATE] = BLOCKED
 
     def recv_anysource(self, tensors, tag: int = 0):
         if not self.ranks:
@@ -262,7 +289,7 @@ def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..
     hand_on = getattr(group._inner, ALIASES.get(method, method), None)
     entry_code, n_hops = ENTRIES.get(method, (None, 0))
     Work, TimedWork, compact_calls = keeper.Work, keeper.TimedWork, _COMPACT_CALLS
-    method_code = (_CODES[method] + 1) << 32
+    method_code = _CODES[method]
     any_size, is_rooted = method in _UNEVEN, method in _ROOTED
     codes = DTYPE_CODES
     count_at, first_at = layout.group_count(slot, me), layout.group_posting(slot, 0, 0)
@@ -356,7 +383,7 @@ _COLLECTIVES = {
     "alltoall": 1, "alltoall_base": 1, "all_to_all_single": 1,
     "barrier": None, "monitored_barrier": None,
 }  # fmt: skip
-_CODES = {name: i for i, name in enumerate(_COLLECTIVES)}
+_CODES = {name: i << 32 for i, name in enumerate([*_COLLECTIVES, "new_group"], 1)}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 _UNEVEN = {"alltoall", "alltoall_base", "all_to_all_single"}  # each pair of ranks may exchange another size
 
@@ -380,6 +407,24 @@ def install(keeper: Keeper) -> None:
     """From now on torch builds a LedgerGroup where it would build gloo's."""
     LedgerGroup.keeper = keeper
     c10d.ProcessGroupGloo = LedgerGroup
+    dist.new_group = c10d.new_group = _announced(c10d.new_group)
+
+
+def _announced(new_group: Callable[..., Any]) -> Callable[..., Any]:
+    """`new_group` is a collective call of all ranks too: published as one, though not written down."""
+
+    @functools.wraps(new_group)
+    def announced(ranks=None, *arguments, **named):
+        world = c10d._get_default_group()
+        if named.get("use_local_synchronization") or not isinstance(world, LedgerGroup):
+            return new_group(ranks, *arguments, **named)
+        world.announce("new_group", zlib.crc32(repr(ranks).encode()), sys._getframe(1))
+        try:
+            return new_group(ranks, *arguments, **named)
+        finally:
+            world.keeper.q[world.keeper.header + STATE] = RUNNING
+
+    return announced
 
 
 def connect(rank: int, spec: dict) -> Keeper:

@@ -18,11 +18,9 @@ from __future__ import annotations
 
 import operator
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +31,6 @@ from hw_utils.run import Run
 
 START_S = 120.0  # for processes to start, over and above timeout_s: a cold import of torch on a busy machine
 SETTLE_S = 0.2  # after a first failure, for others that fail too
-ASK_S = 0.1  # for busy ranks to say where they are
 
 
 def launch(
@@ -90,7 +87,7 @@ def _watch(gang: Gang, timeout_s: float) -> None:
     if all(m.returned for m in members):
         gang.drain()
     elif not in_time:
-        _raise(TimedOut(_busy(gang, timeout_s), headline=f"not done after {timeout_s:g} s"), gang)
+        _raise(_time_out(gang, timeout_s), gang)
     elif gang.table is not None:
         _raise(Deadlock(gang.table), gang)
     else:
@@ -101,9 +98,7 @@ def _raise_failures(gang: Gang) -> None:
     """Raises WorkerFailed, a moment after the first failure: others may fail too."""
     wait_until(gang, lambda: not gang.is_moving(), time.perf_counter() + SETTLE_S)
     failures = failures_of(gang)
-    waiting = [r for r in gang.blocked() if r not in {f.rank for f in failures}]
-    names = ranks_text(f.rank for f in failures)
-    _raise(WorkerFailed(failures, note=f"{ranks_text(waiting)} waited for {names}" if waiting else ""), gang)
+    _raise(WorkerFailed(failures, note=_who_waited(gang.blocked(), failures)), gang)
 
 
 def _died(member: Member) -> bool:
@@ -123,16 +118,20 @@ def _raise(error: WorkerFailed, gang: Gang) -> None:
     raise error from (causes[0] if len(causes) == 1 else None)
 
 
-def _busy(gang: Gang, timeout_s: float) -> list[Failure]:
-    """One failure for each rank that is not done, with the line that it is at."""
-    busy = [m for m in gang.members if not m.is_over]
-    for member in busy:
-        if member.pid and hasattr(signal, "SIGUSR1"):
-            with suppress(ProcessLookupError):
-                os.kill(member.pid, signal.SIGUSR1)
-    wait_until(gang, lambda: all(os.path.getsize(gang.stack_file(m)) for m in busy), time.perf_counter() + ASK_S)
+def _time_out(gang: Gang, timeout_s: float) -> TimedOut:
+    """Names the busy ranks and the line that each is at; those that wait for them only in a note."""
+    waiting = gang.blocked()
+    left = [m for m in gang.members if not m.is_over]
+    busy = [m for m in left if m.rank not in waiting] or left or gang.members
+    gang.ask(busy)
     failures = [Failure(m.rank, "timeout", f"still busy after {timeout_s:g} s", gang.stack_of(m)) for m in busy]
-    return failures or [Failure(gang.members[0].rank, "timeout", f"not done after {timeout_s:g} s")]
+    return TimedOut(failures, headline=f"not done after {timeout_s:g} s", note=_who_waited(waiting, failures))
+
+
+def _who_waited(waiting: list[int], failures: list[Failure]) -> str:
+    failed = {f.rank for f in failures}
+    waiting = [r for r in waiting if r not in failed]
+    return f"{ranks_text(waiting)} waited for {ranks_text(failed)}" if waiting else ""
 
 
 def _run_of(gang: Gang) -> Run:
@@ -219,6 +218,14 @@ class _Spares:
             gang, self._gang = self._gang, gang
         if gang is not None:
             gang.close()
+
+    def pids(self) -> set[int]:
+        """The processes of the gang that stands by."""
+        with self._lock:
+            if self._gang is None:
+                return set()
+            wait_until(self._gang, lambda: all(m.pid for m in self._gang.members), time.perf_counter() + START_S)
+            return {m.pid for m in self._gang.members}
 
     def drop(self) -> None:
         with self._lock:

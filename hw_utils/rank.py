@@ -17,6 +17,8 @@ from typing import Any
 from hw_utils import payload, wire
 from hw_utils.where import is_students
 
+SAMPLE_S = 0.5
+
 # Kernel to rank: CALL, EXIT. Rank to kernel: UP, STARTED, RESULT (pickled result after META), FAILED.
 CALL, EXIT, UP, STARTED, META, RESULT, FAILED = b"C", b"X", b"U", b"S", b"M", b"R", b"F"
 
@@ -54,7 +56,8 @@ def _settle(rank: int, spec: dict) -> None:
     np.random.seed()  # forked ranks would share it; torch's default seed is the same in any fresh process
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
-        faulthandler.enable(stack)
+        faulthandler.enable(stack, all_threads=False)
+        faulthandler.dump_traceback_later(SAMPLE_S, repeat=True, file=stack)  # SIGKILL leaves no other trace
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)

@@ -203,11 +203,7 @@ def wait(port: int) -> None:
 
     token = bytes.fromhex(sys.stdin.readline().strip())
     _die_with_parent()
-    import torch.distributed
-    import torch.nn.parallel  # noqa: F401
-
-    import hw_utils.group  # noqa: F401
-
+    forkserver.preload()
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     wire.send_frame(sock, SPEC, token)

@@ -18,14 +18,17 @@ from hw_utils.board import (
     DIRECTION,
     DONE,
     GROUP,
+    GROUP_RING,
     MAX_GROUPS,
     MAY_MOVE,
     N_CHANNELS,
     OVERFLOW,
     PEER,
     POSTED,
+    RAW,
     RECEIVE,
     RETURNED,
+    RUNNING,
     SEND,
     SINCE,
     STATE,
@@ -35,7 +38,7 @@ from hw_utils.board import (
 )
 from hw_utils.errors import Waiting, WaitTable
 from hw_utils.waitfor import wait_table
-from hw_utils.where import locate
+from hw_utils.where import Where, locate
 
 STILL_S = 0.25
 UNSURE_STILL_S = 2.0  # where a member may finish a collective before all have called it
@@ -58,6 +61,7 @@ class Wait:
     sure: bool = True  # False: it may go on before they do
     peer: int = ANY_PEER
     tag: int = 0
+    cpu_s: float = -1.0  # of a rank that waits in C++: processor time so far; it uses none there
 
 
 class Watcher:
@@ -75,15 +79,16 @@ class Watcher:
         """The ranks that are in a wait now."""
         return [r for r in range(self.layout.world_size) if self._state(r) in (BLOCKED, MAY_MOVE)]
 
-    def deadlock(self, gone: set[int], start_s: float) -> WaitTable | None:
-        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running."""
-        returned = {r for r in range(self.layout.world_size) if self._state(r) == RETURNED}
-        live = [r for r in range(self.layout.world_size) if r not in returned and r not in gone]
-        if not live or any(self._state(r) != BLOCKED for r in live):
-            self._key = None
-            return None
-        waits = [self._wait(r) for r in live]
-        if any(w is None or not w.needs for w in waits) or not _closed(waits, returned):
+    def deadlock(self, gone: set[int], start_s: float, gang) -> WaitTable | None:
+        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running.
+
+        `gang` tells of ranks in C++, which publish no wait: `cpu_s(rank)`, `is_inside_torch(rank)`.
+        """
+        ranks = range(self.layout.world_size)
+        returned = {r for r in ranks if self._state(r) == RETURNED}
+        live = [r for r in ranks if r not in returned and r not in gone]
+        waits = [self._wait(r) if self._state(r) == BLOCKED else self._hidden(r, gang) for r in live]
+        if not live or any(w is None or not w.needs for w in waits) or not _closed(waits, returned):
             self._key = None
             return None
         now = time.perf_counter()
@@ -92,7 +97,34 @@ class Watcher:
             return None
         if now - self._since < (STILL_S if all(w.sure for w in waits) else UNSURE_STILL_S):
             return None
+        hidden = [w.rank for w in waits if w.cpu_s >= 0]
+        if not all(gang.is_inside_torch(r) for r in hidden):
+            self._key = None
+            return None
         return wait_table([self._row(w, start_s) for w in waits], returned)
+
+    def _hidden(self, rank: int, gang) -> Wait | None:
+        """What a rank waits for in C++ (the backward pass of DDP): a collective that it has posted there, if idle."""
+        at = self.layout.header(rank)
+        if self._state(rank) != RUNNING or not self.q[at + RAW]:
+            return None
+        for group in range(MAX_GROUPS):
+            members = self.board.members(group)
+            posted = self.q[self.layout.group_count(group, rank)]
+            for k in range(max(posted - GROUP_RING, 0), posted):
+                missing = tuple(r for r in members if self.q[self.layout.group_count(group, r)] <= k)
+                if missing:
+                    return Wait(rank, COLLECTIVE, group, k, 0.0, missing, False, cpu_s=gang.cpu_s(rank))
+        return None
+
+    def last_call(self, rank: int) -> Where | None:
+        """The line of the last wait that a rank has published."""
+        at = self.layout.header(rank)
+        code, k = self.q[at + CODE], self.q[at + K]
+        if self.board.d[at + SINCE] == 0 or code < 0:
+            return None
+        _, file, line = self.board.site(rank, self._site(Wait(rank, code & 3, code >> 2, k, 0.0, ())))
+        return locate(file, line) if file else None
 
     def _wait(self, rank: int) -> Wait | None:
         at = self.layout.header(rank)
@@ -166,7 +198,7 @@ class Watcher:
         if op in ("isend", "irecv"):
             op = f"wait for {op}"
         where = locate(file, line) if file else None
-        since = max(wait.since - start_s, 0.0)
+        since = max((wait.since or self._since) - start_s, 0.0)
         return Waiting(wait.rank, op, wait.needs, since, where, wait.tag, self._other_tags(wait))
 
     def _site(self, wait: Wait) -> int:

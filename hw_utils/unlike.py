@@ -44,9 +44,10 @@ def collectives_differ(publisher: Publisher, own: tuple, other: int, theirs: tup
 
 def _call(publisher: Publisher, rank: int, call: tuple) -> str:
     n_bytes, dtype, site, root = call
-    amount = f" with {_amount(n_bytes, dtype)}" if n_bytes > 0 else ""
+    op, _, _ = _site(publisher, rank, site)
+    amount = f" with {_amount(n_bytes, dtype)}" if n_bytes > 0 and op != "new_group" else ""
     with_root = f" and root {root}" if root >= 0 else ""
-    return f"rank {rank} calls {_site(publisher, rank, site)[0]}{amount}{with_root}{_at(publisher, rank, site)}"
+    return f"rank {rank} calls {op}{amount}{with_root}{_at(publisher, rank, site)}"
 
 
 def _amount(n_bytes: int, dtype: int) -> str:
