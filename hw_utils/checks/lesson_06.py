@@ -125,7 +125,7 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed):
     judge=judge_dp,
     cases=[
         {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 6}
-        for n, size in [(6, 2), (7, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
+        for n, size in [(7, 2), (6, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
     ],
     ok="uneven and empty shards follow one process with the whole batch, with one all_reduce a step",
     hint="hint 3 of exercise 6.2",
