@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
+from hw_grader.calibrate import measure
 from hw_grader.grading import Times, grade_bytes
 from hw_grader.intake import Submission
 from hw_grader.release import Release, package_digest
@@ -30,6 +31,11 @@ def grade_task(data: bytes, release: Release, student: str, times: Times, digest
             "this worker has another version of hw_utils or hw_grader: install the same on every machine"
         )
     return grade_bytes(data, release, SHARED.get(), student, times).to_json()
+
+
+def measure_on(client):
+    """`calibrate.measure`, done by one of the cluster's workers."""
+    return lambda *arguments: client.submit(measure, *arguments, pure=False).result()
 
 
 @contextlib.contextmanager

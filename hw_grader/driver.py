@@ -19,6 +19,7 @@ import traceback
 import types
 from typing import Any
 
+from hw_grader.remote import answers_at
 from hw_grader.wire import Wire
 from hw_utils.errors import HwError
 from hw_utils.plain import decode, encode
@@ -43,7 +44,7 @@ def main(end: socket.socket) -> None:
         if "open" in request:
             remember_sources(request.get("sources", {}))
             check = find_check(request["open"])
-            reply, answers = _open(blob)
+            reply, answers = _connect(request["path"]) if "path" in request else _open(blob)
             if os.getpid() != pid:
                 os._exit(0)
             wire.send(reply)
@@ -75,26 +76,34 @@ def _open(blob: bytes) -> tuple[dict[str, Any], list]:
         return _error(error), []
 
 
+def _connect(path: str) -> tuple[dict[str, Any], list]:
+    try:
+        return {"opened": True}, answers_at(path)
+    except Exception as error:
+        return _error(error), []
+
+
 def _drive(check, answers: list, case: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             return {"data": True}, encode(check.drive_one(answers, case))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _error(error), b""
 
 
-def _is_ours(file: str) -> bool:
+def is_ours(file: str) -> bool:
+    """Whether a file is one of the grader's own."""
     return os.path.dirname(file) == os.path.dirname(__file__)
 
 
-def _error(error: Exception) -> dict[str, Any]:
+def _error(error: BaseException) -> dict[str, Any]:
     """The student's own error as text: our errors as they show themselves, others with the student's lines."""
     name = type(error).__name__
     if isinstance(error, HwError):
         lines = str(error).splitlines()
     else:
         frames = [
-            f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not _is_ours(f.filename)
+            f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
         ]
         lines = []
         for frame in frames[-5:]:

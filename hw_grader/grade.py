@@ -16,7 +16,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from hw_grader import records
-from hw_grader.batch import cluster, grade_all
+from hw_grader.batch import cluster, grade_all, measure_on
+from hw_grader.calibrate import CalibrationError, calibrated
 from hw_grader.grading import Times, submission_key
 from hw_grader.intake import Submission, find_submission
 from hw_grader.match import restore
@@ -94,6 +95,8 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
     bar = tqdm(total=len(todo), desc=release.assignment, unit="notebook", dynamic_ncols=True)
     try:
         with bar, cluster(options.scheduler, options.workers) as client:
+            solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
+            release = calibrated(release, solution, root, times, measure_on(client))
             for submission, record in grade_all(client, waiting, release, times):
                 records.save(root, record)
                 try:
@@ -102,6 +105,9 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
                 except GradebookError as error:
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
+    except CalibrationError as error:
+        print(error, file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130

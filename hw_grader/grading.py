@@ -14,6 +14,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from hw_grader.driving import Apart, Beside, Driving, Stop, why_stopped
 from hw_grader.match import restore
 from hw_grader.outputs import clean_outputs
 from hw_grader.release import Call, Cell, Release
@@ -31,14 +32,6 @@ class Times:
     cell_s: float = 60
     case_s: float = 75  # more than the 60 s after which launch and simulate stop by themselves
     total_s: float = 600
-
-
-@dataclass(frozen=True)
-class Stop:
-    """Why a process can no longer be asked: a state, one line, and what the student is told."""
-
-    state: str
-    reason: str
 
 
 @dataclass
@@ -70,7 +63,10 @@ def grade_bytes(data: bytes, release: Release, sandbox: Sandbox, student: str, t
 
 
 def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times) -> Record:
-    """The record of a restored notebook (see match.py)."""
+    """The record of a restored notebook (see match.py).
+
+    The checks in `release.apart` (all of them if it is None) are driven by a process that never holds the answers.
+    """
     started = time.monotonic()
     about = notebook.metadata.get("hw_grader", {})
     record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
@@ -80,7 +76,7 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
         return record
     try:
         ran = run_cells(notebook, release, sandbox, times)
-        with Judging(sandbox, times, started + times.total_s) as judging:
+        with Judging(sandbox, times, started + times.total_s, release.apart) as judging:
             record.verdicts = [judging.check(cell, ran) for cell in release.checks]
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
@@ -133,7 +129,7 @@ def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times,
         process.wire.send({"run": source}, timeout_s=limit_s)
         reply = _reply_or_interrupt(process, place, limit_s, ran)
     except (EOFError, TimeoutError, WireError) as error:
-        ran.stop = _why_stopped(process, error, f"cell {place + 1}", limit_s)
+        ran.stop = why_stopped(process, error, f"cell {place + 1}", limit_s)
         note = {"output_type": "error", "ename": "Stopped", "evalue": ran.stop.reason, "traceback": [ran.stop.reason]}
         ran.outputs[place] = [note]
         return
@@ -155,18 +151,6 @@ def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) 
         return reply
 
 
-def _why_stopped(process: Process, error: Exception, where: str, limit_s: float) -> Stop:
-    ended = process.end()
-    if ended.over_memory:
-        n = process.sandbox.limits.memory_bytes / 2**30
-        return Stop("limit", f"{where} used more than {n:.0f} GiB of memory")
-    if isinstance(error, TimeoutError):
-        return Stop("limit", f"{where} did not stop after {limit_s:.0f} s")
-    if isinstance(error, WireError):
-        return Stop("limit" if "limit" in str(error) else "tampered", f"{where}: {error}")
-    return Stop("crashed", f"{where} ended the process")
-
-
 def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -> None:
     if ran.stop is not None:
         return
@@ -174,7 +158,7 @@ def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -
         process.wire.send({"answers": list(key[1])})
         reply, blob = process.wire.receive(INTERRUPT_S + 10)
     except (EOFError, TimeoutError, WireError) as error:
-        ran.stop = _why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
+        ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
         return
     if "pickled" in reply:
         blobs = ran.answers.setdefault(key, [])
@@ -192,8 +176,8 @@ def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -
 class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
-    def __init__(self, sandbox: Sandbox, times: Times, deadline: float) -> None:
-        self.sandbox, self.times, self.deadline = sandbox, times, deadline
+    def __init__(self, sandbox: Sandbox, times: Times, deadline: float, apart: frozenset[str] | None) -> None:
+        self.sandbox, self.times, self.deadline, self.apart = sandbox, times, deadline, apart
         self.judge: Process | None = None
 
     def __enter__(self) -> Judging:
@@ -221,43 +205,39 @@ class Judging:
                 return _verdict(cell, stop.state, stop.reason)
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
-        with self.sandbox.start("drive") as driver:
-            for call in cell.calls:
-                problem = self._call(cell, call, ran.answers[cell.grade_id, call.names][which], ran.sources, driver)
-                if problem is not None:
-                    return problem
+        for call in cell.calls:
+            with self._driving(cell, ran.answers[cell.grade_id, call.names][which], ran.sources) as driving:
+                problem = self._call(cell, call, driving)
+            if problem is not None:
+                return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
+
+    def _driving(self, cell: Cell, answers: bytes, sources: dict) -> Driving:
+        kind = Apart if self.apart is None or cell.grade_id in self.apart else Beside
+        return kind(self.sandbox, answers, sources, self._limit_s)
+
+    def _limit_s(self) -> float:
+        return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
 
     def _ok_lines(self, cell: Cell) -> str:
         names = dict.fromkeys(call.check for call in cell.calls)
         return "\n".join(f"ok: {self._ask_judge({'cases': name})[0].get('ok') or name}" for name in names)
 
-    def _call(self, cell: Cell, call: Call, answers: bytes, sources: dict, driver: Process) -> Verdict | None:
+    def _call(self, cell: Cell, call: Call, driving: Driving) -> Verdict | None:
         cases = call.cases
         if cases is None:
             cases = json.loads(self._ask_judge({"cases": call.check})[1])
-        reply = self._ask_driver(driver, {"open": call.check, "sources": sources}, answers)
+        reply = driving.open(call.check)
         for case in cases:
-            if "opened" in reply or "data" in reply:
-                reply, data = self._case(driver, json.dumps(case).encode())
-            problem = (
-                self._problem(cell, call, case, reply, data) if "data" in reply else self._stopped(cell, call, reply)
-            )
+            if "opened" not in reply and "data" not in reply:
+                return self._stopped(cell, call, reply)
+            reply, data = driving.case(json.dumps(case).encode())
+            if "data" not in reply:
+                return self._stopped(cell, call, reply)
+            problem = self._problem(cell, call, case, data)
             if problem is not None:
                 return problem
-        return None
-
-    def _case(self, driver: Process, case: bytes) -> tuple[dict, bytes]:
-        return self._ask_driver(driver, {"case": True}, case, with_blob=True)
-
-    def _ask_driver(self, driver: Process, request: dict, blob: bytes, with_blob: bool = False) -> Any:
-        limit_s = max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
-        try:
-            driver.wire.send(request, blob, timeout_s=limit_s)
-            reply, data = driver.wire.receive(limit_s)
-        except (EOFError, TimeoutError, WireError) as error:
-            reply, data = {"stop": _why_stopped(driver, error, "the answer", limit_s)}, b""
-        return (reply, data) if with_blob else reply
+        return None if cases else _verdict(cell, "grader-fault", f"{call.check} has no case")
 
     def _stopped(self, cell: Cell, call: Call, reply: dict) -> Verdict:
         """The driver has no data: the student's own error, or its process is gone."""
@@ -272,7 +252,7 @@ class Judging:
         return _verdict(cell, "fail", lines[-1] if reply.get("error") != "CheckFailed" and lines else text,
                         shown=shown, detail=text, hidden=call.hidden)  # fmt: skip
 
-    def _problem(self, cell: Cell, call: Call, case: dict, reply: dict, data: bytes) -> Verdict | None:
+    def _problem(self, cell: Cell, call: Call, case: dict, data: bytes) -> Verdict | None:
         said = self._ask_judge({"judge": call.check}, json.dumps(case).encode() + b"\n" + data)[0]
         if said.get("right") is True:
             return None

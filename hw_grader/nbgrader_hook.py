@@ -15,6 +15,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Float
 
 from hw_grader import grading, records
+from hw_grader.calibrate import CalibrationError, calibrated
 from hw_grader.intake import remove_links
 from hw_grader.outputs import verdict_outputs
 from hw_grader.release import Release, read_release
@@ -39,16 +40,17 @@ class GradeInSandbox(NbGraderPreprocessor):
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         about, course = resources["nbgrader"], self.parent.parent.coursedir
         folder = Path(course.format_path(course.source_directory, ".", about["assignment"]))
-        release = read_release(folder / f"{about['notebook']}.ipynb")
-        times = grading.Times(self.cell_s, self.case_s, self.total_s)
-        record = self.record(nb, release, about["student"], Path(course.root), times)
+        solution = folder / f"{about['notebook']}.ipynb"
+        release = read_release(solution)
+        record = self.record(nb, release, solution, about["student"], Path(course.root))
         write_verdicts(nb, record, release)
         for line in [*record.notes, f"{record.points:g} of {record.max_points:g}, {record.state}: {record.reason}"]:
             self.log.info("%s: %s", about["student"], line)
         return nb, resources
 
-    def record(self, nb: NotebookNode, release: Release, student: str, root: Path, times: grading.Times) -> Record:
+    def record(self, nb: NotebookNode, release: Release, solution: Path, student: str, root: Path) -> Record:
         """The record of this submission: kept, or made now."""
+        times = grading.Times(self.cell_s, self.case_s, self.total_s)
         kept = records.load(root, release.assignment, student, grading.submission_key(nb, release, times))
         if kept is not None and kept.state != "grader-fault":
             return kept
@@ -56,9 +58,10 @@ class GradeInSandbox(NbGraderPreprocessor):
         if reason:
             raise NbGraderException(f"{reason}. To grade without a sandbox: {UNSAFE}=1, or make grade UNSAFE=1")
         try:
+            release = calibrated(release, solution, root, times)
             made = grading.grade(nb, release, SHARED.get(), student, times)
-        except SandboxError as error:
-            raise NbGraderException(f"the sandbox does not start: {error}") from error
+        except (SandboxError, CalibrationError) as error:
+            raise NbGraderException(str(error)) from error
         records.save(root, made)
         return made
 

@@ -84,6 +84,7 @@ class Release:
     notebook: str
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
+    apart: frozenset[str] | None = None  # checks whose driver never holds the answers; None: all (see calibrate.py)
 
     @property
     def checks(self) -> list[Cell]:

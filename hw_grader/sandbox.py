@@ -10,9 +10,11 @@ Inside there is a read-only system, this Python and `hw_utils`; no network, no h
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +30,8 @@ from hw_grader.jail import Limits
 from hw_grader.wire import Wire
 
 HERE = Path(__file__).resolve().parent
-INSIDE = ("__init__.py", "wire.py", "jail.py", "zygote.py", "student.py", "driver.py", "judge.py")
+INSIDE = ("__init__.py", "wire.py", "jail.py", "zygote.py", "student.py", "answers.py", "driver.py",
+          "judge.py", "parcel.py", "remote.py")  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
@@ -111,6 +115,16 @@ class Sandbox:
             request = {"do": "start", "role": role, "limits": asdict(limits or self.limits)}
             answer = self.ask(request, theirs.fileno())
         return Process(self, answer["started"], Wire(ours))
+
+    @contextlib.contextmanager
+    def meeting(self) -> Iterator[str]:
+        """The path of a socket at which an `answers` process can serve a `drive` process."""
+        name = secrets.token_hex(8)
+        path = self.ask({"do": "meet", "name": name})["path"]
+        try:
+            yield f"{path}/answers"
+        finally:
+            self.ask({"do": "part", "name": name})
 
     def ask(self, request: dict, *fds: int) -> dict:
         """The warm parent's answer."""
@@ -197,7 +211,10 @@ def command(control_fd: int) -> list[str]:
 
 def _system() -> list[str]:
     """The operating system and this Python, read-only."""
-    options = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--dir", "/scratch", "--ro-bind", "/usr", "/usr"]
+    options = [
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/scratch", "--dir", "/scratch/.home",
+        "--perms", "0711", "--size", str(2**20), "--tmpfs", "/meet", "--ro-bind", "/usr", "/usr",
+    ]  # fmt: skip
     for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(path):
             options += ["--symlink", os.readlink(path), path]

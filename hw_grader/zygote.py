@@ -12,6 +12,7 @@ import json
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -22,7 +23,8 @@ import hw_utils
 from hw_grader import jail
 from hw_utils import forkserver
 
-ROLES = {"cells": "student", "drive": "driver", "judge": "judge"}
+ROLES = {"cells": "student", "answers": "answers", "drive": "driver", "judge": "judge"}
+MEET = "/meet"
 SCRATCH = "/scratch"
 _POLL_MS = 50
 
@@ -79,6 +81,19 @@ class Zygote:
         if reply is not None:
             self.control.send(json.dumps(reply).encode())
         return True
+
+    def do_meet(self, name: str) -> dict:
+        """A folder that an `answers` and a `drive` process both see, for one socket."""
+        path = os.path.join(MEET, name)
+        os.mkdir(path, 0o700)
+        if self.uid is not None:
+            os.chown(path, self.uid, self.uid)
+        return {"path": path}
+
+    def do_part(self, name: str) -> dict:
+        """Removes such a folder."""
+        shutil.rmtree(os.path.join(MEET, name), ignore_errors=True)
+        return {"parted": name}
 
     def do_start(self, fd: int, role: str, limits: dict) -> dict:
         """Forks a process in `role` that talks over `fd`."""
@@ -182,7 +197,7 @@ def _leave(work) -> None:
     """Runs `work` in a forked child and never comes back to the parent's code."""
     code = 70
     try:
-        code = work()
+        code = work() or 0
     except BaseException:
         traceback.print_exc()
     finally:
