@@ -5,6 +5,8 @@ Everything is what an instructor does: nbgrader makes the release and grades it,
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import shutil
 import sys
@@ -16,8 +18,9 @@ import nbformat
 from nbgrader.apps import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
-from traitlets.config import Config, PyFileConfigLoader
+from traitlets.config import PyFileConfigLoader
 
+import hw_grader.grade
 from hw_grader.nbgrader_hook import UNSAFE
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox import why_not
@@ -36,50 +39,54 @@ def make_course(folder: Path, lesson: Lesson) -> list[str]:
     return write_class(lesson, release, folder)
 
 
-def grade(folder: Path, lesson: Lesson) -> None:
+def grade(folder: Path) -> None:
+    """What `make grade` does, without its own table.
+
+    Raises:
+        RuntimeError: something of ours failed.
+    """
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        status = hw_grader.grade.main(["--course", str(folder)])
+    if status:
+        raise RuntimeError(said.getvalue())
+
+
+def grade_without_sandbox(folder: Path, lessons: list[Lesson]) -> None:
     """What `nbgrader generate_assignment` and `nbgrader autograde` do, in this process.
 
     Raises:
         RuntimeError: nbgrader failed; the message is its log.
     """
-    config = configuration(folder)
-    course = CourseDirectory(config=config)
-    api = NbGraderAPI(course, config=config)
-    steps = [
-        lambda: api.generate_assignment(lesson.name, force=True),
-        lambda: api.autograde(lesson.name, "*", force=True),
-    ]
-    for step in steps:
-        done = step()
-        if not done["success"]:
-            raise RuntimeError(done.get("error", "") + done.get("log", ""))
-
-
-def configuration(folder: Path) -> Config:
-    """nbgrader_config.py as nbgrader reads it in that folder."""
+    os.environ[UNSAFE] = "1"
+    warnings.simplefilter("ignore", SAWarning)  # nbgrader's queries on new rows; the rows are right
     config = PyFileConfigLoader("nbgrader_config.py", path=str(folder)).load_config()
     config.NbGraderAPI.log_level = "ERROR"
-    return config
+    api = NbGraderAPI(CourseDirectory(config=config), config=config)
+    for lesson in lessons:
+        for done in (api.generate_assignment(lesson.name, force=True), api.autograde(lesson.name, "*", force=True)):
+            if not done["success"]:
+                raise RuntimeError(done.get("error", "") + done.get("log", ""))
 
 
 def main() -> int:
     started = time.monotonic()
-    warnings.simplefilter("ignore", SAWarning)  # nbgrader's queries on new rows; the rows are right
-    if reason := why_not():
-        os.environ[UNSAFE] = "1"
-        print(f"Grading the bundled sample, our own code, without the sandbox: {reason}.")
+    reason = why_not()
     shutil.rmtree(COURSE, ignore_errors=True)
     COURSE.mkdir(parents=True)
-    for name in MISTAKES:
-        lesson = read_lesson(ROOT / "lessons" / f"{name}.py")
-        students = make_course(COURSE, lesson)
-        print(f"Grading {len(students)} submissions of {name} ...", flush=True)
-        grade(COURSE, lesson)
+    lessons = [read_lesson(ROOT / "lessons" / f"{name}.py") for name in MISTAKES]
+    n_submissions = sum(len(make_course(COURSE, lesson)) for lesson in lessons)
+    print(f"Grading {n_submissions} submissions of {', '.join(MISTAKES)} in {os.path.relpath(COURSE)}", flush=True)
+    if reason:
+        print(f"Without the sandbox, as they are our own code: {reason}.", flush=True)
+        grade_without_sandbox(COURSE, lessons)
+    else:
+        grade(COURSE)
     results = read_results(COURSE)
     report = COURSE / "report.html"
     report.write_text(to_html(results), encoding="utf-8")
     print("\n\n".join(["", *map(to_table, results)]))
-    print(f"\nwrote {os.path.relpath(report)} in {time.monotonic() - started:.0f} s")
+    print(f"\nwrote {os.path.relpath(report)} after {time.monotonic() - started:.0f} s")
     return 0
 
 

@@ -1,0 +1,42 @@
+"""The lessons as they stand: complete, in the format, with the points of the curriculum."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.lesson import lesson_files, read_lesson
+
+POINTS = {
+    "01_hello_ranks": 15,
+    "02_all_reduce": 50,
+    "03_distributed_sgd": 35,
+    "04_data_parallel": 40,
+    "05_scaling": 40,
+    "06_parallel_simulator": 70,
+}
+LESSONS = {path.stem: path for path in lesson_files()}
+
+
+def test_the_lessons_are_those_of_the_curriculum():
+    assert list(LESSONS) == list(POINTS)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_the_points_of_the_curriculum(name):
+    assert read_lesson(LESSONS[name]).points == POINTS[name]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_a_set_up_cell_before_its_first_code(name):
+    cells = [cell for cell in read_lesson(LESSONS[name]).cells if cell.kind == "code"]
+    assert [cell.role for cell in cells].index("setup") == 0
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_exercise_is_checked_and_every_check_with_points_is_about_an_exercise(name):
+    lesson = read_lesson(LESSONS[name])
+    exercises = {cell.name: cell for cell in lesson.with_role("exercise")}
+    asked = {a.partition(".")[0] for cell in lesson.with_role("check") for call in cell.calls for a in call.arguments}
+    for exercise in exercises.values():
+        assert any(f"def {a}(" in exercise.source or f"class {a}" in exercise.source or f"{a} =" in exercise.source
+                   for a in asked), f"no check of {name} asks for what {exercise.name} defines"  # fmt: skip
