@@ -28,7 +28,8 @@ class ManagedLock:
         if self._held and not turns.stopping:
             if not blocking or turns.rank() < 0:
                 return False
-            if not turns.park(self._is_free, self, has_limit=timeout is not None and timeout >= 0):
+            if not turns.park(self._is_free, self, has_limit=timeout >= 0):
+                turns.skipped_s += timeout  # nobody could run before: the time has passed
                 return False
         self._held = True
         return True
@@ -59,15 +60,20 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     `students` are functions and classes: what their globals import from `threading` follows, and so does a lock
     that is kept in a global or in a class.
     """
-    caller, real_lock = _thread.get_ident(), _thread.allocate_lock
+    caller, real_lock, real_time = _thread.get_ident(), _thread.allocate_lock, threading._time
+
+    def ours() -> bool:
+        return turns.rank() >= 0 or _thread.get_ident() == caller
 
     def make_lock():
-        ours = turns.rank() >= 0 or _thread.get_ident() == caller
-        return ManagedLock(turns) if ours else real_lock()
+        return ManagedLock(turns) if ours() else real_lock()
+
+    def now_s() -> float:
+        return real_time() + (turns.skipped_s if ours() else 0.0)
 
     spaces = _global_spaces(students)
     made_early = [(space, name, value) for space in [*spaces, *_classes(students)] for name, value in _locks_in(space)]
-    swaps = _swaps(make_lock, spaces)
+    swaps = _swaps(make_lock, now_s, spaces)
     for space, name, _, managed in swaps:
         _put(space, name, managed)
     try:
@@ -79,10 +85,11 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
             _put(space, name, real)
 
 
-def _swaps(make_lock: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
-    """(where, name, real, managed): the three names in `threading`, and the student's names for the same things."""
+def _swaps(make_lock: Any, now_s: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
+    """(where, name, real, managed): the names in `threading`, and the student's names for the same things."""
     managed = {"Lock": make_lock, "RLock": threading._PyRLock, "_allocate_lock": make_lock}
     swaps = [(vars(threading), name, getattr(threading, name), managed[name]) for name in managed]
+    swaps.append((vars(threading), "_time", threading._time, now_s))
     for space in spaces:
         for name, value in list(space.items()):
             swaps += [(space, name, value, managed[key]) for key in managed if value is getattr(threading, key)][:1]

@@ -52,6 +52,7 @@ class Turns:
         self.ranks: list[Turn] = []
         self.stopping = False
         self.stuck = False  # nobody could run
+        self.skipped_s = 0.0  # by waits with a limit
         self.timed_out = False
         self.current = -1
         self._work: Sequence[Callable[[int], Any]] | None = None

@@ -21,6 +21,8 @@ def judge_split(data: Any, *, n_examples: int, world_size: int) -> None:
         )
         for r, part in enumerate(data)
     ]
+    if len(parts) != world_size:
+        raise ValueError(f"{len(parts)} parts for {world_size} ranks")
     sizes = [len(part) for part in parts]
     rows = np.concatenate(parts)[:, 0].astype(int).tolist() if parts else []
     lost = sorted(set(range(n_examples)) - set(rows))

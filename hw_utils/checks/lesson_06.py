@@ -9,6 +9,7 @@ import torch
 from hw_utils.checks.check import check
 from hw_utils.checks.data_parallel import drive_dp, judge_dp, judge_split
 from hw_utils.checks.races import explain_gather, explain_reduce, judge_outcomes, outcomes
+from hw_utils.checks.shards import strict
 from hw_utils.checks.tensor_parallel import (
     drive_block,
     drive_layer,
@@ -33,7 +34,7 @@ def _judge_gather(data: Any, **case: Any) -> None:
 
 @check(
     "lesson_06.all_gather",
-    judge=_judge_gather,
+    judge=strict(_judge_gather),
     cases=_RACES,
     ok="all_gather is right in every interleaving that was tried (over 1,000)",
     hint="the hints of exercise 6.1",
@@ -49,7 +50,7 @@ def all_gather(DistributedContext, /, **case):
 
 
 def _judge_reduce(data: Any, **case: Any) -> None:
-    unknown = data.pop("unknown op")
+    unknown = data["unknown op"]
     judge_outcomes(data, "all_reduce", case, explain_reduce(case["world_size"], case["ops"]))
     if unknown != "ValueError":
         raise CheckFailed(
@@ -60,7 +61,7 @@ def _judge_reduce(data: Any, **case: Any) -> None:
 
 @check(
     "lesson_06.all_reduce",
-    judge=_judge_reduce,
+    judge=strict(_judge_reduce),
     cases=[{**case, "ops": ["sum", "mean"]} for case in _RACES],
     ok="all_reduce is right in every interleaving that was tried (over 1,000)",
     hint="the hints of exercise 6.1",
@@ -94,7 +95,7 @@ _EVEN = [
 
 @check(
     "lesson_06.split_batch",
-    judge=judge_split,
+    judge=strict(judge_split),
     cases=[
         {"n_examples": n, "world_size": size}
         for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7)]
@@ -110,7 +111,7 @@ def split_batch(split_batch, /, n_examples, world_size):
 
 @check(
     "lesson_06.dp_step",
-    judge=judge_dp,
+    judge=strict(judge_dp),
     cases=_EVEN,
     ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce a step",
     hint="hint 2 of exercise 6.2",
@@ -122,7 +123,7 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed):
 
 @check(
     "lesson_06.weighted_dp_step",
-    judge=judge_dp,
+    judge=strict(judge_dp),
     cases=[
         {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 6}
         for n, size in [(7, 2), (6, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
@@ -149,7 +150,7 @@ _BACKWARD = [{**case, "backward": True} for case in _layer_cases(seed=4)]
 
 @check(
     "lesson_06.column_forward",
-    judge=judge_column,
+    judge=strict(judge_column),
     cases=_FORWARD,
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the columns and has the plain layer's output, with one all_gather",
     hint="hint 1 of exercise 6.3",
@@ -161,7 +162,7 @@ def column_forward(ColumnParallelLinear, /, **case):
 
 @check(
     "lesson_06.column_backward",
-    judge=judge_column,
+    judge=strict(judge_column),
     cases=_BACKWARD,
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_reduce",
     hint="hint 2 of exercise 6.3",
@@ -173,7 +174,7 @@ def column_backward(ColumnParallelLinear, /, **case):
 
 @check(
     "lesson_06.row_forward",
-    judge=judge_row,
+    judge=strict(judge_row),
     cases=_FORWARD,
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the rows and has the plain layer's output, with one all_reduce",
     hint="hint 1 of exercise 6.3",
@@ -185,7 +186,7 @@ def row_forward(RowParallelLinear, /, **case):
 
 @check(
     "lesson_06.row_backward",
-    judge=judge_row,
+    judge=strict(judge_row),
     cases=_BACKWARD,
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_gather",
     hint="hint 3 of exercise 6.3",
@@ -197,7 +198,7 @@ def row_backward(RowParallelLinear, /, **case):
 
 @check(
     "lesson_06.column_then_row",
-    judge=judge_block,
+    judge=strict(judge_block),
     cases=[{"world_size": n, "d_in": 3, "d_hidden": 8, "d_out": 2, "seed": 7} for n in (1, 2, 4, 8)],
     ok="the block's output is the plain one's, with one all_reduce and no all_gather",
     hint="the picture above: which columns does rank r have, and which rows does it need?",
@@ -209,7 +210,7 @@ def column_then_row(column_then_row, /, **case):
 
 @check(
     "lesson_06.parallelize",
-    judge=judge_parallelize,
+    judge=strict(judge_parallelize),
     cases=[
         {"world_size": 1, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
         {"world_size": 2, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,19 @@ from hw_utils.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _SHAPES = ("shape", "size", "dimension", "same device", "must match")
+
+
+def strict(judge: Callable[..., None]) -> Callable[..., None]:
+    """The judge, with a ValueError for data of another shape than the driver's."""
+
+    @functools.wraps(judge)
+    def judge_strictly(data: Any, **case: Any) -> None:
+        try:
+            judge(data, **case)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"this is not what the driver returns: {type(error).__name__}: {error}") from error
+
+    return judge_strictly
 
 
 def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tensor:
