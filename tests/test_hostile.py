@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 HOSTILE = sorted((Path(__file__).parent / "hostile").glob("*.py"))
-TIMES = Times(cell_s=6, case_s=8, total_s=60)
+TIMES = Times(cell_s=5, case_s=6, total_s=60)
 LIMITS = Limits(memory_bytes=2 * 2**30, scratch_bytes=256 * 2**20, processes=256)
 
 

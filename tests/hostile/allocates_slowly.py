@@ -1,5 +1,5 @@
 """Allocates without end, in pieces, and touches them."""
-# expects: limit
+# expects: fail limit
 import torch
 
 kept = []
