@@ -104,7 +104,7 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
         require_array(r["weights"], right.shape, f"{what}: the weights of rank {i}") for i, r in enumerate(results)
     ]
     case = (n_examples, n_steps, seed)
-    _require_drift_free(weights, calls, what)
+    _require_drift_free(weights, calls, what, uneven=bool(n_examples % world_size))
     if not distance(weights[0], right) <= 1e-6:
         text, cause = _why_weights(weights[0], case, world_size)
         far = distance(weights[0], right)
@@ -119,11 +119,13 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
         )
 
 
-def _require_drift_free(weights: list, calls: list, what: str) -> None:
+def _require_drift_free(weights: list, calls: list, what: str, *, uneven: bool) -> None:
     apart = [r for r, w in enumerate(weights) if not distance(w, weights[0]) <= 1e-9]
     if not apart:
         return
     cause = "the reduced gradient never reaches p.grad, or optimizer.step() comes before it"
+    if uneven:
+        cause = "a rank's own number of examples comes in after the sum, or " + cause
     if not calls:
         cause = "no gradient is reduced: every rank follows its own shard"
     raise CheckFailed(f"{what}: {ranks_text(apart)} and rank 0 end with different weights", cause=cause)

@@ -491,7 +491,7 @@ def asks_for_the_total_in_a_second_call(model, optimizer, x, y, context, rank):
     return loss
 
 
-@wrong(WEIGHTED, says="weights differ from those of one process")
+@wrong(WEIGHTED, says="comes in after the sum")
 def divides_by_its_own_size(model, optimizer, x, y, context, rank):
     loss, flat = _weighted(model, x, y)
     _put_back(model, context.all_reduce(flat / max(len(x), 1), rank, "g", "sum") / max(len(x), 1))
@@ -499,7 +499,7 @@ def divides_by_its_own_size(model, optimizer, x, y, context, rank):
     return loss
 
 
-@wrong(WEIGHTED, says="before the sum")
+@wrong(WEIGHTED, says="comes in after the sum")
 def weighs_after_the_sum(model, optimizer, x, y, context, rank):
     loss, flat = _weighted(model, x, y)
     flat = flat / max(len(x), 1)
