@@ -19,6 +19,7 @@ one message a rank with its three descriptors (frames, stdout, stderr). The serv
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -85,15 +86,17 @@ class Server:
     def death(self) -> RuntimeError:
         """The error that says that the server has gone, with its last words."""
         message = "the process that starts ranks has died; launch again"
-        if self.log is not None:
+        if self.log is not None and not self.log.closed:
             self.log.seek(0)
             message += f". It said:\n{self.log.read().decode('utf-8', 'replace').strip()[-2_000:]}"
         return RuntimeError(message)
 
-    def stop(self) -> None:
-        """Ends the server and everything that it forked."""
+    def close(self) -> None:
+        """Ends the server, and with it everything that it forked."""
         self.sock.close()
-        if self.process is not None:
+        if self.log is not None:
+            self.log.close()
+        if self.process is not None and self.owner == os.getpid():
             self.process.wait()
 
 
@@ -106,6 +109,8 @@ def connect() -> Server:
     global _server
     with _lock:
         if _server is None or not _server.is_alive:
+            if _server is not None:
+                _server.close()
             _server = _start()
         return _server
 
@@ -115,6 +120,16 @@ def adopt(sock: socket.socket) -> None:
     global _server
     with _lock:
         _server = Server(sock)
+
+
+@atexit.register
+def stop() -> None:
+    """Ends this process's server; the next launch starts another."""
+    global _server
+    with _lock:
+        if _server is not None and _server.owner == os.getpid():
+            _server.close()
+            _server = None
 
 
 def start_early() -> None:

@@ -90,7 +90,10 @@ class Gang:
         """Whether every process still waits for its call."""
         if self.owner != os.getpid() or self.starter is None:
             return False
-        self.pump(0)
+        try:
+            self.pump(0)
+        except RuntimeError:  # the server has died, and the gang with it
+            return False
         return all(m.status is None and not m.box.closed for m in self.members)
 
     def call(self, function: Any, args: tuple, call: bytes, **options: Any) -> None:

@@ -16,6 +16,7 @@ if the call returned. Its `on_output(text)` gets whole lines as they are printed
 
 from __future__ import annotations
 
+import atexit
 import operator
 import os
 import threading
@@ -230,8 +231,9 @@ class _Spares:
     def drop(self) -> None:
         with self._lock:
             gang, self._gang = self._gang, None
-        if gang is not None:
+        if gang is not None and gang.owner == os.getpid():
             gang.close()
 
 
 _spares = _Spares()
+atexit.register(_spares.drop)
