@@ -19,6 +19,8 @@ import jinja2
 import nbformat
 from nbgrader.api import Gradebook
 
+from hw_grader.verdict import UNGRADED
+
 
 @dataclass(frozen=True)
 class Mark:
@@ -29,6 +31,16 @@ class Mark:
     max_points: float
     by_hand: bool = False  # still to be graded by a person
     reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.grade_id.removeprefix("check-")
+
+    @property
+    def ungraded(self) -> str:
+        """Why a 0 is no plain wrong answer, "crashed" or "limit" for example; empty if it is one."""
+        state = self.reason.partition(":")[0]
+        return state if self.lost and state in UNGRADED else ""
 
     @property
     def lost(self) -> float:
@@ -139,7 +151,7 @@ def _said(path: Path) -> tuple[dict[str, str], list[str]]:
 
 def _one_line(error) -> str:
     """The message without its name if it is a check's, with its likely cause if it has one."""
-    first = (error.evalue.splitlines() or [error.ename])[0]
+    first = (error.evalue.strip().splitlines() or [error.ename])[0].strip()
     cause = re.search(r"^ *(likely cause: .*)$", "\n".join([error.evalue, *error.traceback]), re.MULTILINE)
     name = "" if error.ename in ("CheckFailed", "fail") or not error.evalue else f"{error.ename}: "
     return " ".join([name + first, *([cause[1]] if cause else [])])
@@ -169,7 +181,7 @@ def losses(row: Row) -> list[str]:
             by_reason.setdefault(reason, []).append(mark)
     texts = []
     for reason, marks in by_reason.items():
-        names = "all checks" if len(marks) == len(row.marks) > 1 else ", ".join(mark.grade_id for mark in marks)
+        names = "all checks" if len(marks) == len(row.marks) > 1 else ", ".join(mark.name for mark in marks)
         texts.append(f"-{_number(sum(mark.lost for mark in marks))} {names}: {reason}")
     return [*texts, *(note for note in row.notes if not any(note in text for text in texts))]
 

@@ -204,11 +204,12 @@ def test_the_report_shows_each_student_and_each_loss(graded):
     results = read_results(graded)
     table, page = to_table(results[0]), to_html(results)
     assert "reference    4.5 / 4.5  (+ 2 by hand)" in table
-    assert "-4.5 check-hello, check-hello-again: not written yet." in table
+    assert "-4.5 hello, hello-again: not written yet." in table
     for text in (table, page):
         assert "the file is empty" in text
-        assert "check-hello" in text
+        assert "hello-again" in text
     assert "<script" not in page
+    assert "⚠ crashed" in page  # not the same as a wrong answer
 
 
 def test_a_students_name_cannot_change_the_page():
