@@ -208,7 +208,7 @@ def _run_one(turns: Turns, plan: _Plan, make: Callable, program: Callable, timeo
     switches = plan.switches
     failed = [e for e in ended if e.error is not None and not isinstance(e.error, Stopped)]
     if one.endless or turns.timed_out:
-        text = f"rank {turns.current} never ended; its last line: {_last_line(one)}"
+        text = f"rank {turns.current} never ended; its last line: {_last_line(one, turns.busy_at)}"
         return Outcome(None, "endless", turns.current, text, story=tell(one.lines), switches=switches)
     if failed:
         return _raised(failed, one, switches)
@@ -238,8 +238,10 @@ def _waits(ended: list, one: _Interleaving) -> str:
     return waits + (f"; {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned" if gone else "")
 
 
-def _last_line(one: _Interleaving) -> str:
-    return next((f"{locate(f, n)}: {source_of(f, n)}" for _, f, n in reversed(one.lines) if n), "?")
+def _last_line(one: _Interleaving, busy_at: tuple[str, int]) -> str:
+    stepped = [(file, line) for _, file, line in one.lines if line]
+    file, line = busy_at if busy_at[1] else (stepped or [("", 0)])[-1]
+    return f"{locate(file, line)}: {source_of(file, line)}" if line else "?"
 
 
 def source_of(file: str, line: int) -> str:

@@ -103,7 +103,8 @@ def run_in_turns(
         if isinstance(error, NotImplementedError):
             raise NotImplementedError from None
     if turns.timed_out:
-        raise TimedOut([Failure(turns.current, "timeout", f"still busy after {timeout_s:g} s")])
+        frames = (Frame(locate(*turns.busy_at)),) if turns.busy_at[1] else ()
+        raise TimedOut([Failure(turns.current, "timeout", f"still busy after {timeout_s:g} s", frames)])
     if errors:
         raise WorkerFailed([_failure(r, e) for r, e in errors.items()]) from next(iter(errors.values()))
     if turns.stuck:

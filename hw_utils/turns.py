@@ -9,11 +9,14 @@ from __future__ import annotations
 import _thread
 import contextlib
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from hw_utils.where import students_line
 
 _new_lock = _thread.allocate_lock  # kept: `interleave` replaces the names in `threading`
 
@@ -54,6 +57,7 @@ class Turns:
         self.stuck = False  # nobody could run
         self.skipped_s = 0.0  # by waits with a limit
         self.timed_out = False
+        self.busy_at = ("", 0)  # file and line of the student's code at which the time limit met a rank
         self.current = -1
         self._work: Sequence[Callable[[int], Any]] | None = None
         self._finished = _new_lock()
@@ -129,6 +133,8 @@ class Turns:
         try:
             if not self._finished.acquire(timeout=timeout_s):
                 self.timed_out = True
+                frame = sys._current_frames().get(self._threads[self.current].ident or 0)
+                self.busy_at = students_line(frame)
         finally:
             if self.timed_out or not all(r.done for r in self.ranks):
                 self._stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from queue import Queue
 from threading import Condition, Lock
@@ -132,6 +133,7 @@ def test_a_loop_that_touches_nothing_is_ended_at_the_time_limit():
 
     explored = explore(lambda: None, lambda shared, rank, note: forever(), 2, n_interleavings=5, timeout_s=0.2)
     assert [outcome.kind for outcome in explored.outcomes] == ["endless"]
+    assert re.search(r"test_interleave.py, line \d+: (while True:|pass)", explored.outcomes[0].text)
 
 
 LOCK = threading.Lock()

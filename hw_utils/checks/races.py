@@ -127,12 +127,16 @@ def _judge_end(outcome: dict, what: str, case: dict) -> None:
 
 def _cause_of_error(outcome: dict, story: list[str]) -> str:
     mine = f"rank {outcome['rank']}"
-    removed = [s for s in story if not s.startswith(mine) and _REMOVES.search(s) and "[None]" not in s]
+    removed = [s for s in story if _REMOVES.search(s) and "[None]" not in s]
     if "Barrier" in outcome["text"]:
         return "the barrier is broken or counts another number of ranks than the world size"
     if removed:
         who, _, line = removed[-1].partition(": ")
         who = who.split(",")[0]
+        if who == mine:
+            return (
+                f"{who} removed the buffer (`{line}`) that others already use in the next call: do it between barriers"
+            )
         return f"{who} removed the buffer (`{line}`) while {mine} was still reading: first wait until all have read"
     if outcome["number"] == 1:
         return f"{mine} reads before the others have written: a barrier is missing between writing and reading"
