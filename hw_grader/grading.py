@@ -72,7 +72,8 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
     record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
     record.notes = list(about.get("notes", []))
     if about.get("unreadable"):
-        record.verdicts = [_verdict(c, "crashed", about["unreadable"]) for c in release.checks]
+        record.unreadable = about["unreadable"]
+        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.checks]
         return record
     try:
         ran = run_cells(notebook, release, sandbox, times)

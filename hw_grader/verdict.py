@@ -55,6 +55,12 @@ class Record:
     seconds: float = 0.0
     cell_seconds: float = 0.0  # of it, in the student's own code
     peak_bytes: int = 0
+    unreadable: str = ""  # why the file could not be read at all
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the points mean anything: False is not a 0, somebody has to look."""
+        return bool(self.verdicts) and not self.unreadable and self.state != "grader-fault"
 
     @property
     def points(self) -> float:
@@ -81,7 +87,7 @@ class Record:
 
     def verdict_part(self) -> dict[str, Any]:
         """What must be the same however often a submission is graded: all but the measurements."""
-        kept = ("assignment", "student", "notebook", "key", "verdicts", "notes")
+        kept = ("assignment", "student", "notebook", "key", "verdicts", "notes", "unreadable")
         return {name: value for name, value in asdict(self).items() if name in kept}
 
     def to_json(self) -> str:

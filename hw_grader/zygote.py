@@ -6,6 +6,7 @@ its control socket: start a process in a role, interrupt it, end it with everyth
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -16,6 +17,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 import traceback
 from dataclasses import dataclass
 
@@ -44,8 +46,9 @@ class Jailed:
 class Zygote:
     """The loop over the control socket and the processes."""
 
-    def __init__(self, control: socket.socket, uid: int | None) -> None:
-        self.control, self.uid = control, uid
+    def __init__(self, control: socket.socket, uid: int | None, bare: str = "") -> None:
+        """bare: without walls, the folder to work in."""
+        self.control, self.uid, self.bare = control, uid, bare
         self.jailed: dict[int, Jailed] = {}
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_anonymous_bytes = _anonymous_bytes("self")
@@ -84,7 +87,7 @@ class Zygote:
 
     def do_meet(self, name: str) -> dict:
         """A folder that an `answers` and a `drive` process both see, for one socket."""
-        path = os.path.join(MEET, name)
+        path = os.path.join(self.bare or MEET, name)
         os.mkdir(path, 0o700)
         if self.uid is not None:
             os.chown(path, self.uid, self.uid)
@@ -92,20 +95,22 @@ class Zygote:
 
     def do_part(self, name: str) -> dict:
         """Removes such a folder."""
-        shutil.rmtree(os.path.join(MEET, name), ignore_errors=True)
+        shutil.rmtree(os.path.join(self.bare or MEET, name), ignore_errors=True)
         return {"parted": name}
 
     def do_start(self, fd: int, role: str, limits: dict) -> dict:
         """Forks a process in `role` that talks over `fd`."""
         bounds = jail.Limits(**limits)
         self.count += 1
-        jail.unshare(jail.NEW_PID)
+        if not self.bare:
+            jail.unshare(jail.NEW_PID)
         try:
             pid = os.fork()
             if pid == 0:
                 _leave(lambda: self._first_process(fd, role, bounds))
         finally:
-            jail.back_to(self.pid_namespace)
+            if not self.bare:
+                jail.back_to(self.pid_namespace)
         self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds)
         return {"started": self.count}
 
@@ -120,13 +125,15 @@ class Zygote:
         process = self.jailed.pop(number, None)
         if process is None:
             return {"ended": number, "over_memory": False, "peak_bytes": 0}
+        if self.bare:
+            _kill_family(process.pid)
         signal.pidfd_send_signal(process.fd, signal.SIGKILL)
         os.waitpid(process.pid, 0)  # the first process of a namespace is reaped after all others
         os.close(process.fd)
         return {"ended": number, "over_memory": process.over_memory, "peak_bytes": process.peak_bytes}
 
     def _watch_memory(self, alive: list[Jailed]) -> None:
-        if not alive:
+        if not alive or self.bare:  # without walls, /proc shows other people's processes too
             return
         in_use = 0
         for name in os.listdir("/proc"):
@@ -142,17 +149,15 @@ class Zygote:
         """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
         self.control.close()
         os.close(self.pid_namespace)
-        uid = self.uid if self.uid is not None else 0
-        jail.unshare(jail.NEW_NS | jail.NEW_NET | jail.NEW_IPC | jail.NEW_UTS)
-        jail.own_files(SCRATCH, uid, limits)
-        jail.loopback_up()
-        jail.drop_rights(self.uid)
-        jail.set_limits(limits)
-        jail.filter_calls()
+        if self.bare:
+            jail.prctl(jail.PR_SET_CHILD_SUBREAPER, 1)
+            jail.set_limits(limits)
+        else:
+            self._raise_walls(limits)
         ranks = _fork_server(fd)
         worker = os.fork()
         if worker == 0:
-            _leave(lambda: _work(fd, role, ranks))
+            _leave(lambda: _work(fd, role, ranks, self.bare or SCRATCH))
         ranks.close()
         os.close(fd)
         signal.signal(signal.SIGINT, lambda *_: os.kill(worker, signal.SIGINT))
@@ -160,6 +165,15 @@ class Zygote:
             pid, status = os.wait()
             if pid == worker:
                 return os.waitstatus_to_exitcode(status) & 0xFF
+
+    def _raise_walls(self, limits: jail.Limits) -> None:
+        uid = self.uid if self.uid is not None else 0
+        jail.unshare(jail.NEW_NS | jail.NEW_NET | jail.NEW_IPC | jail.NEW_UTS)
+        jail.own_files(SCRATCH, uid, limits)
+        jail.loopback_up()
+        jail.drop_rights(self.uid)
+        jail.set_limits(limits)
+        jail.filter_calls()
 
 
 def _fork_server(fd: int) -> socket.socket:
@@ -181,10 +195,26 @@ def _silence() -> None:
     os.close(null)
 
 
-def _work(fd: int, role: str, ranks: socket.socket) -> int:
+def _kill_family(pid: int) -> None:
+    """Without a process namespace: everything below `pid`, which adopts what detaches itself."""
+    for _ in range(100):
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                children = [int(word) for word in file.read().split()]
+        except OSError:
+            return
+        if not children:
+            return
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _work(fd: int, role: str, ranks: socket.socket, folder: str) -> int:
     jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
     jail.prctl(jail.PR_SET_DUMPABLE, 1)  # or the process could not read its own /proc/self
-    os.chdir(SCRATCH)
+    os.chdir(folder)
     os.setsid()
     os.umask(0o077)
     _silence()
@@ -236,11 +266,11 @@ def warm_up() -> None:
 
 
 def main() -> None:
-    """argv: the control socket's number, the user id of the jailed processes or `-`."""
+    """argv: the control socket's number, the user id of the jailed processes or `-`; without walls, a folder."""
     control = socket.socket(fileno=int(sys.argv[1]))
     uid = None if sys.argv[2] == "-" else int(sys.argv[2])
     jail.prctl(jail.PR_SET_DUMPABLE, 1)
     warm_up()
-    zygote = Zygote(control, uid)
+    zygote = Zygote(control, uid, *sys.argv[3:4])
     control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
     zygote.serve()
