@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from hw_grader.environment import put_on_path
+from hw_grader.feedback import FeedbackExporter
 from hw_grader.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.preprocessors import TolerantExporter, grade_steps, sanitize_steps
 from hw_grader.stamp import release_steps
@@ -21,4 +22,5 @@ c.Autograde.exporter_class = TolerantExporter
 c.Autograde.sanitize_preprocessors = sanitize_steps()
 c.Autograde.autograde_preprocessors = grade_steps(GradeInSandbox if is_sandboxed() else None)
 c.Autograde.pre_convert_hook = refuse_links
+c.GenerateFeedback.exporter_class = FeedbackExporter
 c.Execute.timeout = 600  # seconds a cell; some train a network
