@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from typing import Any
@@ -57,10 +58,20 @@ def _settle(rank: int, spec: dict) -> None:
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
-        faulthandler.dump_traceback_later(SAMPLE_S, repeat=True, file=stack)  # SIGKILL leaves no other trace
+        threading.Thread(target=_sample, args=(stack,), name="sampler", daemon=True).start()
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)
+
+
+def _sample(stack: io.TextIOWrapper) -> None:
+    """Notes again and again where the main thread is, its frames last: SIGKILL leaves no other trace.
+
+    A Python thread, because faulthandler's own (dump_traceback_later) walks frames that are being changed: no GIL.
+    """
+    never = threading.Event()
+    while not never.wait(SAMPLE_S):
+        faulthandler.dump_traceback(stack, all_threads=True)
 
 
 def stack_path(directory: str, rank: int) -> str:
