@@ -35,7 +35,7 @@ def _module(name: str, names: tuple[str, ...] | None) -> str:
     module = importlib.import_module(name)
     if names is None:
         names = tuple(n for n, value in vars(module).items() if _is_own(module, n, value))
-    text = f"## {name}\n\n{_block(inspect.getdoc(module))}\n"
+    text = f"## {name}\n\n{_block(inspect.getdoc(module))}\n\n"
     return text + "".join(_entry(n, getattr(module, n)) for n in names)
 
 
@@ -45,16 +45,32 @@ def _is_own(module: Any, name: str, value: Any) -> bool:
 
 
 def _entry(name: str, value: Any) -> str:
-    try:
-        signature = str(inspect.signature(value))
-    except ValueError:
-        signature = "(...)"
-    if inspect.isclass(value) and issubclass(value, BaseException):
-        signature = ""
+    signature = "" if inspect.isclass(value) and issubclass(value, BaseException) else _signature(value)
     text = f"### {name}\n\n{_block(name + signature)}\n\n{_block(inspect.getdoc(value))}\n"
     if inspect.isclass(value):
         text += "".join(_member(n, m) for n, m in vars(value).items() if not n.startswith("_"))
     return text + "\n"
+
+
+class _Text(str):
+    """An annotation as it stands in the source, without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _signature(value: Any) -> str:
+    try:
+        signature = inspect.signature(value)
+    except ValueError:
+        return "(...)"
+    bare = [
+        p.replace(annotation=_Text(p.annotation) if isinstance(p.annotation, str) else p.annotation)
+        for p in signature.parameters.values()
+    ]
+    returns = signature.return_annotation
+    returns = signature.empty if inspect.isclass(value) or not isinstance(returns, str) else _Text(returns)
+    return str(signature.replace(parameters=bare, return_annotation=returns))
 
 
 def _member(name: str, member: Any) -> str:
