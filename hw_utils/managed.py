@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _thread
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,7 +61,8 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     `students` are functions and classes: what their globals import from `threading` follows, and so does a lock
     that is kept in a global or in a class.
     """
-    caller, real_lock, real_time = _thread.get_ident(), _thread.allocate_lock, threading._time
+    caller, real_lock = _thread.get_ident(), _thread.allocate_lock
+    real_time, real_sleep = threading._time, time.sleep
 
     def ours() -> bool:
         return turns.rank() >= 0 or _thread.get_ident() == caller
@@ -71,9 +73,16 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     def now_s() -> float:
         return real_time() + (turns.skipped_s if ours() else 0.0)
 
+    def sleep(seconds: float) -> None:
+        if turns.rank() < 0:
+            real_sleep(seconds)
+        else:  # no order of threads can be had by sleeping: it is a place to switch like any other
+            turns.skipped_s += seconds
+            turns.pause()
+
     spaces = _global_spaces(students)
     made_early = [(space, name, value) for space in [*spaces, *_classes(students)] for name, value in _locks_in(space)]
-    swaps = _swaps(make_lock, now_s, spaces)
+    swaps = _swaps(make_lock, now_s, sleep, spaces)
     for space, name, _, managed in swaps:
         _put(space, name, managed)
     try:
@@ -85,15 +94,18 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
             _put(space, name, real)
 
 
-def _swaps(make_lock: Any, now_s: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
-    """(where, name, real, managed): the names in `threading`, and the student's names for the same things."""
-    managed = {"Lock": make_lock, "RLock": threading._PyRLock, "_allocate_lock": make_lock}
-    swaps = [(vars(threading), name, getattr(threading, name), managed[name]) for name in managed]
-    swaps.append((vars(threading), "_time", threading._time, now_s))
+def _swaps(make_lock: Any, now_s: Any, sleep: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
+    """(where, name, real, managed): the names in `threading` and `time`, and the student's names for the same."""
+    found = [(vars(threading), name, getattr(threading, name), make_lock) for name in ("Lock", "_allocate_lock")]
+    found.append((vars(threading), "RLock", threading.RLock, threading._PyRLock))
+    found.append((vars(threading), "_time", threading._time, now_s))
+    found.append((vars(time), "sleep", time.sleep, sleep))
+    students = {id(real): (real, managed) for _, name, real, managed in found if name != "_time"}
     for space in spaces:
         for name, value in list(space.items()):
-            swaps += [(space, name, value, managed[key]) for key in managed if value is getattr(threading, key)][:1]
-    return swaps
+            if id(value) in students:
+                found.append((space, name, *students[id(value)]))
+    return found
 
 
 def _classes(students: tuple[Any, ...]) -> list[type]:

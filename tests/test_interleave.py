@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from queue import Queue
 from threading import Condition, Lock
 
@@ -189,13 +190,29 @@ def test_a_wait_with_a_limit_ends_when_nobody_else_can_go_on():
     assert values(explored) == [["late", "late"]]
 
 
+def test_sleeping_takes_no_time_and_orders_nothing():
+    class Hopeful:
+        def __init__(self):
+            self.written = False
+
+        def read(self, rank):
+            if rank == 0:
+                self.written = True
+                return True
+            time.sleep(1000)
+            return self.written
+
+    explored = explore(Hopeful, lambda hopeful, rank, note: hopeful.read(rank), 2, n_interleavings=100)
+    assert sorted(values(explored)) == [[True, False], [True, True]]
+
+
 def test_locks_are_the_real_ones_again_afterwards():
-    real = threading.Lock, threading.RLock, threading._allocate_lock
+    real = threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep
     n_threads = threading.active_count()
     explore(lambda: Counter(threading.Lock()), add_safely, 2, n_interleavings=20)
     with pytest.raises(ZeroDivisionError), Turns(1) as turns, managed_locks(turns):
         raise ZeroDivisionError
-    assert (threading.Lock, threading.RLock, threading._allocate_lock) == real
+    assert (threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep) == real
     assert type(LOCK) is type(threading.Lock())
     assert threading.active_count() == n_threads
 

@@ -23,8 +23,8 @@ from hw_utils.errors import CheckFailed
 
 _RACES = [
     {"world_size": 1, "calls": 2, "n_interleavings": 1},
-    {"world_size": 2, "calls": 2, "n_interleavings": 600},
-    {"world_size": 3, "calls": 2, "n_interleavings": 1000},
+    {"world_size": 2, "calls": 2, "n_interleavings": 800},
+    {"world_size": 3, "calls": 2, "n_interleavings": 1200},
 ]
 
 
@@ -36,7 +36,7 @@ def _judge_gather(data: Any, **case: Any) -> None:
     "lesson_06.all_gather",
     judge=strict(_judge_gather),
     cases=_RACES,
-    ok="all_gather is right in every interleaving that was tried (over 1,000)",
+    ok="all_gather is right in every interleaving that was tried",
     hint="the hints of exercise 6.1",
 )
 def all_gather(DistributedContext, /, **case):
@@ -63,7 +63,7 @@ def _judge_reduce(data: Any, **case: Any) -> None:
     "lesson_06.all_reduce",
     judge=strict(_judge_reduce),
     cases=[{**case, "ops": ["sum", "mean"]} for case in _RACES],
-    ok="all_reduce is right in every interleaving that was tried (over 1,000)",
+    ok="all_reduce is right in every interleaving that was tried",
     hint="the hints of exercise 6.1",
 )
 def all_reduce(DistributedContext, /, **case):

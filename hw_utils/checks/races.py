@@ -37,7 +37,7 @@ def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, in
 
     explored = explore(
         make, program, case["world_size"], n_interleavings=case["n_interleavings"], seed=case.get("seed", 0),
-        timeout_s=3.0,
+        timeout_s=4.0,
     )  # fmt: skip
     first = explored.outcomes[0]
     if isinstance(first.error, NotImplementedError) or (case["world_size"] == 1 and first.error is not None):

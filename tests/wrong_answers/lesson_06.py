@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections import defaultdict
 
 import torch
@@ -164,6 +165,18 @@ class SpinsUntilAllHaveArrived(_Context):
         while None in slots:
             pass
         return [slot.clone() for slot in slots]
+
+
+@wrong(GATHER, says="lacks the tensor of|raises|of call")
+class SleepsInPlaceOfABarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        time.sleep(0.05)
+        gathered = [slot.clone() for slot in slots]
+        time.sleep(0.05)
+        return gathered
 
 
 class _Reducing(_Context):
