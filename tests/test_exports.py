@@ -186,7 +186,9 @@ def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
         "    return float(x)"
     )
     notebooks = {
-        name: restore(as_bytes(submission({"ping_pong": text, "fit_link": EXERCISES["fit_link"][0] + "    return 0"})), release)
+        name: restore(
+            as_bytes(submission({"ping_pong": text, "fit_link": EXERCISES["fit_link"][0] + "    return 0"})), release
+        )
         for name, text in (("ada", one), ("bob", copy), ("cy", other))
     }
     pairs = alike(notebooks, release)
