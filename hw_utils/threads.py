@@ -66,6 +66,7 @@ class _Gang:
         self.news = Bell()
         self.ranks = [RankThread(self, rank) for rank in range(world_size)]
         self.broken: list[threading.Barrier] = []
+        self.raised: list[RankThread] = []
         self.since: dict[int, tuple[Any, float]] = {}  # rank -> where it is blocked, since when
         self.seconds = 0.0
 
@@ -119,6 +120,7 @@ class _Gang:
         """Ends the threads that are left; the ranks that could not be ended."""
         if self.alive():
             self._break_barriers()
+        self.raised = [rank for rank in self.ranks if rank.error is not None]  # later ones are consequences
         start_s = time.perf_counter()
         while self.alive() and (spent_s := time.perf_counter() - start_s) < _STOP_S:
             for rank in self.alive():
@@ -142,9 +144,8 @@ class _Gang:
         self.news.wait(0.02)
 
     def _failed(self, waits: dict[int, Stand], left: list[int]) -> WorkerFailed:
-        told = (Stopped, threading.BrokenBarrierError) if self.broken or waits else (Stopped,)
-        guilty = [r for r in self.ranks if r.error is not None and not isinstance(r.error, told)]
-        guilty = guilty or [r for r in self.ranks if r.error is not None and not isinstance(r.error, Stopped)]
+        told = threading.BrokenBarrierError if self.broken else ()
+        guilty = [rank for rank in self.raised if not isinstance(rank.error, told)] or self.raised
         failure = WorkerFailed([_failure(r) for r in guilty], note=self._note(waits, guilty, left))
         failure.__cause__ = guilty[0].error
         return failure
@@ -171,7 +172,7 @@ class _Gang:
 
     def _deadlock(self, waits: dict[int, Stand], left: list[int]) -> Deadlock:
         rows = [self._row(rank, stand, waits) for rank, stand in sorted(waits.items())]
-        return Deadlock(WaitTable(rows, sentence=self._sentence(waits)))
+        return Deadlock(WaitTable(rows, sentence="; ".join([self._sentence(waits), *_left_running(left)])))
 
     def _row(self, rank: int, stand: Stand, waits: dict[int, Stand]) -> Waiting:
         together = {r for r, s in waits.items() if s.thing is stand.thing}

@@ -129,6 +129,28 @@ def test_locks_taken_in_opposite_orders_are_a_deadlock_that_ends():
     assert not second.locked()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_barrier_inside_a_lock_is_told_and_the_lock_is_free_again(fails):
+    lock, barrier = threading.Lock(), threading.Barrier(3)
+
+    def worker(rank, world_size):
+        if fails and rank == 2:
+            while not barrier.n_waiting:
+                time.sleep(0.01)
+            time.sleep(0.05)
+            raise KeyError("two")
+        with lock:
+            barrier.wait()
+
+    with pytest.raises(WorkerFailed) as failed:
+        run_threads(worker, 3)
+    if fails:
+        assert [f.reason for f in failed.value.failures] == ["KeyError: 'two'"]
+    else:
+        assert sorted(row.op for row in failed.value.rows) == ["Barrier.wait", "Lock.acquire", "Lock.acquire"]
+    assert not lock.locked()
+
+
 @pytest.mark.parametrize(
     "wait",
     [
