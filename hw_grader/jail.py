@@ -13,6 +13,7 @@ import platform
 import resource
 import socket
 import struct
+import sys
 from dataclasses import dataclass
 
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
@@ -71,12 +72,19 @@ def own_files(scratch: str, uid: int, limits: Limits) -> None:
     _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
     options = f"size={limits.scratch_bytes},nr_inodes=20000,mode=700,uid={uid},gid={uid}"
     _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    kept = [
+        (path, os.open(path, os.O_PATH)) for path in sorted({sys.prefix, sys.base_prefix}) if path.startswith("/tmp/")
+    ]
     for name, target in (("tmp", "/tmp"), ("shm", "/dev/shm"), ("home", None)):
         path = os.path.join(scratch, "." + name)
         os.mkdir(path, 0o700)
         os.chown(path, uid, uid)
         if target:
             _mount(path, target, None, MS_BIND)
+    for path, fd in kept:  # an environment that lies in /tmp stays visible
+        os.makedirs(path, exist_ok=True)
+        _mount(f"/proc/self/fd/{fd}", path, None, MS_BIND | MS_REC)
+        os.close(fd)
 
 
 def loopback_up() -> None:
