@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import faulthandler
 import io
@@ -10,7 +11,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from typing import Any
@@ -58,7 +58,7 @@ def _settle(rank: int, spec: dict) -> None:
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
-        threading.Thread(target=_sample, args=(stack,), name="sampler", daemon=True).start()
+        _thread.start_new_thread(_sample, (stack,))  # not one of threading's: those may post, see work.py
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)
@@ -69,8 +69,9 @@ def _sample(stack: io.TextIOWrapper) -> None:
 
     A Python thread, because faulthandler's own (dump_traceback_later) walks frames that are being changed: no GIL.
     """
-    never = threading.Event()
-    while not never.wait(SAMPLE_S):
+    never = _thread.allocate_lock()
+    never.acquire()
+    while not never.acquire(timeout=SAMPLE_S):
         faulthandler.dump_traceback(stack, all_threads=True)
 
 

@@ -204,6 +204,11 @@ def test_ranks_have_one_torch_thread_and_seeds_as_in_a_fresh_process():
     assert len(set(of_numpy)) == len(set(of_python)) == 3
 
 
+def test_a_rank_starts_with_one_python_thread():
+    """Another one would look as if it could still post: no deadlock would be certain."""
+    assert launch(lambda rank, world_size: threading.active_count(), 2).results == [1, 1]
+
+
 def test_ranks_have_the_directory_path_and_environment_of_the_caller(tmp_path, monkeypatch):
     (tmp_path / "students_helper.py").write_text("def answer():\n    return 42\n")
     monkeypatch.chdir(tmp_path)
