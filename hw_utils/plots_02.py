@@ -83,7 +83,7 @@ def plot_chunk_numbers(sent: Sequence[Sequence[int]], owned: Sequence[int], ax=N
 def plot_cost(
     sizes: Sequence[float],
     measured_s: Mapping[str, Sequence[float]],
-    predicted_s: Mapping[str, Sequence[float]],
+    predicted: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     *,
     title: str,
     crossover_bytes: float = 0.0,
@@ -91,26 +91,27 @@ def plot_cost(
 ):
     """Seconds against the size of the tensor, both logarithmic: measured points, predicted lines, the crossover.
 
-    sizes: bytes; measured_s and predicted_s: name -> one value a size (of `sizes`, the same for all).
+    sizes: bytes; measured_s: name -> one value a size. predicted: name -> (bytes, seconds).
     """
     mark = {f"crossover {bytes_text(crossover_bytes)}": crossover_bytes} if crossover_bytes > 0 else None
     ax = plot_lines(
         {name: (sizes, values) for name, values in measured_s.items()},
-        {name: (sizes, values) for name, values in predicted_s.items()},
+        predicted,
         x_label="tensor [bytes]",
         y_label="time [s]",
         title=title,
         mark=mark,
         ax=ax,
     )
-    return alt(ax, f"{title}. {_largest(sizes, measured_s or predicted_s)}{_marked(crossover_bytes)}")
+    return alt(ax, f"{title}. {_ends(sizes, measured_s, predicted)}{_marked(crossover_bytes)}")
 
 
-def _largest(sizes: Sequence[float], values_s: Mapping[str, Sequence[float]]) -> str:
+def _ends(sizes, measured_s, predicted) -> str:
     """The two ends of each curve, in words."""
+    curves = {name: (sizes, values) for name, values in measured_s.items()} or predicted
     ends = [
-        f"{name}: {values[0]:.3g} s for {bytes_text(sizes[0])}, {values[-1]:.3g} s for {bytes_text(sizes[-1])}"
-        for name, values in values_s.items()
+        f"{name}: {seconds[0]:.3g} s for {bytes_text(on[0])}, {seconds[-1]:.3g} s for {bytes_text(on[-1])}"
+        for name, (on, seconds) in curves.items()
     ]
     return "; ".join(ends) + "."
 

@@ -71,11 +71,13 @@ def require() -> None:
 
 
 @contextmanager
-def cluster(n_hosts: int, *, rate: str = "1gbit", burst: str = "32kb") -> Iterator[list[Host]]:
+def cluster(n_hosts: int, *, rate: str = "1gbit", burst: str = "80kb") -> Iterator[list[Host]]:
     """`n_hosts` hosts on one switch; every cable carries `rate` in each direction, as full-duplex Ethernet does.
 
     The switch limits what it sends to a host, the host what it sends to the switch, so that a receiver's port is
     as narrow as a sender's.
+    burst: what may pass at once after a pause. It must be more than 64 kB, the largest packet that the kernel hands
+    down in one piece; with less, a link that is busy in both directions carries half of its rate.
     """
     switch = f"hw{os.getpid()}"
     made = [Host(f"{switch}h{i}", f"10.77.0.{i + 1}") for i in range(n_hosts)]
