@@ -31,9 +31,9 @@ lint: $(READY)
 drift: $(READY)
 	$(PY) -m tools.build --check
 nbval: $(READY)
-	$(PY) -m pytest --nbval-lax -p no:cacheprovider solutions
-lab: $(READY)  ## JupyterLab on notebooks/
-	$(PY) -m jupyter lab --ServerApp.root_dir=notebooks
+	$(PY) -m pytest --nbval-lax --timeout=900 -p no:cacheprovider solutions
+lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
+	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
 notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits
 	$(PY) -m tools.build $(if $(REPLACE),--replace)
 import: $(READY)  ## NOTEBOOK=solutions/...: an edit in JupyterLab back into lessons/
@@ -43,9 +43,9 @@ grade: $(READY)  ## grades submitted/ over all cores; ASSIGNMENT=01_hello_ranks 
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
 bench: $(READY)  ## every benchmark in turn
-	set -e; for program in tools/bench_*.py; do echo "== $$program"; $(PY) $$program; done
+	set -e; for program in $(notdir $(basename $(wildcard tools/bench_*.py))); do echo "== $$program"; $(PY) -m tools.$$program; done
 figures: $(READY)  ## the pictures of README.md, in docs/
-	$(PY) tools/figures.py
+	$(PY) -m tools.figures
 publish: notebooks  ## DIR=...: what students get, scanned for leaks
 	$(PY) -m tools.publish $(DIR)
 clean:  ## what was made and can be made again; neither .venv nor anybody's work
