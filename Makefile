@@ -11,9 +11,9 @@ help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
 		|| grep -hE '^[a-z]+:.*  ## ' Makefile
 
+# The pins are for Python 3.11 and later; 3.10 gets the ranges of pyproject.toml.
 $(READY): requirements-cpu.txt pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	# The pins are for Python 3.11 and later; 3.10 gets the ranges of pyproject.toml.
 	if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
 		then $(PY) -m pip install --disable-pip-version-check -r requirements-cpu.txt; \
 		else $(PY) -m pip install --disable-pip-version-check -e '.[course,test,bench]'; fi
