@@ -29,7 +29,7 @@ def sweep(run: Callable[[Item], Any], items: Iterable[Item], title: str = "") ->
         for future in tqdm(as_completed(futures.values()), title, len(items), file=sys.stdout):
             future.result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)  # after an interrupt: what runs may end by itself
     return {item: future.result() for item, future in futures.items()}
 
 

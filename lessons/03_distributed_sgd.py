@@ -49,7 +49,8 @@ plots_03.plot_examples(train_set, 16)
 # - computes a gradient Gₙ on its *own* B examples,
 # - takes a local step from xᵏ to xₙ = xᵏ − α Gₙ,
 # - sums the xₙ over all workers (an all-reduce) and divides by N: that is xᵏ⁺¹, the same everywhere.
-#
+
+# %% [markdown]
 # Because the mean of xᵏ − α Gₙ is xᵏ − α times the mean of the Gₙ, N workers with batch B do what one worker does
 # with batch N B. You build it in four small functions and then hold it to that sentence.
 
@@ -67,7 +68,8 @@ plots_03.plot_examples(train_set, 16)
 # **Task** (10 minutes, 5 points). Write `batches`. Deal the N B examples of an iteration out like cards: worker 0 gets
 # the first, worker 1 the second, and so on. Nobody drops the short rest. Target: every example once an epoch, and the
 # same number of batches on every rank, if need be empty ones.
-#
+
+# %% [markdown]
 # <details><summary>Hint 1: cut first, deal then</summary>
 #
 # `order.split(m)` cuts a tensor into pieces of m, the last one shorter. `piece[a::b]` takes every b-th element.
@@ -239,7 +241,8 @@ checks.lesson_03.average(average, cases=[{"world_size": 4, "own": False}, {"worl
 # **Task** (15 minutes, 9 points). Write `distributed_step`: the loss as above, a step of the optimizer, the average.
 # Target: equal models on all ranks to the bit after every step, and off from one big batch by less than 1e-9 in
 # float64.
-#
+
+# %% [markdown]
 # <details><summary>Hint 1: an empty batch</summary>
 #
 # `cross_entropy(..., reduction="sum")` of no examples is 0, with gradient 0. The default, the mean, is nan.
@@ -407,7 +410,8 @@ def iterations(rank: int, world_size: int, recipe: Recipe, train_set):
 # **Task** (10 minutes, 4 points). Write `train`: after every `recipe.every` iterations note (iteration, test
 # accuracy); end when it is at least `recipe.target`, or after the last iteration. A training that never gets there
 # returns its curve all the same. Target: the curve of one worker with batch N B, on every rank.
-#
+
+# %% [markdown]
 # <details><summary>Hint 1: counting</summary>
 #
 # `enumerate(iterations(...), start=1)` counts iterations from 1; look when `k % recipe.every == 0`, after the step.
@@ -700,10 +704,11 @@ plots_03.plot_local_sgd({h: (points[h, 0][0], median(points[h, seed][1] for seed
 # ## 3.5 Your own ring
 #
 # `dist.all_reduce` was a black box that you know from inside. Put *your* `ring_all_reduce` of lesson 2 in its place:
-# copy it into the next cell instead of the line there. **Predict**: is the model the same to the bit, or nearly?
+# copy it, and what it calls, into the next cell and name it in the first line. **Predict**: will the accuracies be the
+# same? And the models, to the bit or nearly?
 
 # %%
-my_all_reduce = dist.all_reduce  # put your ring_all_reduce here
+my_all_reduce = dist.all_reduce  # name your ring_all_reduce here
 
 short = Recipe(max_iterations=20)
 theirs = simulate(train, 4, (short,), compute="free", echo=False)[0]
@@ -711,7 +716,8 @@ mine = simulate(train, 4, (short, my_all_reduce), compute="free", echo=False)[0]
 print(f"after {mine[-1][0]} iterations: {mine[-1][1]:.4f} with yours, {theirs[-1][1]:.4f} with dist.all_reduce")
 
 # %% [markdown]
-# And the same function on real processes, whose clock is the wall's:
+# And the same function on two real processes, whose clock is the wall's. The numbers must agree with the virtual
+# cluster's: where a rank runs changes nothing of what it computes.
 
 # %%
 real_run = launch(train, 2, (Recipe(max_iterations=20),), echo=False)
