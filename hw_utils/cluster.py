@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import signal
 import sys
@@ -25,8 +26,6 @@ from hw_utils.streams import Streams
 from hw_utils.virtual_clock import virtual_clock
 from hw_utils.virtual_group import CurrentWorld, Groups, Members, VirtualGroup
 from hw_utils.where import is_students, locate
-
-SEED = 67280421310721  # torch's own default seed: every process starts with it
 
 
 def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
@@ -101,13 +100,13 @@ class _Cluster:
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
         self.engine.store = dist.HashStore()
-        self.random_state = torch.Generator().manual_seed(SEED).get_state()
 
     def run(self, carrier) -> None:
         """All ranks until nobody can go on; this process's own state is as before afterwards."""
         engine = self.engine
-        before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads()
+        before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads(), gc.get_threshold()
         torch.set_num_threads(1)
+        gc.set_threshold(100_000, 50, 100)  # a thousand ranks' objects take long to go through
         try:
             with ExitStack() as stack:
                 for part in (
@@ -126,6 +125,7 @@ class _Cluster:
             torch.set_rng_state(before[0])
             torch._C._set_grad_enabled(before[1])
             torch.set_num_threads(before[2])
+            gc.set_threshold(*before[3])
 
     def body(self, rank: int) -> None:
         """One rank, from its first line to its last."""
@@ -134,13 +134,14 @@ class _Cluster:
             if engine.is_over:
                 return
             torch._C._set_grad_enabled(True)
-            torch.default_generator.set_state(self.random_state)
+            engine.random.enter(rank)
             worker, args = self.copies.take()
             self._join(rank)
             engine.resume_compute()
             self.results[rank] = worker(rank, self.world_size, *args)
             engine.now()
             self.returned[rank] = True
+            engine.random.leave(rank)
         except Stop:
             return
         except BaseException as error:

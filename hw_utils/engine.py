@@ -17,6 +17,7 @@ from hw_utils.errors import Failure
 from hw_utils.network import Network
 from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
+from hw_utils.random_states import TorchStates
 from hw_utils.records import BLOCK, END, MESSAGE, PEER, WAIT_END, WAIT_START, WAITED, WIDTH, pack
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
@@ -53,6 +54,7 @@ class Engine:
         self.agents: dict[int, object] = {}
         self.is_over = False
         self.carrier = None
+        self.random = TorchStates(world_size)
         self.watch = None  # called with the rank at every send and receive, before it is posted
         self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
@@ -167,18 +169,19 @@ class Engine:
 
     def switch(self, rank: int, who: int) -> None:
         """Lets `who` run; returns when `rank` runs again, with its grad mode and random state."""
-        grad, random_state = torch.is_grad_enabled(), torch.default_generator.get_state()
+        grad = torch.is_grad_enabled()
         if self.carrier.is_shared and (
             torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != IN_NO_BACKWARD
         ):
             self.need_threads()  # autograd keeps a backward pass in its OS thread
+        self.random.leave(rank)
         self.rank = self.lamp[0] = who
         self.carrier.switch(rank, who)
         if self.is_over:
             raise Stop
+        self.random.enter(rank)
         if torch.is_grad_enabled() is not grad:
             torch._C._set_grad_enabled(grad)
-        torch.default_generator.set_state(random_state)
 
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""

@@ -1,13 +1,15 @@
-"""Python's and numpy's global random numbers, one state a virtual rank; torch's is handled at each switch."""
+"""Random numbers of virtual ranks: torch's, Python's and numpy's global state, one a rank."""
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 
 @contextmanager
@@ -50,3 +52,53 @@ def _drawing(name: str, state_of: Callable[[], Any]) -> Callable:
 
     draw.__name__ = name
     return draw
+
+
+SEED = 67280421310721  # torch's own default seed: every process starts with it
+_WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
+
+
+class TorchStates:
+    """torch's default generator, handed from rank to rank; its 5 kB are copied only when a rank has drawn."""
+
+    def __init__(self, world_size: int) -> None:
+        self.generator = torch.default_generator
+        self.first = self.loaded = torch.Generator().manual_seed(SEED).get_state()
+        self.states = [self.first] * world_size
+        self.start, self.length = _moving_part(self.generator)
+        self.generator.set_state(self.first)
+        self.print = self._print()
+
+    def _print(self) -> bytes | None:
+        """What the generator looks like in memory; None if that does not tell."""
+        return ctypes.string_at(self.start, self.length) if self.length else None
+
+    def leave(self, rank: int) -> None:
+        """Keeps the state of a rank that stops running."""
+        if self.length == 0 or ctypes.string_at(self.start, self.length) != self.print:
+            self.states[rank] = self.loaded = self.generator.get_state()
+            self.print = self._print()
+
+    def enter(self, rank: int) -> None:
+        """Puts the state of a rank in place that runs from now on."""
+        state = self.states[rank]
+        if state is not self.loaded:
+            self.generator.set_state(state)
+            self.loaded, self.print = state, self._print()
+
+
+def _moving_part(generator: torch.Generator) -> tuple[int, int]:
+    """(address, bytes) of the memory that changes with every draw; no bytes if there is none to be found."""
+    address = getattr(generator, "_cdata", 0)
+    if not address:
+        return 0, 0
+    looks = [ctypes.string_at(address, _WINDOW_BYTES)]
+    # two normal numbers are made at a time: the second draw takes the one that was kept
+    for draw in (torch.rand, torch.randn, torch.randn):
+        draw(1, generator=generator)
+        looks.append(ctypes.string_at(address, _WINDOW_BYTES))
+    moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in zip(looks, looks[1:])]
+    if not all(moved):
+        return 0, 0
+    first, last = min(map(min, moved)), max(map(max, moved))
+    return address + first, last + 1 - first
