@@ -173,7 +173,10 @@ def test_whatever_the_ranks_wait_in_is_named(wait, request):
 
 @pytest.mark.parametrize("lock", [threading.Lock(), threading.RLock()], ids=["Lock", "RLock"])
 def test_a_lock_that_is_never_given_back_is_told(lock):
+    meet = threading.Barrier(2)
+
     def worker(rank, world_size):
+        meet.wait()  # both live at once: a later thread may get the number of an earlier one, and own its RLock
         lock.acquire()
 
     with pytest.raises(Deadlock, match="nobody releases"):
