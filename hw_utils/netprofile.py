@@ -68,15 +68,6 @@ def counters(interface: str) -> tuple[int, int]:
     return found.bytes_sent, found.bytes_recv
 
 
-def wire_bytes(n_bytes: float, mtu: int = 1500) -> float:
-    """What a counter shows for `n_bytes` sent over TCP in full frames: Ethernet, IP and TCP headers with them.
-
-    >>> round(wire_bytes(1e6))
-    1045580
-    """
-    return n_bytes * (mtu + 14) / (mtu - 52)  # 20 of IP, 32 of TCP with timestamps
-
-
 class Sampler:
     """Reads an interface's counters every `every_s` seconds while the block runs: `samples` has (s, sent, received).
 
