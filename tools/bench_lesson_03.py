@@ -3,7 +3,7 @@
     python tools/bench_lesson_03.py
 
 Runs the lesson's own cells with the reference solutions and prints wall and CPU seconds. CPU seconds count this process
-and its children, so they hold on a busy machine too; `wall on 2 free cores` is at least half of them.
+and all below it; on a busy machine wall seconds say little, and half of the CPU seconds is what two free cores take.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import matplotlib
 
@@ -41,11 +41,15 @@ def cpu_s() -> float:
 
 
 @contextlib.contextmanager
-def timed(report: Callable[[float, float], None]) -> Iterator[None]:
-    """Calls report(wall seconds, CPU seconds) at the end."""
+def timed(part: str) -> Iterator[None]:
+    """Prints wall and CPU seconds of what is inside, and whether they keep the part's limit; nothing without a name."""
     wall, cpu = time.perf_counter(), cpu_s()
     yield
-    report(time.perf_counter() - wall, cpu_s() - cpu)
+    wall, cpu = time.perf_counter() - wall, cpu_s() - cpu
+    if part:
+        limit = LIMITS_S.get(part)
+        verdict = f"  limit {limit} s: {'kept' if wall <= limit else 'MISSED'}" if limit else ""
+        print(f"{part:<32} {wall:7.1f} s wall {cpu:7.1f} s CPU{verdict}", flush=True)
 
 
 def run(cell: Cell, names: dict) -> str:
@@ -60,22 +64,13 @@ def main() -> None:
     lesson = read_lesson(ROOT / "lessons" / "03_distributed_sgd.py")
     names: dict = {"__name__": "__main__", "checks": checks}
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "")
-    rows: list[tuple[str, float, float]] = []
-    total: list[tuple[float, float]] = []
-    with timed(lambda wall, cpu: total.append((wall, cpu))):
+    with timed("whole notebook"):
         for cell in (cell for cell in lesson.cells if cell.kind == "code"):
             part = next((p for p, text in PARTS.items() if text in cell.source), "")
-            part = part or (f"check {cell.name}" if cell.role == "check" else "")
-            with timed(lambda wall, cpu, part=part: rows.append((part, wall, cpu))):
+            with timed(part or (f"check {cell.name}" if cell.role == "check" else "")):
                 printed = run(cell, names)
             if "k* of five seeds" in printed:
-                print(printed)
-    for part, wall, cpu in [row for row in rows if row[0]]:
-        limit = (
-            f"  limit {LIMITS_S[part]} s: {'kept' if wall <= LIMITS_S[part] else 'MISSED'}" if part in LIMITS_S else ""
-        )
-        print(f"{part:<32} {wall:7.1f} s wall {cpu:7.1f} s CPU{limit}")
-    print(f"{'whole notebook':<32} {total[0][0]:7.1f} s wall {total[0][1]:7.1f} s CPU")
+                print(printed, end="", flush=True)
     print(f"k*: {names['k_of']}; one step computes {names['compute_s'] * 1e3:.2f} ms")
     for h in names["every_h"]:
         sent, accuracies = names["points"][h, 0][0], [names["points"][h, seed][1] for seed in range(3)]
