@@ -99,13 +99,6 @@ def sizes_of(tensors) -> int:
     return sum(sizes_of(t) for t in tensors)
 
 
-def up(frame: FrameType, n: int) -> FrameType:
-    """The frame `n` calls further out."""
-    for _ in range(n):
-        frame = frame.f_back
-    return frame
-
-
 def _entry(function) -> tuple[CodeType, int]:
     """The code of a function of torch.distributed under its wrappers, and how many frames up its caller is."""
     n_frames = 1

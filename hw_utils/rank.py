@@ -15,7 +15,7 @@ import time
 import traceback
 from typing import Any
 
-from hw_utils import payload, wire
+from hw_utils import payload, wire, work
 from hw_utils.where import is_students
 
 SAMPLE_S = 0.5
@@ -29,6 +29,7 @@ def main(sock: socket.socket, rank: int, spec: dict) -> None:
     sock.setblocking(True)
     _settle(rank, spec)
     keeper = None
+    work.watch_threads()
     if spec["connect"]:
         keeper = _connect(rank, spec)
     wire.send_frame(sock, UP)
