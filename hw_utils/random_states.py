@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -97,7 +98,7 @@ def _moving_part(generator: torch.Generator) -> tuple[int, int]:
     for draw in (torch.rand, torch.randn, torch.randn):
         draw(1, generator=generator)
         looks.append(ctypes.string_at(address, _WINDOW_BYTES))
-    moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in zip(looks, looks[1:])]
+    moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in itertools.pairwise(looks)]
     if not all(moved):
         return 0, 0
     first, last = min(map(min, moved)), max(map(max, moved))
