@@ -31,8 +31,8 @@ def train(rank: int, world_size: int, with_ddp: bool, n_steps: int) -> list[torc
 
 
 def average_gradients(parameters: list[torch.nn.Parameter], world_size: int) -> None:
-    """Divided first, then summed in one piece: in a ring, the order of additions depends on the place in the piece."""
-    flat = torch.cat([p.grad.flatten() for p in parameters]) / world_size
+    """Divided first, then summed in one piece: in a ring the order of additions depends on the place in it."""
+    flat = torch.cat([p.grad.flatten() for p in parameters]) * (1 / world_size)
     dist.all_reduce(flat)
     for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
         p.grad.copy_(part.view_as(p))
