@@ -150,13 +150,15 @@ def explore(
     seed: int = 0,
     timeout_s: float = 10.0,
     key: Callable[[list[Any]], Any] = repr,
+    one_is_right: bool = False,
 ) -> Explored:
     """The distinct outcomes of `program(shared, rank, note)` on every rank, over `n_interleavings` orders.
 
     `make()` gives what the ranks share, anew for each run, with locks that the scheduler controls. Whatever
     `program` calls in the student's files can be switched at every shared access; `program` itself cannot.
     `note(text)` puts a line into the story. `key(results)` tells outcomes apart.
-    Ends at the first run that raises, hangs or never ends: one is enough.
+    Ends at the first run that raises, hangs or never ends: one is enough. With `one_is_right`, also at the second
+    outcome: they cannot both be the one that is wanted.
     """
     found: dict[Any, Outcome] = {}
     with Turns(world_size) as turns, managed_locks(turns, make, *_captured(make)):
@@ -171,7 +173,7 @@ def explore(
             elif len(found) < _MOST_OUTCOMES:
                 found[same] = outcome
             plan = next(plans, None)
-            if outcome.results is None or plan is None:
+            if outcome.results is None or plan is None or (one_is_right and len(found) > 1):
                 return Explored(list(found.values()), done, plainest.seen)
             outcome, done = _run_one(turns, plan, make, program, timeout_s), done + 1
 

@@ -139,6 +139,21 @@ def test_other_right_layers_pass_too():
     checks.lesson_06.all_gather(WithACondition, cases=[case])
 
 
+def test_a_sum_in_order_of_arrival_passes_though_its_last_bit_differs():
+    class Thirds(planted._Totals):
+        def all_reduce(self, tensor, rank, group_id, op="sum"):
+            if op not in ("sum", "mean"):
+                raise ValueError(op)
+            self.add(tensor / self.world_size if op == "mean" else tensor, group_id)
+            self.barrier.wait()
+            result = self.total[group_id].clone()
+            self.finish(group_id, rank)
+            return result
+
+    case = {"world_size": 3, "calls": 2, "n_interleavings": 300, "ops": ["mean", "sum"]}
+    checks.lesson_06.all_reduce(Thirds, cases=[case])
+
+
 def test_an_error_with_one_rank_is_the_students_own():
     class Misspelt(planted._Context):
         def all_gather(self, tensor, rank, group_id):
