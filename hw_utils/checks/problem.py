@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from hw_utils.simulate import simulate
 
 def on_ranks(world_size: int, worker):
     """What `worker` did on so many virtual ranks, as plain data."""
-    return observe(lambda: simulate(worker, world_size, compute="free", echo=False))
+    return observe(lambda: simulate(worker, world_size, compute="free", echo=False, timeout_s=120))
 
 
 def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]:
@@ -42,6 +43,17 @@ def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]
 def ranks_of(n: int) -> str:
     """`1 rank`, `4 ranks`."""
     return "1 rank" if n == 1 else f"{n} ranks"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, as the ranks have: small work is faster so, and does not fight them for the cores."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 def flat(model: nn.Module) -> torch.Tensor:
@@ -111,6 +123,7 @@ class Problem:
         """Each rank's part of a chunk; they differ by at most one in length."""
         return chunk.tensor_split(self.world_size)
 
+    @one_thread()
     def in_one_process(self) -> list[np.ndarray]:
         """The weights before the first step and after every step of one worker that takes the whole batches."""
         model, (x, y) = self.model(), self.examples()
@@ -123,6 +136,7 @@ class Problem:
             states.append(flat(model).numpy())
         return states
 
+    @one_thread()
     def gradient(self, weights: np.ndarray, places: torch.Tensor) -> np.ndarray:
         """The gradient of the mean loss over these examples at these weights; zero for no examples."""
         if not len(places):
@@ -156,6 +170,7 @@ def small_recipe(**settings) -> Recipe:
     return Recipe(model=Softmax, data=few_digits, **settings)
 
 
+@one_thread()
 def curve_in_one_process(
     recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0"
 ) -> list[list[float]]:
