@@ -49,7 +49,7 @@ def cluster(address: str = "", n_workers: int = 0) -> Iterator:
         return
     n_workers = n_workers or len(os.sched_getaffinity(0))
     with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None, silence_logs="ERROR") as local,
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs="ERROR") as local,
         Client(local) as client,
     ):
         yield client
