@@ -152,7 +152,7 @@ def _start() -> Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            env={**env, "HW_UTILS_PRELOAD": "0"},
+            env={**env, "HW_UTILS_PRELOAD": "0", "CUDA_VISIBLE_DEVICES": ""},  # ranks use gloo and the CPU
             start_new_session=True,  # an interrupt of the kernel's process group does not reach it
         )
     return Server(ours, process, log)

@@ -30,6 +30,7 @@ from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_tex
 from hw_utils.gang import Gang, Member, wait_until
 from hw_utils.run import Run
 
+SPARE_RANKS = 16  # no larger gang stands by
 START_S = 120.0  # for processes to start, over and above timeout_s: a cold import of torch on a busy machine
 SETTLE_S = 0.2  # after a first failure, for others that fail too
 
@@ -39,7 +40,8 @@ def launch(
 ) -> Run:
     """Runs `worker(rank, world_size, *args)` on `world_size` fresh processes connected by gloo.
 
-    The default process group is ready in each. echo: whether what they print is shown as they print it.
+    The default process group is ready in each. They see no GPU and have one torch thread each; seeds are those of a
+    fresh process, for torch the same number on every rank. echo: whether what they print is shown as they print it.
 
     Raises:
         WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
@@ -214,7 +216,8 @@ class _Spares:
         return Gang(world_size)
 
     def prepare(self, world_size: int) -> None:
-        gang = Gang(world_size)
+        """Starts the next gang; one of many ranks would take much memory (about 15 MB each) while nobody uses it."""
+        gang = Gang(world_size) if world_size <= SPARE_RANKS else None
         with self._lock:
             gang, self._gang = self._gang, gang
         if gang is not None:

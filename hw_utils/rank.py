@@ -107,7 +107,7 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
     call = pickle.loads(data)
     sys.path[:] = call["path"]
     os.environ.clear()
-    os.environ.update(call["environ"])
+    os.environ.update(call["environ"], CUDA_VISIBLE_DEVICES="")
     meta: dict[str, Any] = {}
     try:
         os.chdir(call["cwd"])

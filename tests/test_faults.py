@@ -357,7 +357,8 @@ def test_a_rank_that_only_lost_a_peer_is_not_blamed():
             os._exit(1)
         dist.all_reduce(torch.ones(1))
 
-    assert [f.rank for f in failing_launch(worker).failures] == [0]
+    error = failing_launch(worker)
+    assert [f.rank for f in error.failures] == [0], str(error)
 
 
 def test_a_rank_that_catches_the_loss_of_a_peer_does_not_hide_who_died():
@@ -369,7 +370,8 @@ def test_a_rank_that_catches_the_loss_of_a_peer_does_not_hide_who_died():
         except RuntimeError:
             return "caught"
 
-    assert [f.rank for f in failing_launch(worker, 3).failures] == [0]
+    error = failing_launch(worker, 3)
+    assert [f.rank for f in error.failures] == [0], str(error)
 
 
 def test_a_ranks_thread_that_still_posts_is_no_deadlock():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -201,7 +202,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "hello_ranks.py"), "w") as file:
             file.write(HELLO)
-        manager, client = start_new_kernel(kernel_name="python3")
+        manager, client = start_new_kernel(kernel_name="python3", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             run(client, SETUP.format(folder=folder))
             show_launch(run(client, MEASURE))
