@@ -25,6 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_TINTS = (COLORS["collective"], "#7A3B61", "#EBC4D8", "#A65A86")  # collectives: one hue, a tint an operation
+
+
 def describe(trace: Trace) -> str:
     """One sentence on what happened in a run, for those who do not see its picture."""
     calls = ", ".join(f"{n:,} {op}" for op, n in sorted(trace.calls.items())) or "no communication"
@@ -70,7 +73,7 @@ def plot_space_time(trace: Trace, ax=None):
     waits = records[(records["wait_end_s"] > records["wait_start_s"]) & (records["peer"] >= 0)]
     _bars(ax, waits, "wait_start_s", "wait_end_s", factor, COLORS["waiting"], width=5, zorder=1)
     _draw_messages(ax, trace, factor)
-    _draw_collectives(ax, records[records["peer"] < 0], factor)
+    _draw_collectives(ax, trace, factor)
     ax.set_title("who sends to whom, when", loc="left", fontsize="medium")
     outside_legend(ax, _space_time_legend(trace))
     return alt(ax, "Space-time diagram, ranks down, time across. " + describe(trace))
@@ -108,18 +111,34 @@ def _draw_messages(ax, trace: Trace, factor: float) -> None:
         ax.plot(lost["start_s"] * factor, lost["rank"], "x", color=COLORS["lost"], markersize=8, zorder=4)
 
 
-def _draw_collectives(ax, records: np.ndarray, factor: float) -> None:
-    if not len(records):
-        return
-    _bars(ax, records, "start_s", "end_s", factor, COLORS["collective"], width=6, zorder=2)
+def _collectives(trace: Trace) -> dict[str, tuple[np.ndarray, str]]:
+    """Operation -> (its records, its tint)."""
+    records = trace.records[trace.records["peer"] < 0]
+    names = sorted({trace.names[i] for i in np.unique(records["op"])})
+    codes = {name: [i for i, other in enumerate(trace.names) if other == name] for name in names}
+    return {
+        name: (records[np.isin(records["op"], codes[name])], _TINTS[i % len(_TINTS)]) for i, name in enumerate(names)
+    }
+
+
+def _draw_collectives(ax, trace: Trace, factor: float) -> None:
+    for records, tint in _collectives(trace).values():
+        _bars(ax, records, "start_s", "end_s", factor, tint, width=7, zorder=2)
+        x, rank = records["start_s"] * factor, records["rank"]
+        ticks = np.stack([np.column_stack([x, rank - 0.12]), np.column_stack([x, rank + 0.12])], axis=1)
+        ax.add_collection(LineCollection(ticks, colors="white", linewidths=0.8, zorder=2.1))  # one bar from the next
+        _join_members(ax, records, factor, tint)
+
+
+def _join_members(ax, records: np.ndarray, factor: float, tint: str) -> None:
+    """A line through a collective's bars at the moment when its last member called: from then on it can go through."""
     order = np.argsort(records["message"], kind="stable")
     _, first = np.unique(records["message"][order], return_index=True)
     rank = records["rank"][order]
-    # A collective goes through once its last member has called: that moment joins its bars.
     x = np.maximum.reduceat(records["start_s"][order], first) * factor
     top, bottom = np.minimum.reduceat(rank, first), np.maximum.reduceat(rank, first)
     lines = np.stack([np.column_stack([x, top]), np.column_stack([x, bottom])], axis=1).astype(float)
-    ax.add_collection(LineCollection(lines, colors=COLORS["collective"], linewidths=1.2, linestyles=":", zorder=2))
+    ax.add_collection(LineCollection(lines, colors=tint, linewidths=1.2, linestyles=":", zorder=1.9))
 
 
 def _space_time_legend(trace: Trace) -> list[Any]:
@@ -128,9 +147,8 @@ def _space_time_legend(trace: Trace) -> list[Any]:
         handles.append(Line2D([], [], color=COLORS["message"], marker=">", label="message"))
     if ((records["wait_end_s"] > records["wait_start_s"]) & (records["peer"] >= 0)).any():
         handles.append(Line2D([], [], color=COLORS["waiting"], linewidth=5, label="rank stands still"))
-    if (records["peer"] < 0).any():
-        names = ", ".join(sorted({trace.names[i] for i in records["op"][records["peer"] < 0]}))
-        handles.append(Line2D([], [], color=COLORS["collective"], linewidth=6, label=names.replace(", ", "\n")))
+    for name, (_, tint) in _collectives(trace).items():
+        handles.append(Line2D([], [], color=tint, linewidth=7, label=name))
     if ((records["peer"] >= 0) & (records["message"] < 0)).any():
         handles.append(Line2D([], [], color=COLORS["lost"], marker="x", linestyle="", label="nobody matched it"))
     return handles
