@@ -29,7 +29,8 @@ EXERCISES = {  # name -> (signature, solution, hidden cases, points)
         "def ping_pong(rank, world_size, n_rounds):\n",
         "    ball = torch.zeros(1)\n    for _ in range(n_rounds):\n        if rank == 0:\n"
         "            ball += 1\n            dist.send(ball, 1)\n            dist.recv(ball, 1)\n"
-        "        elif rank == 1:\n            dist.recv(ball, 0)\n            ball += 1\n            dist.send(ball, 0)\n"
+        "        elif rank == 1:\n            dist.recv(ball, 0)\n"
+        "            ball += 1\n            dist.send(ball, 0)\n"
         "    return ball.item()",
         [{"world_size": 3, "n_rounds": 7}],
         3,

@@ -170,8 +170,9 @@ def exercises_reversed(notebook):
 def format_3(notebook):
     cells = []
     for cell in notebook["cells"]:
-        cells.append({"cell_type": cell["cell_type"], "metadata": cell["metadata"], "language": "python", "collapsed": False,
-                      "input": cell["source"].splitlines(keepends=True), "outputs": [], "prompt_number": None})  # fmt: skip
+        source = cell["source"].splitlines(keepends=True)
+        kept = {name: cell[name] for name in ("cell_type", "metadata")}
+        cells.append({**kept, "language": "python", "input": source, "outputs": [], "prompt_number": None})
     return {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": [{"cells": cells}]}
 
 

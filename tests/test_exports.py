@@ -153,7 +153,8 @@ def test_feedback_holds_no_script_and_no_hidden_test():
             [
                 {"output_type": "stream", "name": "stdout", "text": "</pre><script>alert(1)</script>"},
                 {"output_type": "display_data", "metadata": {}, "data": {
-                    "text/html": "<b>kept</b><script>alert(2)</script><img src=x onerror=alert(3)><a href='javascript:4'>x</a>"}},
+                    "text/html": "<b>kept</b><script>alert(2)</script><img src=x onerror=alert(3)>"
+                    "<a href='javascript:4'>x</a>"}},
                 {"output_type": "error", "ename": "CheckFailed", "evalue": "", "traceback": ["rank 0 <script>"]},
             ]
         ),
@@ -181,7 +182,8 @@ def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
     copy = "# mine\n" + one.replace("ball", "token").replace("rank == 0", "rank  ==  0")
     other = (
         "def ping_pong(rank, world_size, n_rounds):\n    x = torch.zeros(1)\n    if rank > 1:\n        return 0.0\n"
-        "    peer = 1 - rank\n    while n_rounds:\n        first = rank == 0\n        if not first: dist.recv(x, peer)\n"
+        "    peer = 1 - rank\n    while n_rounds:\n        first = rank == 0\n"
+        "        if not first: dist.recv(x, peer)\n"
         "        x.add_(1)\n        dist.send(x, peer)\n        if first: dist.recv(x, peer)\n        n_rounds -= 1\n"
         "    return float(x)"
     )

@@ -55,10 +55,10 @@ class Place:
 
     def processes(self) -> set[int]:
         """Those inside the sandbox but bubblewrap itself and the warm parent."""
-        inside = psutil.Process(self.sandbox.bwrap.pid).children(recursive=True)
-        return {p.pid for p in inside if p.ppid() != self.sandbox.bwrap.pid and p.uids().real != 0} if os.geteuid() == 0 else {
-            p.pid for p in inside[2:]
-        }  # fmt: skip
+        bwrap = self.sandbox.bwrap.pid
+        inside = psutil.Process(bwrap).children(recursive=True)
+        own = {p.pid for p in inside[:2]}  # bubblewrap's first process and the warm parent
+        return {p.pid for p in inside} - own
 
     def close(self) -> None:
         self.sandbox.close()

@@ -1,4 +1,5 @@
 """Allocates 50 GB at once."""
+
 # expects: fail limit crashed
 import torch
 

@@ -1,4 +1,5 @@
 """Children that each stay below the limit of one process."""
+
 # expects: fail limit crashed
 import os
 import time

@@ -1,4 +1,5 @@
 """Allocates without end, in pieces, and touches them."""
+
 # expects: fail limit
 import torch
 

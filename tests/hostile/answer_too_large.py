@@ -1,3 +1,4 @@
 """An answer of 200 MB."""
+
 # expects: fail limit
 predictions = {"both_send_first": bytes(200 * 10**6)}

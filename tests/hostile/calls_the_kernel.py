@@ -1,4 +1,5 @@
 """System calls that lead out of a sandbox."""
+
 # expects: fail
 import ctypes
 import os

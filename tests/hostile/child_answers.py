@@ -1,4 +1,5 @@
 """A forked child goes on as if it were the notebook."""
+
 # expects: fail
 import os
 

@@ -1,4 +1,5 @@
 """Connects to a server on the grading machine's loopback."""
+
 # expects: fail
 import socket
 

@@ -1,4 +1,6 @@
 """Data nested 100,000 deep."""
+
+
 # expects: fail limit tampered
 def fit_link(sizes, seconds):
     nested = []

@@ -1,4 +1,6 @@
 """os._exit in answers, with the status of success."""
+
+
 # expects: fail crashed
 def ping_pong(rank, world_size, n_rounds):
     import os

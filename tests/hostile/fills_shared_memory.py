@@ -1,4 +1,5 @@
 """Fills /dev/shm, /tmp and memory files."""
+
 # expects: fail limit
 import os
 

@@ -1,4 +1,5 @@
 """Announces a message of 4 GB, then sends noise."""
+
 # expects: tampered limit crashed
 import os
 

@@ -1,4 +1,5 @@
 """A launch that returns what hello should have printed."""
+
 # expects: fail
 import hw_utils
 from hw_utils import Run, Trace

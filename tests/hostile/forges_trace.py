@@ -1,4 +1,5 @@
 """A ledger that always says what a judge wants to hear."""
+
 # expects: fail
 from hw_utils.trace import Trace
 

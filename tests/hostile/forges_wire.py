@@ -1,4 +1,5 @@
 """Writes forged messages to every descriptor."""
+
 # expects: fail tampered limit crashed
 import json
 import os

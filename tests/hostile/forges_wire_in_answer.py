@@ -1,4 +1,6 @@
 """Sends made-up data from inside the answer."""
+
+
 # expects: fail tampered limit crashed
 def fit_link(sizes, seconds):
     import json

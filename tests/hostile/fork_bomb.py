@@ -1,4 +1,5 @@
 """Forks without end."""
+
 # expects: fail limit crashed
 import os
 

@@ -1,4 +1,6 @@
 """Forks without end while a check runs."""
+
+
 # expects: fail limit crashed
 def fit_link(sizes, seconds):
     import os

@@ -1,4 +1,5 @@
 """Kills every process it can see."""
+
 # expects: crashed
 import os
 import signal

@@ -1,4 +1,5 @@
 """Kills its own process."""
+
 # expects: crashed
 import os
 import signal

@@ -1,4 +1,5 @@
 """Kills its parents."""
+
 # expects: crashed
 import os
 import signal

@@ -1,4 +1,5 @@
 """SystemExit and KeyboardInterrupt in cells."""
+
 # expects: fail
 import sys
 

@@ -1,4 +1,5 @@
 """Links out of the scratch folder."""
+
 # expects: fail
 import os
 

@@ -1,4 +1,5 @@
 """100,000 outputs."""
+
 # expects: fail limit
 from IPython.display import HTML, display
 

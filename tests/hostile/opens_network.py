@@ -1,4 +1,5 @@
 """Connects to the world."""
+
 # expects: fail
 import socket
 

@@ -1,4 +1,6 @@
 """An answer that leaves processes."""
+
+
 # expects: fail
 def fit_link(sizes, seconds):
     import subprocess

@@ -1,4 +1,5 @@
 """Leaves processes that have detached themselves."""
+
 # expects: fail
 import os
 import subprocess

@@ -1,4 +1,5 @@
 """json that writes and reads only what the student likes."""
+
 # expects: fail
 import json
 

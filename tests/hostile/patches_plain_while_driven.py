@@ -1,4 +1,6 @@
 """Replaces the function that makes data plain, from inside the answer."""
+
+
 # expects: fail tampered
 def fit_link(sizes, seconds):
     from hw_utils.checks import check

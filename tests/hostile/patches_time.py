@@ -1,4 +1,5 @@
 """A clock that stands still."""
+
 # expects: fail
 import time
 

@@ -1,4 +1,5 @@
 """torch that finds everything equal, and collectives that do nothing."""
+
 # expects: fail
 import torch
 import torch.distributed as dist

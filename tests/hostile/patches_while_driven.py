@@ -1,4 +1,6 @@
 """Patches what encodes the data, from inside the answer."""
+
+
 # expects: fail tampered
 def fit_link(sizes, seconds):
     import hw_utils.plain

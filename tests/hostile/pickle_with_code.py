@@ -1,4 +1,6 @@
 """An answer that runs code when it is opened."""
+
+
 # expects: fail tampered crashed
 class Trap:
     def __reduce__(self):

@@ -1,4 +1,5 @@
 """Writes 1 GB to the descriptors and the original streams."""
+
 # expects: fail limit
 import os
 import sys

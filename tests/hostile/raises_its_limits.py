@@ -1,4 +1,5 @@
 """Raises its own limits."""
+
 # expects: fail
 import resource
 

@@ -1,4 +1,6 @@
 """Walks the stack for the case, which holds the right answer."""
+
+
 # expects: fail tampered
 def fit_link(sizes, seconds):
     import sys

@@ -1,4 +1,5 @@
 """Looks through every object there is for the hidden cases."""
+
 # expects: fail tampered
 import gc
 

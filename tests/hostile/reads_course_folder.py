@@ -1,7 +1,14 @@
 """Opens the course's files by the names the grader knows them by."""
+
 # expects: fail
 found = []
-for path in ("COURSE/solutions/secret.txt", "COURSE/gradebook.db", "COURSE/submitted/other/secret.txt", "/etc/shadow", "/etc/passwd"):
+for path in (
+    "COURSE/solutions/secret.txt",
+    "COURSE/gradebook.db",
+    "COURSE/submitted/other/secret.txt",
+    "/etc/shadow",
+    "/etc/passwd",
+):
     try:
         open(path).read()
     except OSError:

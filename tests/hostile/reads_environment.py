@@ -1,4 +1,5 @@
 """Prints the environment and the command lines of all processes."""
+
 # expects: fail
 import glob
 import os

@@ -1,4 +1,5 @@
 """Reads the sources that are in the sandbox for an answer."""
+
 # expects: fail
 import glob
 

@@ -1,4 +1,5 @@
 """Puts judges that never object into the checks."""
+
 # expects: fail
 from hw_utils.checks import check, lesson_01
 

@@ -1,4 +1,5 @@
 """Script in HTML output, in a picture, and in plain text."""
+
 # expects: fail
 from IPython.display import HTML, SVG, Markdown, display
 

@@ -1,4 +1,5 @@
 """Reads address 0."""
+
 # expects: crashed
 import ctypes
 

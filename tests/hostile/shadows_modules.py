@@ -1,4 +1,5 @@
 """Files named as modules that the grader uses."""
+
 # expects: fail
 import os
 import sys

@@ -1,4 +1,5 @@
 """Stops its own process."""
+
 # expects: limit
 import os
 import signal

@@ -1,4 +1,5 @@
 """A loop that swallows every interrupt."""
+
 # expects: limit
 import signal
 import time

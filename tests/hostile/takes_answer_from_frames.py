@@ -1,4 +1,6 @@
 """Walks the stack for the case, and returns the right answer it holds."""
+
+
 # expects: fail tampered
 def fit_link(sizes, seconds):
     import sys

@@ -1,4 +1,6 @@
 """Looks through all objects for the case, and returns the right answer it holds."""
+
+
 # expects: fail tampered
 def fit_link(sizes, seconds):
     import gc

@@ -1,4 +1,5 @@
 """Starts threads without end."""
+
 # expects: fail limit crashed
 import threading
 import time
