@@ -17,7 +17,7 @@ from tests.wrong_answers import Wrong
 from tools.build import build
 from tools.leaks import find_leaks, secrets, visible_hidden_cases
 from tools.lesson import ROOT, parse_lesson, read_lesson
-from tools.publish import PublishFailed, publish, students_project
+from tools.publish import COPIED, PublishFailed, publish, students_project
 
 FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
 NOTEBOOK = "notebooks/01_tiny_lesson/tiny_lesson.ipynb"
@@ -30,8 +30,9 @@ def course(tmp_path):
     root = tmp_path / "course"
     shutil.copytree(FIXTURE.parent, root / "lessons")
     shutil.copytree(ROOT / "hw_utils", root / "hw_utils", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("LICENSE", "environment-cpu.yml", "pyproject.toml"):
-        shutil.copy(ROOT / name, root)
+    (root / "docs").mkdir()
+    for name in (*COPIED, "pyproject.toml"):
+        shutil.copy(ROOT / name, root / name)
     build(root)
     return root
 
@@ -59,6 +60,7 @@ def test_students_get_exactly_their_part(published):
         ".published.json",
         "LICENSE",
         "README.md",
+        "docs",
         "environment-cpu.yml",
         "hw_utils",
         "notebooks",
@@ -66,6 +68,9 @@ def test_students_get_exactly_their_part(published):
     ]
     assert [p.relative_to(published).as_posix() for p in published.rglob("*.ipynb")] == [NOTEBOOK]
     assert not list(published.rglob("__pycache__"))
+    for page in published.rglob("*.md"):
+        for link in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
     assert f"| [tiny_lesson]({NOTEBOOK}) | A tiny lesson | 6.5 |" in (published / "README.md").read_text()
 
 

@@ -20,7 +20,7 @@ from tools.leaks import find_leaks
 from tools.lesson import ROOT, Lesson
 
 MANIFEST = ".published.json"
-COPIED = ("LICENSE", "environment-cpu.yml")
+COPIED = ("LICENSE", "environment-cpu.yml", "docs/api.md", "docs/first_hour.md")
 
 
 class PublishFailed(RuntimeError):
@@ -57,6 +57,7 @@ def assemble(made: Path, lessons: list[Lesson], root: Path) -> None:
     make(lessons, made)
     shutil.rmtree(made / SOLUTIONS)
     shutil.copytree(root / "hw_utils", made / "hw_utils", ignore=shutil.ignore_patterns("__pycache__", ".*", "*.pyc"))
+    (made / "docs").mkdir()
     for name in COPIED:
         shutil.copyfile(root / name, made / name)
     about = (root / "pyproject.toml").read_text(encoding="utf-8")
