@@ -1,0 +1,49 @@
+"""The reference ring of lesson 02 beside gloo's own all-reduce: 64 MB on 4 real ranks, in pairs.
+
+Prints the seconds of both and the share of gloo's bandwidth that a ring in Python reaches; fails below 0.7.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from hw_utils import launch
+from tests.references import lessons, namespace
+
+N_RANKS, N_BYTES, PAIRS, WANTED = 4, 64_000_000, 12, 0.7
+
+
+def paired(rank: int, world_size: int, ring, n_elements: int, pairs: int) -> list[tuple[float, float]]:
+    """(seconds of the ring, seconds of gloo's own) of each pair, on this rank."""
+    tensor = torch.ones(n_elements)
+    return [tuple(_seconds(f, tensor) for f in (ring, dist.all_reduce)) for _ in range(pairs)]
+
+
+def _seconds(all_reduce, tensor) -> float:
+    tensor.fill_(1.0)
+    dist.barrier()
+    start = time.perf_counter()
+    all_reduce(tensor)
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    lesson = next(lesson for lesson in lessons() if lesson.name == "02_all_reduce")
+    ring = namespace(lesson)["ring_all_reduce"]
+    run = launch(paired, N_RANKS, (ring, N_BYTES // 4, PAIRS + 1), timeout_s=300, echo=False)
+    pairs = [tuple(map(max, zip(*ranks))) for ranks in zip(*run.results)][1:]  # the slowest rank; the first warms up
+    ours, theirs = (statistics.median(times) for times in zip(*pairs))
+    share = statistics.median(gloo_s / ring_s for ring_s, gloo_s in pairs)
+    print(f"{N_BYTES / 1e6:g} MB on {N_RANKS} ranks, median of {len(pairs)} pairs:")
+    print(f"  reference ring {ours * 1e3:7.1f} ms\n  gloo's own     {theirs * 1e3:7.1f} ms")
+    print(f"  the ring reaches {share:.2f} of gloo's bandwidth (wanted: {WANTED})")
+    return 0 if share >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
