@@ -1,0 +1,97 @@
+"""How fast a class is graded: `make grade` against stock `nbgrader autograde`, on the same notebooks.
+
+    python tools/bench_grade.py [--submissions 100] [--stock 6] [--workers 2]
+
+Stock nbgrader takes the same seconds for each notebook, so it runs on a few of them only. Both print wall
+seconds a notebook, start-up included. Each student's notebook is lesson 01's solution with another name in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+ASSIGNMENT, NOTEBOOK = "01_hello_ranks", "hello_ranks"
+STOCK = """c = get_config()
+c.CourseDirectory.course_id = "bench"
+c.CourseDirectory.source_directory = "solutions"
+c.CourseDirectory.release_directory = "notebooks"
+c.Execute.timeout = 600
+"""
+
+
+def main() -> int:
+    """Prints the table; 1 if it is not 8 times as fast as stock nbgrader."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--submissions", type=int, default=100)
+    options.add_argument("--stock", type=int, default=6, help="notebooks for stock nbgrader")
+    options.add_argument("--workers", type=int, default=2)
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        ours = make_course(Path(folder) / "ours", chosen.submissions, (ROOT / "nbgrader_config.py").read_text())
+        stock = make_course(Path(folder) / "stock", chosen.stock, STOCK)
+        command = [sys.executable, "-m", "hw_grader.grade", ASSIGNMENT, "--course", str(ours)]
+        a = timed([*command, "--workers", str(chosen.workers)], ROOT)
+        b = timed([sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT], stock)
+        cells, checks = inside_seconds(ours)
+    wall, stock_wall = a / chosen.submissions, b / chosen.stock
+    print("wall seconds a notebook")
+    print(f"  nbgrader autograde        {stock_wall:6.2f}  ({chosen.stock} notebooks, one after the other)")
+    print(f"  make grade                {wall:6.2f}  ({chosen.submissions} notebooks, {chosen.workers} workers)")
+    print(f"  a worker, one notebook    {cells:6.2f}  in the student's cells, {checks:.2f} in checks and sandboxes")
+    print(f"make grade is {stock_wall / wall:.1f} times as fast")
+    return int(stock_wall < 8 * wall)
+
+
+def make_course(root: Path, n_submissions: int, config: str) -> Path:
+    """A course folder with lesson 01 and that many submissions, its gradebook ready."""
+    root.mkdir(parents=True)
+    (root / "nbgrader_config.py").write_text(config)
+    shutil.copytree(ROOT / "solutions" / ASSIGNMENT, root / "solutions" / ASSIGNMENT)
+    notebook = nbformat.read(root / "solutions" / ASSIGNMENT / f"{NOTEBOOK}.ipynb", as_version=4)
+    command = [sys.executable, "-m", "nbgrader", "generate_assignment", ASSIGNMENT]
+    subprocess.run(command, cwd=root, check=True, capture_output=True, env=environment())
+    for n in range(n_submissions):
+        folder = root / "submitted" / f"student{n:03}" / ASSIGNMENT
+        folder.mkdir(parents=True)
+        notebook.cells[-1].source += f"\nStudent {n}."
+        nbformat.write(notebook, folder / f"{NOTEBOOK}.ipynb")
+    return root
+
+
+def environment() -> dict[str, str]:
+    """This environment's own commands first: nbgrader calls alembic by its name."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
+
+
+def timed(command: list[str], folder: Path) -> float:
+    """Wall seconds of a command that must succeed."""
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}")
+    return time.monotonic() - started
+
+
+def inside_seconds(root: Path) -> tuple[float, float]:
+    """Mean wall seconds of one submission: in the student's own cells, and in everything else."""
+    from hw_grader import records
+
+    found = records.all_of(root, ASSIGNMENT)
+    cells = sum(r.cell_seconds for r in found) / len(found)
+    return cells, sum(r.seconds for r in found) / len(found) - cells
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.exit(main())
