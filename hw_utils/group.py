@@ -3,9 +3,6 @@
 torch builds it wherever it would have built gloo's own group (`install`), so that the student's code, the backend's
 name and subgroups are as usual. Every call is written down as a row (see `keeper.py`), published on the board, compared
 with what the other side has published, then handed to gloo.
-
-All that may take 2 microseconds a call. Hence the two long functions `_point_to_point` and `_collective`: each makes
-the method of one group, with all that it needs at hand.
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from hw_utils.board import (
     DONE,
     MAX_GROUPS,
     OVERFLOW,
-    RAW,
     RECEIVE,
     RUNNING,
     SEND,
@@ -42,13 +38,12 @@ from hw_utils.board import (
     Publisher,
 )
 from hw_utils.keeper import Keeper
-from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES, caller
+from hw_utils.ops import DTYPE_CODES, caller
+from hw_utils.recording import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.unlike import collectives_differ, messages_differ
-from hw_utils.work import END, INNER, PEER, SEQ, START, WAIT_END, WAIT_START, note_end
+from hw_utils.work import INNER, PEER, SEQ
 
 _Gloo = c10d.ProcessGroupGloo
-_TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
-_COMPACT_CALLS = 1 << 14
 
 
 class LedgerGroup(dist.ProcessGroup):
@@ -101,11 +96,11 @@ class LedgerGroup(dist.ProcessGroup):
         if self.slot == MAX_GROUPS:
             publisher.q[publisher.header + OVERFLOW] = 1
         publisher.board.set_members(self.slot, self.ranks)
-        self.compared = [self.ranks[i] for i in _compared(self._rank, self._size)]
-        self.send = _point_to_point(self, SEND)
-        self.recv = _point_to_point(self, RECEIVE)
-        for name, own in _COLLECTIVES.items():
-            setattr(self, name, _collective(self, name, own))
+        self.compared = [self.ranks[i] for i in compared(self._rank, self._size)]
+        self.send = point_to_point(self, SEND)
+        self.recv = point_to_point(self, RECEIVE)
+        for name, own in COLLECTIVES.items():
+            setattr(self, name, collective(self, name, own))
 
     def send(self, tensors, dst: int, tag: int = 0):
         self.settle()
@@ -133,10 +128,10 @@ class LedgerGroup(dist.ProcessGroup):
             at, k = publisher.waiting_wildcard(other, tag, self.slot)
             if at:
                 channel.seen = -1  # look again next time
-                self._compare(SEND, other, own, at, k)
+                self.compare(SEND, other, own, at, k)
         return channel.other_at
 
-    def _compare(self, direction: int, other: int, own: tuple[int, int, int], at: int, k: int) -> None:
+    def compare(self, direction: int, other: int, own: tuple[int, int, int], at: int, k: int) -> None:
         theirs = self.keeper.publisher.board.posting(at, k) if at else None
         if theirs is not None and theirs[:2] != own[:2]:
             raise messages_differ(self.keeper.publisher, own, direction, other, theirs)
@@ -150,12 +145,12 @@ class LedgerGroup(dist.ProcessGroup):
         k = self.n_collectives
         self.n_collectives = k + 1
         first = publisher.layout.group_posting(self.slot, 0, k)
-        for i, value in enumerate((k + 1, _CODES[op], size, site)):
+        for i, value in enumerate((k + 1, CODES[op], size, site)):
             q[first + keeper.rank * 4 + i] = value
         q[publisher.layout.group_count(self.slot, keeper.rank)] = k + 1
         for rank in self.compared:
             theirs = tuple(q[first + rank * 4 : first + rank * 4 + 4])
-            if theirs[0] == k + 1 and theirs[1:3] != (_CODES[op], size):
+            if theirs[0] == k + 1 and theirs[1:3] != (CODES[op], size):
                 raise collectives_differ(publisher, (size, 0, site, -1), rank, (theirs[2], 0, theirs[3], -1))
         q[keeper.header + CODE], q[keeper.header + K] = COLLECTIVE + 4 * self.slot, k
         keeper.d[keeper.header + SINCE] = perf_counter()
@@ -173,7 +168,7 @@ class LedgerGroup(dist.ProcessGroup):
         for rank in range(self._size):
             at = keeper.publisher.counterpart(self.ranks[rank], tag, self.slot, RECEIVE)
             known = self.channels.get((rank, tag, RECEIVE))
-            self._compare(RECEIVE, self.ranks[rank], own, at, known.n if known else 0)
+            self.compare(RECEIVE, self.ranks[rank], own, at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0]
         row = _any_source_class(keeper)((*row, work, channel.wait_code))
@@ -208,189 +203,6 @@ def _any_source_class(keeper: Keeper):
     return AnySourceWork
 
 
-def _compared(place: int, size: int) -> list[int]:
-    """Whose calls a member compares with its own: all others of a small group, some of a large one."""
-    if size <= 8:
-        return [i for i in range(size) if i != place]
-    return sorted({(place + sign * 2**i) % size for i in range(10) for sign in (1, -1)} - {place})
-
-
-def _point_to_point(group: LedgerGroup, direction: int) -> Callable[..., Any]:
-    keeper = group.keeper
-    publisher, q, add = keeper.publisher, keeper.q, keeper.rows.append
-    channels, ranks, number, getframe = {}, group.ranks, group.number, sys._getframe
-    untagged: list[Channel | None] = [None] * len(ranks)
-    hand_on = group._inner.send if direction == SEND else group._inner.recv
-    method, Work = "send" if direction == SEND else "recv", keeper.Work
-    blocking, n_frames = ENTRIES[method]
-    blocking_depth = 2 + n_frames
-    sites, blocking_sites = {}, {}  # (code, instruction) of a student's call -> site
-    compact_calls = _COMPACT_CALLS
-    layout_header, ring, posting = publisher.channel_header, publisher.ring, publisher.posting_size
-
-    def post(tensors, peer, tag=0):
-        # Above are isend and then either the student's frame or send's; asking for a frame costs 50 ns.
-        frame = getframe(2)
-        known = sites
-        if frame.f_code is blocking:
-            frame = getframe(blocking_depth)
-            known = blocking_sites
-        site = known.get((id(frame.f_code), frame.f_lasti))
-        outer = True
-        if site is None:
-            site, outer = keeper.slow_site(getframe(1), method, frame, known)
-        channel = untagged[peer] if tag == 0 else channels.get((peer, tag))
-        if channel is None:
-            channel = group.open(peer, tag, direction)
-            if tag == 0:
-                untagged[peer] = channel
-            else:
-                channels[peer, tag] = channel
-        tensor = tensors[0]
-        n_bytes = tensor.nbytes
-        dtype = tensor.dtype
-        if dtype is not channel.dtype:
-            channel.dtype, channel.code = dtype, DTYPE_CODES[dtype]
-        code = channel.code
-        start = perf_counter()
-        k = channel.n
-        channel.n = k + 1
-        at = channel.at
-        entry = at + layout_header + k % ring * posting
-        q[entry] = n_bytes
-        q[entry + 1] = code
-        q[entry + 2] = site
-        q[at + 4] = k + 1  # POSTED: now others see it; then look at theirs, and whoever comes second sees a difference
-        other = channel.other_at
-        if not other and q[channel.peer_count_at] != channel.seen:
-            other = group.find_other(channel, peer, tag, direction, (n_bytes, code, site))
-        if other and q[other + 4] > k:
-            entry = other + layout_header + k % ring * posting
-            if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] <= k + ring:
-                group._compare(direction, ranks[peer], (n_bytes, code, site), other, k)
-        work = hand_on(tensors, peer, tag)
-        row = Work((
-            site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0,
-            work, channel.wait_code,
-        ))  # fmt: skip
-        add(row)
-        if outer is not True:
-            if outer is None:
-                return work
-            keeper.note_part(row, outer)
-        if not k % compact_calls:
-            keeper.compact()
-        return row
-
-    return post
-
-
-def _collective(group: LedgerGroup, method: str, own: int | None) -> Callable[..., Any]:
-    keeper = group.keeper
-    publisher, q, add = keeper.publisher, keeper.q, keeper.rows.append
-    me, number, getframe = publisher.rank, group.number, sys._getframe
-    compared, slot, layout = group.compared, group.slot, publisher.layout
-    hand_on = getattr(group._inner, ALIASES.get(method, method), None)
-    entry_code, n_frames = ENTRIES.get(method, (None, 0))
-    depth = 1 + n_frames
-    Work, compact_calls = keeper.Work, _COMPACT_CALLS
-    method_code = _CODES[method]
-    any_size, is_rooted = method in _UNEVEN, method in _ROOTED
-    codes = DTYPE_CODES
-    count_at, first_at = layout.group_count(slot, me), layout.group_posting(slot, 0, 0)
-    ring, row_size, wait_code = publisher.group_ring, layout.world_size * 4, COLLECTIVE + 4 * slot
-    sites: dict[tuple[int, int], int] = {}
-
-    def collect(*arguments, **named):
-        frame = getframe(depth)
-        site, outer = sites.get((id(frame.f_code), frame.f_lasti)), True
-        if site is None:
-            top = getframe(1)
-            site, outer = keeper.slow_site(top, method, frame if top.f_code is entry_code else None, sites)
-        if own is None:
-            n_bytes, itemsize, code = 0, 1, 0
-        else:
-            tensor = arguments[own]
-            if own == 0 and len(tensor) == 1:
-                tensor = tensor[0]
-                n_bytes, itemsize, code = tensor.nbytes, tensor.itemsize, codes[tensor.dtype]
-            else:
-                n_bytes, itemsize, code = _measure(tensor)
-        root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
-        start = perf_counter()
-        k = group.n_collectives
-        group.n_collectives = k + 1
-        signature = method_code | code << 16 | root + 1
-        size = -1 if any_size else n_bytes
-        base = first_at + k % ring * row_size
-        at = base + me * 4
-        q[at] = k + 1
-        q[at + 1] = signature
-        q[at + 2] = size
-        q[at + 3] = site
-        q[count_at] = k + 1
-        for rank in compared:
-            at = base + rank * 4
-            if q[at] == k + 1 and (q[at + 1] != signature or q[at + 2] != size):
-                theirs = (q[at + 2], (q[at + 1] >> 16) & 0xFFFF, q[at + 3], (q[at + 1] & 0xFFFF) - 1)
-                raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
-        work = hand_on(*arguments, **named)
-        row = Work((
-            site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, work, wait_code
-        ))  # fmt: skip
-        add(row)
-        if not k % compact_calls:
-            keeper.compact()
-        if outer is not True and outer is not None:
-            keeper.note_part(row, outer)
-        if work is None or outer is None:
-            return _unseen(work, row, keeper)
-        if n_bytes >= _TIMED_BYTES:
-            note_end(work, row)
-        return row
-
-    return collect
-
-
-def _unseen(work: Any, row: list[Any], keeper: Keeper) -> Any:
-    """The work itself, for a C++ caller, which waits for it where we cannot see; None if it is over already."""
-    if work is None:
-        row[WAIT_START], row[END] = row[START], perf_counter()
-        row[WAIT_END] = row[END]
-    else:
-        keeper.raw.append((work, row))
-        keeper.q[keeper.header + RAW] += 1
-        note_end(work, row)
-    return work
-
-
-def _measure(tensors) -> tuple[int, int, int]:
-    """(bytes, bytes of one element, code of the dtype) of tensors in lists."""
-    if type(tensors) is list and len(tensors) == 1:
-        tensors = tensors[0]
-    if isinstance(tensors, torch.Tensor):
-        return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
-    if not tensors:
-        return 0, 1, 0
-    parts = [_measure(t) for t in tensors]
-    return sum(p[0] for p in parts), parts[0][1], parts[0][2]
-
-
-# method -> which argument is this rank's own data (None: there is none)
-_COLLECTIVES = {
-    "allreduce": 0, "allreduce_coalesced": 0, "broadcast": 0, "reduce": 0, "scatter": 0,
-    "allgather": 1, "allgather_coalesced": 1, "_allgather_base": 1, "all_gather_single": 1,
-    "allgather_into_tensor_coalesced": 1, "all_gather_single_coalesced": 1, "gather": 1,
-    "reduce_scatter": 1, "_reduce_scatter_base": 1, "reduce_scatter_single": 1,
-    "reduce_scatter_tensor_coalesced": 1, "reduce_scatter_single_coalesced": 1,
-    "alltoall": 1, "alltoall_base": 1, "all_to_all_single": 1,
-    "barrier": None, "monitored_barrier": None,
-}  # fmt: skip
-_CODES = {name: i << 32 for i, name in enumerate([*_COLLECTIVES, "new_group"], 1)}
-_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-_UNEVEN = {"alltoall", "alltoall_base", "all_to_all_single"}  # each pair of ranks may exchange another size
-
-
 def _settling(name: str):
     """The class's method: C++ and Python callers find it before the group knows its members."""
 
@@ -402,7 +214,7 @@ def _settling(name: str):
     return call
 
 
-for _name in _COLLECTIVES:
+for _name in COLLECTIVES:
     setattr(LedgerGroup, _name, _settling(_name))
 
 

@@ -198,12 +198,12 @@ pool = _Pool()
 
 def wait(port: int) -> None:
     """What a process of the pool runs: imports, connects, waits for its call."""
-    from hw_utils import forkserver
+    from hw_utils import forking
     from hw_utils import rank as rank_module
 
     token = bytes.fromhex(sys.stdin.readline().strip())
     _die_with_parent()
-    forkserver.preload()
+    forking.preload()
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     wire.send_frame(sock, SPEC, token)
