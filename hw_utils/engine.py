@@ -14,14 +14,16 @@ from time import thread_time
 import torch
 
 from hw_utils.errors import Failure
+from hw_utils.matching import post_of
 from hw_utils.network import Network
 from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
 from hw_utils.random_states import TorchStates
-from hw_utils.records import BLOCK, END, MESSAGE, PEER, WAIT_END, WAIT_START, WAITED, WIDTH, pack
+from hw_utils.records import BLOCK, END, WAIT_END, WAIT_START, WAITED, WIDTH, pack
 from hw_utils.requests import Request
-from hw_utils.unlike import MessageMismatch
 
+is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_current_graph_task_id = torch._C._current_graph_task_id
 IN_NO_BACKWARD = -1  # what torch says of a thread that is not in a backward pass
 
 
@@ -55,6 +57,7 @@ class Engine:
         self.is_over = False
         self.carrier = None
         self.random = TorchStates(world_size)
+        self.post = post_of(self)
         self.watch = None  # called with the rank at every send and receive, before it is posted
         self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
@@ -86,7 +89,8 @@ class Engine:
         self.n_values = row + WIDTH
         if self.n_values > len(rows):
             rows.extend(BLOCK)
-        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, self.clock[rank], site, 0, group, self.order[rank])
+        at_s = self.clock[rank]
+        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, at_s, site, 0, group, self.order[rank], -1, -1, -1, at_s)
         return row
 
     def note_part(self, row: int, name: str, outer) -> None:
@@ -155,9 +159,10 @@ class Engine:
         return self.world_size
 
     def block(self, rank: int, request) -> None:
-        """The running rank stands still until `wake`."""
+        """The running rank stands still until `wake`, or until what it waits for is done."""
         self.waiting[rank] = request
-        who = self.next_rank()
+        heap = self.heap
+        who = heappop(heap)[1] if heap and heap[0][1] < self.world_size else self.next_rank()
         if who != rank:
             self.switch(rank, who)
 
@@ -169,10 +174,8 @@ class Engine:
 
     def switch(self, rank: int, who: int) -> None:
         """Lets `who` run; returns when `rank` runs again, with its grad mode and random state."""
-        grad = torch.is_grad_enabled()
-        if self.carrier.is_shared and (
-            torch.is_inference_mode_enabled() or torch._C._current_graph_task_id() != IN_NO_BACKWARD
-        ):
+        grad = is_grad_enabled()
+        if self.is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
             self.need_threads()  # autograd keeps a backward pass in its OS thread
         self.random.leave(rank)
         self.rank = self.lamp[0] = who
@@ -180,12 +183,12 @@ class Engine:
         if self.is_over:
             raise Stop
         self.random.enter(rank)
-        if torch.is_grad_enabled() is not grad:
+        if is_grad_enabled() is not grad:
             torch._C._set_grad_enabled(grad)
 
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
-        self.carrier = carrier
+        self.carrier, self.is_shared = carrier, carrier.is_shared
         self.heap[:] = [(0.0, rank) for rank in range(self.world_size)]
         try:
             while not self.is_over:
@@ -208,59 +211,7 @@ class Engine:
 
     # -- point to point ----------------------------------------------------------------------------------------
 
-    def post(
-        self,
-        is_send: bool,
-        op: int,
-        tensor,
-        peer: int,
-        tag: int,
-        group: int,
-        place: int,
-        src: int,
-        dst: int,
-        is_blocking: bool,
-    ):
-        """A send or receive of the running rank; `peer`, `src`, `dst` are global ranks, -1 is anybody."""
-        rank = self.rank
-        if self.watch is not None:
-            self.watch(rank)
-        if not self.is_free:
-            self.now()
-        heap = self.heap
-        if heap and heap[0][0] < self.clock[rank]:
-            self.let_the_past_run(rank)
-        now_s = self.clock[rank]
-        n_bytes = tensor.nbytes
-        self.order[rank] += 1
-        rows, row = self.rows, self.n_values
-        self.n_values = row + WIDTH
-        if self.n_values > len(rows):
-            rows.extend(BLOCK)
-        pack(rows, row * 8, rank, op, peer, n_bytes, now_s, place, tag, group, self.order[rank])
-        request = Request(self, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking)
-        key = src * self.world_size + dst if tag == 0 and group == 0 else (group, src, dst, tag)
-        if peer < 0 or self.any_source:
-            other = self._match_anybody(request, key, group, dst, tag)
-        else:
-            queue = self.queues.get(key)
-            if queue is None:
-                queue = self.queues[key] = deque()
-            if queue and queue[0].is_send is not is_send:
-                other = queue.popleft()
-            else:
-                queue.append(request)
-                other = None
-        if other is not None:
-            if is_send:
-                self.match(request, other, now_s)
-            else:
-                self.match(other, request, now_s)
-        elif is_send and n_bytes <= self.eager_bytes and self.eager_bytes:
-            self._send_ahead(request, dst, now_s)
-        return request
-
-    def _match_anybody(self, request: Request, key, group: int, dst: int, tag: int) -> Request | None:
+    def match_anybody(self, request: Request, key, group: int, dst: int, tag: int) -> Request | None:
         """Matching while some receive takes a message from anybody: the first posted goes first."""
         self.n_posts += 1
         request.number = self.n_posts
@@ -309,38 +260,9 @@ class Engine:
         sending[src] = receiving[dst] = end_s
         return end_s
 
-    def match(self, send: Request, recv: Request, now_s: float) -> None:
-        """A send meets its receive: the bytes cross."""
-        src, dst = send.rank, recv.rank
-        if send.n_bytes != recv.n_bytes or send.tensor.dtype is not recv.tensor.dtype:
-            raise MessageMismatch(_mismatch(send, recv))
-        end_s = send.arrives_s  # of a message that was sent ahead
-        if end_s < 0:
-            end_s = self.travel(src, dst, send.n_bytes, now_s)
-            send.complete(end_s)
-        elif end_s < now_s:
-            end_s = now_s
-        rows, message = self.rows, self.n_messages
-        self.n_messages = message + 1
-        rows[send.row + MESSAGE] = rows[recv.row + MESSAGE] = message
-        if recv.peer < 0:
-            recv.peer = src
-            rows[recv.row + PEER] = src
-        if recv.is_awaited or recv.is_blocking:
-            recv.data = send.tensor if send.data is None else send.data
-            recv.deliver()
-        else:
-            recv.data = send.take() if send.data is None else send.data
-        recv.complete(end_s)
-
-    def _send_ahead(self, send: Request, dst: int, now_s: float) -> None:
+    def send_ahead(self, send: Request, dst: int, now_s: float) -> None:
         """A short message leaves before its receive is posted; the sender has its buffer back at once."""
         send.take()
         send.arrives_s = self.travel(send.rank, dst, send.n_bytes, now_s)
-        send.complete(now_s)
+        send.done_s = self.rows[send.row + WAIT_END] = now_s
         self.rows[send.row + END] = send.arrives_s
-
-
-def _mismatch(send: Request, recv: Request) -> str:
-    rule = "dtype" if send.n_bytes == recv.n_bytes else "number of bytes"
-    return f"{send.text()}, but {recv.text()}: a message and its receive must have the same {rule}"

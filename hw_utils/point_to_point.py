@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 class ShortCuts:
@@ -27,43 +27,64 @@ class ShortCuts:
         long_send, long_recv, long_isend, long_irecv = (long_way[n] for n in _PATCHED[:4])
         op_send, op_recv, op_isend, op_irecv = (engine.op(n) for n in _PATCHED[:4])
         size, post, place_of = engine.world_size, engine.post, engine.places.of
-        is_plain = self._is_plain
+
+        def is_plain(tensor, peer) -> bool:
+            return (
+                type(tensor) in _TENSORS
+                and type(peer) is int
+                and 0 <= peer < size
+                and tensor.is_contiguous()
+                and not tensor.is_complex()
+            )
+
+        clock, is_free = engine.clock, engine.is_free
 
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
-            if group is not None or dst == me or not is_plain(tensor, dst, size):
+            if group is not None or dst == me or not is_plain(tensor, dst):
                 return long_send(tensor, dst, group, tag, group_dst)
             request = post(True, op_send, tensor, dst, tag, 0, place_of(frame(1)), me, dst, True)
-            request.stand_still(engine.order[me])
+            request.stand_still(clock[me])
+            if not is_free:
+                engine.resume_compute()
 
         def recv(tensor, src=None, group=None, tag=0, group_src=None):
             me = engine.rank
-            if group is not None or src == me or not is_plain(tensor, src, size):
+            if group is not None or src == me or not is_plain(tensor, src):
                 return long_recv(tensor, src, group, tag, group_src)
             request = post(False, op_recv, tensor, src, tag, 0, place_of(frame(1)), src, me, True)
-            request.stand_still(engine.order[me])
+            request.stand_still(clock[me])
+            if not request.is_delivered:
+                request.deliver()
+            if not is_free:
+                engine.resume_compute()
             return src
 
         def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
-            if group is not None or dst == me or not is_plain(tensor, dst, size):
+            if group is not None or dst == me or not is_plain(tensor, dst):
                 return long_isend(tensor, dst, group, tag, group_dst)
             request = post(True, op_isend, tensor, dst, tag, 0, place_of(frame(1)), me, dst, False)
             request.keep()
+            if not is_free:
+                engine.resume_compute()
             return request
 
         def irecv(tensor, src=None, group=None, tag=0, group_src=None):
             me = engine.rank
-            if group is not None or src == me or not is_plain(tensor, src, size):
+            if group is not None or src == me or not is_plain(tensor, src):
                 return long_irecv(tensor, src, group, tag, group_src)
-            return post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, me, False)
+            request = post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, me, False)
+            if not is_free:
+                engine.resume_compute()
+            return request
 
         def batch_isend_irecv(p2p_op_list):
             c10d._check_p2p_op_list(p2p_op_list)
             place, me, requests = place_of(frame(1)), engine.rank, []
             for p in p2p_op_list:
                 is_send = p.op in (isend, long_isend)
-                if p.group.members.number or not is_plain(p.tensor, p.peer, size):
+                if p.group.members.number or not is_plain(p.tensor, p.peer):
                     key = "group_dst" if is_send else "group_src"
                     requests.append(p.op(p.tensor, group=p.group, tag=p.tag, **{key: p.group_peer}))
                 elif is_send:
@@ -71,6 +92,8 @@ class ShortCuts:
                     requests[-1].keep()
                 else:
                     requests.append(post(False, op_irecv, p.tensor, p.peer, p.tag, 0, place, p.peer, me, False))
+            if not is_free:
+                engine.resume_compute()
             return requests
 
         def _check_op(op):
@@ -79,16 +102,6 @@ class ShortCuts:
 
         self.functions = {f.__name__: f for f in (send, recv, isend, irecv, batch_isend_irecv)}
         self.checks = {"_check_op": _check_op}
-
-    @staticmethod
-    def _is_plain(tensor, peer, size: int) -> bool:
-        return (
-            type(tensor) in _TENSORS
-            and type(peer) is int
-            and 0 <= peer < size
-            and tensor.is_contiguous()
-            and not tensor.is_complex()
-        )
 
     @contextmanager
     def installed(self):

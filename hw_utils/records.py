@@ -11,8 +11,8 @@ from hw_utils.trace import RECORD, SENDS
 
 # A row: what is known when it is posted, then what comes later (-1 until then).
 COLUMNS = (
-    "rank", "op", "peer", "n_bytes", "start_s", "site", "tag", "group", "order",
-    "end_s", "message", "waited", "wait_start_s", "wait_end_s",
+    "rank", "op", "peer", "n_bytes", "start_s", "site", "tag", "group", "order", "end_s", "message",
+    "waited", "wait_start_s", "wait_end_s",
 )  # fmt: skip
 WIDTH = len(COLUMNS)
 OP, PEER, SITE, ORDER, END, MESSAGE, WAITED, WAIT_START, WAIT_END = (
@@ -20,7 +20,7 @@ OP, PEER, SITE, ORDER, END, MESSAGE, WAITED, WAIT_START, WAIT_END = (
     for c in ("op", "peer", "site", "order", "end_s", "message", "waited", "wait_start_s", "wait_end_s")
 )
 BLOCK = array("d", [-1.0]) * (WIDTH << 12)
-pack = Struct("9d").pack_into  # the part that is known when it is posted
+pack = Struct("13d").pack_into  # all but the end of the wait
 _SAME = tuple(name for name in COLUMNS if name in RECORD.names)
 
 
@@ -31,8 +31,8 @@ def records_of(engine) -> dict:
     records = np.zeros(len(rows), RECORD)
     for name in _SAME:
         records[name] = column[name]
-    for name, known in (("end_s", "end_s"), ("wait_start_s", "waited"), ("wait_end_s", "waited")):
-        never = column[known] < 0
+    for name in ("end_s", "wait_end_s"):
+        never = column[name] < 0
         records[name][never] = column["start_s"][never]
     names, sites = list(engine.names), engine.places.sites
     files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}

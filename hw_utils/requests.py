@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.records import END, OP, SITE, WAIT_END, WAIT_START, WAITED
+from hw_utils.records import OP, SITE, WAIT_END, WAIT_START, WAITED
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
@@ -41,42 +41,32 @@ class Request:
             self.take()
         self.version = self.tensor._version
 
-    def complete(self, end_s: float) -> None:
-        """The message has crossed at `end_s`; whoever stands still for it may go on."""
-        self.done_s = end_s
-        engine = self.engine
-        engine.rows[self.row + END] = end_s
-        if self.is_awaited:
-            self.is_awaited = False
-            engine.wake(self.rank, end_s)
-
     def wait(self, timeout=None) -> bool:
         """Stands still until the message has crossed; a received tensor is filled now."""
         engine, rank = self.engine, self.rank
-        if not engine.is_free:
-            engine.now()
+        start_s = engine.clock[rank] if engine.is_free else engine.now()
+        self.stand_still(start_s)
         if not self.is_blocking:
-            engine.order[rank] += 1
-        self.stand_still(engine.order[rank])
-        return True
-
-    def stand_still(self, order: int) -> None:
-        """The wait, at place `order` of the rank's calls."""
-        engine, rank = self.engine, self.rank
-        start_s = engine.clock[rank]
-        if self.done_s < 0:
-            self.is_awaited = True
-            engine.block(rank, self)
-        elif self.done_s > start_s:
-            engine.clock[rank] = self.done_s
-        rows, row = engine.rows, self.row
-        if rows[row + WAITED] < 0:
-            rows[row + WAITED], rows[row + WAIT_START], rows[row + WAIT_END] = order, start_s, engine.clock[rank]
+            engine.order[rank] = place = engine.order[rank] + 1
+            rows, row = engine.rows, self.row
+            if rows[row + WAITED] < 0:
+                rows[row + WAITED], rows[row + WAIT_START], rows[row + WAIT_END] = place, start_s, engine.clock[rank]
         if self.version >= 0:
             self.check_unchanged()
         elif not self.is_send and not self.is_delivered:
             self.deliver()
-        engine.resume_compute()
+        if not engine.is_free:
+            engine.resume_compute()
+        return True
+
+    def stand_still(self, start_s: float) -> None:
+        """The rank, at `start_s` now, waits until the message has crossed."""
+        engine = self.engine
+        if self.done_s < 0:
+            self.is_awaited = True
+            engine.block(self.rank, self)
+        elif self.done_s > start_s:
+            engine.clock[self.rank] = self.done_s
 
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""

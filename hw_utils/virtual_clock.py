@@ -10,10 +10,10 @@ _SECONDS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
 def _replacements(engine) -> dict:
     def now_s() -> float:
-        return engine.now()
+        return engine.now() if engine.rank < engine.world_size else 0.0
 
     def now_ns() -> int:
-        return round(engine.now() * 1e9)
+        return round(now_s() * 1e9)
 
     def sleep(seconds: float) -> None:
         if seconds < 0:
