@@ -66,40 +66,37 @@ class TorchStates:
         self.generator = torch.default_generator
         self.first = self.loaded = torch.Generator().manual_seed(SEED).get_state()
         self.states = [self.first] * world_size
-        self.start, self.length = _moving_part(self.generator)
+        self.look = _moving_part(self.generator)  # what the generator looks like in memory, if that tells
         self.generator.set_state(self.first)
-        self.print = self._print()
-
-    def _print(self) -> bytes | None:
-        """What the generator looks like in memory; None if that does not tell."""
-        return ctypes.string_at(self.start, self.length) if self.length else None
+        self.print = self.look and self.look.raw
 
     def leave(self, rank: int) -> None:
         """Keeps the state of a rank that stops running."""
-        if self.length == 0 or ctypes.string_at(self.start, self.length) != self.print:
+        if self.look is None or self.look.raw != self.print:
             self.states[rank] = self.loaded = self.generator.get_state()
-            self.print = self._print()
+            self.print = self.look and self.look.raw
 
     def enter(self, rank: int) -> None:
         """Puts the state of a rank in place that runs from now on."""
         state = self.states[rank]
         if state is not self.loaded:
             self.generator.set_state(state)
-            self.loaded, self.print = state, self._print()
+            self.loaded, self.print = state, self.look and self.look.raw
 
 
-def _moving_part(generator: torch.Generator) -> tuple[int, int]:
-    """(address, bytes) of the memory that changes with every draw; no bytes if there is none to be found."""
+def _moving_part(generator: torch.Generator) -> ctypes.Array | None:
+    """The memory of a generator that changes with every draw; None if there is none to be found."""
     address = getattr(generator, "_cdata", 0)
     if not address:
-        return 0, 0
-    looks = [ctypes.string_at(address, _WINDOW_BYTES)]
+        return None
+    whole = (ctypes.c_char * _WINDOW_BYTES).from_address(address)
+    looks = [whole.raw]
     # two normal numbers are made at a time: the second draw takes the one that was kept
     for draw in (torch.rand, torch.randn, torch.randn):
         draw(1, generator=generator)
-        looks.append(ctypes.string_at(address, _WINDOW_BYTES))
+        looks.append(whole.raw)
     moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in itertools.pairwise(looks)]
     if not all(moved):
-        return 0, 0
+        return None
     first, last = min(map(min, moved)), max(map(max, moved))
-    return address + first, last + 1 - first
+    return (ctypes.c_char * (last + 1 - first)).from_address(address + first)

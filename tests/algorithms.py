@@ -9,17 +9,18 @@ import torch.distributed as dist
 def ring_all_reduce(tensor: torch.Tensor) -> None:
     """Chunks travel to the left neighbour: N - 1 steps add them up, N - 1 more hand them out."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    chunks = list(tensor.view(-1).tensor_split(n))
+    chunks = tensor.view(-1).tensor_split(n)
+    incoming = torch.empty_like(chunks[0])  # the longest
     for step in range(2 * (n - 1)):
-        send, receive = (rank - 1 + step) % n, (rank + step) % n
-        incoming = torch.empty_like(chunks[receive])
-        request = dist.isend(chunks[send], (rank - 1) % n)
-        dist.recv(incoming, (rank + 1) % n)
-        request.wait()
+        give, take = chunks[(rank - 1 + step) % n], chunks[(rank + step) % n]
+        request = dist.isend(give, (rank - 1) % n)
         if step < n - 1:
-            chunks[receive].add_(incoming)
+            part = incoming if len(take) == len(incoming) else incoming[: len(take)]
+            dist.recv(part, (rank + 1) % n)
+            take.add_(part)
         else:
-            chunks[receive].copy_(incoming)
+            dist.recv(take, (rank + 1) % n)
+        request.wait()
 
 
 def tree_all_reduce(tensor: torch.Tensor) -> None:
