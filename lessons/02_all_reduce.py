@@ -672,10 +672,10 @@ for n, ax in zip((2, 4, 8), axes):
     plots_02.plot_cost(sizes, real, predicted(n, sizes[-1], link), title=title, crossover_bytes=at, ax=ax)
 
 # %% [markdown]
-# **What it shows.** The order is as predicted for two ranks, the distances less so as N grows. The model gives every
-# rank a link of its own; here all ranks share two or so cores, which also copy the bytes and add the numbers. Large
-# tensors therefore cost more than their line, and more so for larger N. Nothing of that is the algorithm's fault: it is
-# why the virtual cluster exists.
+# **What it shows.** The points lie above their lines, and further for larger N. The model gives every rank a link of
+# its own; here all ranks share two or so cores, which also copy the bytes and add the numbers, and a rank that has to
+# wait for a core holds up its neighbours. Nothing of that is the algorithm's fault: it is why the virtual cluster
+# exists.
 
 # %% [markdown]
 # ## Bonus: both at once
