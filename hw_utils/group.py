@@ -145,8 +145,10 @@ class LedgerGroup(dist.ProcessGroup):
         k = self.n_collectives
         self.n_collectives = k + 1
         first = publisher.layout.group_posting(self.slot, 0, k)
-        for i, value in enumerate((k + 1, CODES[op], size, site)):
-            q[first + keeper.rank * 4 + i] = value
+        at = first + keeper.rank * 4
+        q[at] = 0  # until the rest is written, no other rank may read it
+        q[at + 1], q[at + 2], q[at + 3] = CODES[op], size, site
+        q[at] = k + 1
         q[publisher.layout.group_count(self.slot, keeper.rank)] = k + 1
         for rank in self.compared:
             theirs = tuple(q[first + rank * 4 : first + rank * 4 + 4])

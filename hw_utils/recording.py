@@ -139,16 +139,18 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         size = -1 if any_size else n_bytes
         base = first_at + k % ring * row_size
         at = base + me * 4
-        q[at] = k + 1
+        q[at] = 0  # until the rest is written, no other rank may read it
         q[at + 1] = signature
         q[at + 2] = size
         q[at + 3] = site
+        q[at] = k + 1
         q[count_at] = k + 1
         for rank in compared:
             at = base + rank * 4
             if q[at] == k + 1 and (q[at + 1] != signature or q[at + 2] != size):
                 theirs = (q[at + 2], (q[at + 1] >> 16) & 0xFFFF, q[at + 3], (q[at + 1] & 0xFFFF) - 1)
-                raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
+                if q[at] == k + 1:  # still the same call: that rank may be a whole ring ahead by now
+                    raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
         work = hand_on(*arguments, **named)
         row = Work((
             site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, work, wait_code
