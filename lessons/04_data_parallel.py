@@ -114,7 +114,7 @@ torch.manual_seed(0)
 cnn = models.SimpleCNN()
 train_set, test_set = quick_data()
 loader = DataLoader(train_set, 32, shuffle=True)
-losses, iteration_s = train(cnn, loader, lambda model: None, torch.optim.SGD(cnn.parameters(), 0.01, 0.9))
+losses, iteration_s = train(cnn, loader, lambda model: None, torch.optim.Adam(cnn.parameters()))
 plots_04.plot_losses({f"small CNN, {iteration_s * 1e3:.0f} ms an iteration": losses})
 # %% check="train" points=5
 checks.lesson_04.train(train)

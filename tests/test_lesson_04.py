@@ -133,6 +133,17 @@ def test_real_processes_train_as_virtual_ones_do():
     assert real.trace.bytes_sent(0) == same.trace.bytes_sent(0)
 
 
+def _many_gathers(rank, world_size, n):
+    for i in range(n):
+        part = torch.full((1 + 127 * (i % 3),), float(rank))
+        dist.gather(part, [torch.empty_like(part) for _ in range(world_size)] if rank == 0 else None)
+    return n
+
+
+def test_gathers_of_changing_sizes_are_never_taken_for_a_mismatch():
+    assert launch(_many_gathers, 4, args=(500,), echo=False).results == [500] * 4
+
+
 def test_a_job_with_an_unknown_method_is_refused():
     with pytest.raises(ValueError, match="method must be one of one, gather_scatter, all_reduce, ddp; got 'magic'"):
         Job("magic")
