@@ -1,0 +1,63 @@
+"""Exported notebooks as a screen reader meets them: axe finds nothing serious in what is ours."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+
+from tests.lab import CHROMIUM, FLAGS, require_chromium
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+
+SOLUTIONS = sorted(Path("solutions").glob("*/*.ipynb"))
+# nbconvert's own theme: grey prompts and the colours of its syntax highlighting
+THEIRS = {"exclude": [[".jp-InputPrompt"], [".jp-OutputPrompt"], [".highlight"]]}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    require_chromium()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def findings(browser, notebook) -> list[str]:
+    """What axe calls serious or worse, with the first element that it names."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    logging.getLogger("traitlets").setLevel(logging.ERROR)
+    page = browser.new_page()
+    page.set_content(HTMLExporter().from_notebook_node(notebook)[0])
+    found = Axe().run(page, context=THEIRS).response["violations"]
+    page.close()
+    return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found if v["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("path", SOLUTIONS, ids=lambda path: path.stem)
+def test_a_notebook_has_no_serious_finding(browser, path):
+    assert findings(browser, nbformat.read(str(path), 4)) == []
+
+
+@pytest.mark.slow
+def test_the_results_of_a_run_have_no_serious_finding(browser):
+    notebook = nbformat.read(str(SOLUTIONS[0]), 4)
+    NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    assert findings(browser, notebook) == []
+
+
+@pytest.mark.slow
+def test_every_picture_of_a_run_has_a_text_of_its_own():
+    notebook = nbformat.read(str(SOLUTIONS[0]), 4)
+    NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
+    outputs = [o for cell in notebook.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+    assert len(outputs) >= 5
+    assert all(len(o.metadata["image/png"]["alt"]) > 40 for o in outputs)
