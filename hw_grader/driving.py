@@ -73,13 +73,16 @@ class Apart(Driving):
     def __enter__(self) -> Driving:
         self.path = self.stack.enter_context(self.sandbox.meeting())
         self.served = self.stack.enter_context(self.sandbox.start("answers"))
+        self.is_open = False
         return super().__enter__()
 
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
-        reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
-        if "opened" not in reply:
-            return reply
+        if not self.is_open:
+            reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
+            if "opened" not in reply:
+                return reply
+            self.is_open = True
         return self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})[0]
 
     def case(self, case: bytes) -> tuple[dict, bytes]:

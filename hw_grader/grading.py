@@ -7,6 +7,7 @@ JSON messages, each within limits.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
@@ -206,9 +207,10 @@ class Judging:
                 return _verdict(cell, stop.state, stop.reason)
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
-        for call in cell.calls:
-            with self._driving(cell, ran.answers[cell.grade_id, call.names][which], ran.sources) as driving:
-                problem = self._call(cell, call, driving)
+        for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
+            with self._driving(cell, blob, ran.sources) as driving:
+                problems = (self._call(cell, call, driving) for call in calls)
+                problem = next((p for p in problems if p is not None), None)
             if problem is not None:
                 return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
