@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from collections.abc import Callable
 from heapq import heappop, heappush, heappushpop
 from time import thread_time
 
@@ -19,7 +20,7 @@ from hw_utils.network import Network
 from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
 from hw_utils.random_states import TorchStates
-from hw_utils.records import BLOCK, END, WAIT_END, WAIT_START, WAITED, WIDTH, pack
+from hw_utils.records import BLOCK, END, GROUP, WAIT_END, WAIT_START, WAITED, WIDTH, pack
 from hw_utils.requests import Request
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -90,7 +91,8 @@ class Engine:
         if self.n_values > len(rows):
             rows.extend(BLOCK)
         at_s = self.clock[rank]
-        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, at_s, site, 0, group, self.order[rank], -1, -1, -1, at_s)
+        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, at_s, site, self.order[rank])
+        rows[row + GROUP] = group
         return row
 
     def note_part(self, row: int, name: str, outer) -> None:
@@ -172,23 +174,9 @@ class Engine:
             self.clock[rank] = at_s
         heappush(self.heap, (self.clock[rank], rank))
 
-    def switch(self, rank: int, who: int) -> None:
-        """Lets `who` run; returns when `rank` runs again, with its grad mode and random state."""
-        grad = is_grad_enabled()
-        if self.is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
-            self.need_threads()  # autograd keeps a backward pass in its OS thread
-        self.random.leave(rank)
-        self.rank = self.lamp[0] = who
-        self.carrier.switch(rank, who)
-        if self.is_over:
-            raise Stop
-        self.random.enter(rank)
-        if is_grad_enabled() is not grad:
-            torch._C._set_grad_enabled(grad)
-
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
-        self.carrier, self.is_shared = carrier, carrier.is_shared
+        self.carrier, self.switch = carrier, switch_of(self, carrier)
         self.heap[:] = [(0.0, rank) for rank in range(self.world_size)]
         try:
             while not self.is_over:
@@ -266,3 +254,26 @@ class Engine:
         send.arrives_s = self.travel(send.rank, dst, send.n_bytes, now_s)
         send.done_s = self.rows[send.row + WAIT_END] = now_s
         self.rows[send.row + END] = send.arrives_s
+
+
+def switch_of(engine: Engine, carrier) -> Callable[[int, int], None]:
+    """The function that lets another rank run; it returns when `rank` runs again, as it was."""
+    random, look, states, lamp = engine.random, engine.random.look, engine.random.states, engine.lamp
+    is_shared, go = carrier.is_shared, carrier.switch
+
+    def switch(rank: int, who: int) -> None:
+        grad = is_grad_enabled()
+        if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
+            engine.need_threads()  # autograd keeps a backward pass in its OS thread
+        if look is None or look.raw != random.print:
+            random.leave(rank)
+        engine.rank = lamp[0] = who
+        go(rank, who)
+        if engine.is_over:
+            raise Stop
+        if states[rank] is not random.loaded:
+            random.enter(rank)
+        if is_grad_enabled() is not grad:
+            torch._C._set_grad_enabled(grad)
+
+    return switch

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from ctypes import memmove
 from heapq import heappush
 
-from hw_utils.records import BLOCK, END, MESSAGE, PEER, WAIT_END, WIDTH, pack
+from hw_utils.records import BLOCK, END, GROUP, MESSAGE, PEER, TAG, WIDTH, pack
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
 
@@ -22,7 +23,7 @@ def post_of(engine) -> Callable[..., Request]:
     sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
 
     def post(is_send, op, tensor, peer, tag, group, site, src, dst, is_blocking) -> Request:
-        """`peer`, `src`, `dst` are global ranks, -1 is anybody; a blocking call's wait is written down with it."""
+        """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
         rank = engine.rank
         if engine.watch is not None:
             engine.watch(rank)
@@ -35,10 +36,12 @@ def post_of(engine) -> Callable[..., Request]:
         engine.n_values = after = row + WIDTH
         if after > len(rows):
             rows.extend(BLOCK)
-        waited = place if is_blocking else -1
-        pack(rows, row * 8, rank, op, peer, n_bytes, now_s, site, tag, group, place, -1, -1, waited, now_s)
+        pack(rows, row * 8, rank, op, peer, n_bytes, now_s, site, place)
         request = Request(engine, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking)
-        key = src * size + dst if tag == 0 and group == 0 else (group, src, dst, tag)
+        key = src * size + dst
+        if tag or group:
+            key = (group, src, dst, tag)
+            rows[row + TAG], rows[row + GROUP] = tag, group
         if peer < 0 or any_source:
             other = engine.match_anybody(request, key, group, dst, tag)
         else:
@@ -81,8 +84,8 @@ def post_of(engine) -> Callable[..., Request]:
             recv.peer = src
             rows[other_row + PEER] = src
         if recv.is_blocking or recv.is_awaited:
-            recv.data = send.tensor if send.data is None else send.data
-            recv.deliver()
+            recv.is_delivered = True
+            memmove(recv.tensor.data_ptr(), send.tensor.data_ptr() if send.data is None else send.data, n_bytes)
         else:
             recv.data = send.take() if send.data is None else send.data
         if not was_sent_ahead:
@@ -91,8 +94,6 @@ def post_of(engine) -> Callable[..., Request]:
 
     def done(request: Request, row: int, rank: int, end_s: float) -> None:
         request.done_s = rows[row + END] = end_s
-        if request.is_blocking:
-            rows[row + WAIT_END] = end_s
         if request.is_awaited:
             request.is_awaited = False
             del waiting[rank]

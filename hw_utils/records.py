@@ -9,19 +9,22 @@ import numpy as np
 
 from hw_utils.trace import RECORD, SENDS
 
-# A row: what is known when it is posted, then what comes later (-1 until then).
+# A row: what is known when it is posted, then what comes later or is rare.
 COLUMNS = (
-    "rank", "op", "peer", "n_bytes", "start_s", "site", "tag", "group", "order", "end_s", "message",
-    "waited", "wait_start_s", "wait_end_s",
+    "rank", "op", "peer", "n_bytes", "start_s", "site", "order",
+    "tag", "group", "end_s", "message", "waited", "wait_start_s", "wait_end_s",
 )  # fmt: skip
 WIDTH = len(COLUMNS)
-OP, PEER, SITE, ORDER, END, MESSAGE, WAITED, WAIT_START, WAIT_END = (
+OP, PEER, SITE, ORDER, TAG, GROUP, END, MESSAGE, WAITED, WAIT_START, WAIT_END = (
     COLUMNS.index(c)
-    for c in ("op", "peer", "site", "order", "end_s", "message", "waited", "wait_start_s", "wait_end_s")
-)
-BLOCK = array("d", [-1.0]) * (WIDTH << 12)
-pack = Struct("13d").pack_into  # all but the end of the wait
+    for c in (
+        "op", "peer", "site", "order", "tag", "group", "end_s", "message", "waited", "wait_start_s", "wait_end_s",
+    )
+)  # fmt: skip
+BLOCK = array("d", [-1.0] * 7 + [0.0] * 2 + [-1.0] * 5) * 4096
+pack = Struct("7d").pack_into  # what is known when it is posted
 _SAME = tuple(name for name in COLUMNS if name in RECORD.names)
+_BLOCKING = ("send", "recv")  # they wait where they are called
 
 
 def records_of(engine) -> dict:
@@ -31,9 +34,7 @@ def records_of(engine) -> dict:
     records = np.zeros(len(rows), RECORD)
     for name in _SAME:
         records[name] = column[name]
-    for name in ("end_s", "wait_end_s"):
-        never = column[name] < 0
-        records[name][never] = column["start_s"][never]
+    _add_waits(engine, records)
     names, sites = list(engine.names), engine.places.sites
     files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
     site = column["site"].astype("i8")
@@ -43,6 +44,19 @@ def records_of(engine) -> dict:
     groups = [None, *(members.ranks for members in engine.groups[1:])]
     records = _merged(records, engine.parts)
     return {"records": records, "names": [*names, *files], "groups": groups}
+
+
+def _add_waits(engine, records: np.ndarray) -> None:
+    """What a row leaves open: a blocking call waits at once, and what never came ended where it began."""
+    never = records["end_s"] < 0
+    records["end_s"][never] = records["start_s"][never]
+    blocks = np.isin(records["op"], [i for i, name in enumerate(engine.names) if name in _BLOCKING])
+    records["waited"][blocks] = records["order"][blocks]
+    at_end = blocks & (records["wait_end_s"] < 0)
+    records["wait_end_s"][at_end] = records["end_s"][at_end]
+    for name, other in (("wait_start_s", "start_s"), ("wait_end_s", "start_s")):
+        missing = records[name] < 0
+        records[name][missing] = records[other][missing]
 
 
 def _add_costs(engine, records: np.ndarray) -> None:

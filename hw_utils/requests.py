@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from ctypes import c_char, memmove, string_at
+
 import torch
 
 from hw_utils.records import OP, SITE, WAIT_END, WAIT_START, WAITED
 
+_MOST_AT_ONCE = 1 << 31  # bytes that string_at can copy
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
 
@@ -14,8 +17,8 @@ class Request:
 
     done_s = arrives_s = -1.0  # of a message that is sent ahead: when it is there
     is_awaited = is_delivered = False
-    data: torch.Tensor | None = None  # what is sent, if a copy was taken
-    version = -1
+    data: bytes | None = None  # what is sent, if a copy was taken
+    must_not_change = False
     number = 0  # the place among all posts, where receives from anybody are about
     members = None
 
@@ -30,16 +33,16 @@ class Request:
         self.members = members
         return self
 
-    def take(self) -> torch.Tensor:
+    def take(self) -> bytes:
         """A copy of what is sent, as it is now."""
-        self.data = self.tensor.data.clone() if self.tensor.requires_grad else self.tensor.clone()
+        self.data = contents(self.tensor, self.n_bytes)
         return self.data
 
     def keep(self) -> None:
         """Remembers what is sent, to notice a buffer that changes before the wait."""
         if self.data is None:
-            self.take()
-        self.version = self.tensor._version
+            self.data = contents(self.tensor, self.n_bytes)
+        self.must_not_change = True
 
     def wait(self, timeout=None) -> bool:
         """Stands still until the message has crossed; a received tensor is filled now."""
@@ -51,7 +54,7 @@ class Request:
             rows, row = engine.rows, self.row
             if rows[row + WAITED] < 0:
                 rows[row + WAITED], rows[row + WAIT_START], rows[row + WAIT_END] = place, start_s, engine.clock[rank]
-        if self.version >= 0:
+        if self.must_not_change:
             self.check_unchanged()
         elif not self.is_send and not self.is_delivered:
             self.deliver()
@@ -71,20 +74,13 @@ class Request:
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""
         self.is_delivered = True
-        tensor, data = self.tensor, self.data
+        memmove(self.tensor.data_ptr(), self.data, self.n_bytes)
         self.data = None
-        if tensor.requires_grad or data.requires_grad:
-            tensor, data = tensor.data, data.data
-        try:
-            tensor.copy_(data)
-        except RuntimeError:  # another shape with as many elements
-            tensor.view(-1).copy_(data.view(-1))
 
     def check_unchanged(self) -> None:
         """The sent tensor must be as it was at `isend`."""
-        tensor, data = self.tensor, self.data
-        self.data, version, self.version = None, self.version, -1
-        if tensor._version != version and not (torch.equal(tensor, data) or torch.equal(_bits(tensor), _bits(data))):
+        data, self.data, self.must_not_change = self.data, None, False
+        if contents(self.tensor, self.n_bytes) != data:
             raise RuntimeError(
                 f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
                 "or send a clone()"
@@ -154,6 +150,8 @@ class Request:
         return future
 
 
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's bytes, so that NaN equals NaN."""
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+def contents(tensor: torch.Tensor, n_bytes: int) -> bytes:
+    """The bytes of a contiguous tensor."""
+    if n_bytes < _MOST_AT_ONCE:
+        return string_at(tensor.data_ptr(), n_bytes) if n_bytes else b""
+    return (c_char * n_bytes).from_address(tensor.data_ptr()).raw
