@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from ctypes import memmove
 from heapq import heappush
 
+from hw_utils.memory import move
 from hw_utils.records import BLOCK, END, GROUP, MESSAGE, PEER, TAG, WIDTH, pack
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
@@ -85,20 +85,22 @@ def post_of(engine) -> Callable[..., Request]:
             rows[other_row + PEER] = src
         if recv.is_blocking or recv.is_awaited:
             recv.is_delivered = True
-            memmove(recv.tensor.data_ptr(), send.tensor.data_ptr() if send.data is None else send.data, n_bytes)
+            move(recv.tensor.data_ptr(), send.tensor.data_ptr() if send.data is None else send.data, n_bytes)
         else:
             recv.data = send.take() if send.data is None else send.data
+        recv.done_s = rows[other_row + END] = end_s
+        if recv.is_awaited:
+            recv.is_awaited = False
+            del waiting[dst]
+            clock[dst] = end_s
+            heappush(heap, (end_s, dst))
         if not was_sent_ahead:
-            done(send, row, src, end_s)
-        done(recv, other_row, dst, end_s)
-
-    def done(request: Request, row: int, rank: int, end_s: float) -> None:
-        request.done_s = rows[row + END] = end_s
-        if request.is_awaited:
-            request.is_awaited = False
-            del waiting[rank]
-            clock[rank] = end_s
-            heappush(heap, (end_s, rank))
+            send.done_s = rows[row + END] = end_s
+            if send.is_awaited:
+                send.is_awaited = False
+                del waiting[src]
+                clock[src] = end_s
+                heappush(heap, (end_s, src))
 
     return post
 

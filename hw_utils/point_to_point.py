@@ -28,20 +28,17 @@ class ShortCuts:
         op_send, op_recv, op_isend, op_irecv = (engine.op(n) for n in _PATCHED[:4])
         size, post, place_of = engine.world_size, engine.post, engine.places.of
 
-        def is_plain(tensor, peer) -> bool:
-            return (
-                type(tensor) in _TENSORS
-                and type(peer) is int
-                and 0 <= peer < size
-                and tensor.is_contiguous()
-                and not tensor.is_complex()
-            )
+        def is_plain(tensor) -> bool:
+            return type(tensor) in _TENSORS and tensor.is_contiguous() and not tensor.is_complex()
 
         clock, is_free = engine.clock, engine.is_free
 
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
-            if group is not None or dst == me or not is_plain(tensor, dst):
+            if (
+                group is not None or type(dst) is not int or dst == me or not 0 <= dst < size
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+            ):  # fmt: skip
                 return long_send(tensor, dst, group, tag, group_dst)
             request = post(True, op_send, tensor, dst, tag, 0, place_of(frame(1)), me, dst, True)
             request.stand_still(clock[me])
@@ -50,7 +47,10 @@ class ShortCuts:
 
         def recv(tensor, src=None, group=None, tag=0, group_src=None):
             me = engine.rank
-            if group is not None or src == me or not is_plain(tensor, src):
+            if (
+                group is not None or type(src) is not int or src == me or not 0 <= src < size
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+            ):  # fmt: skip
                 return long_recv(tensor, src, group, tag, group_src)
             request = post(False, op_recv, tensor, src, tag, 0, place_of(frame(1)), src, me, True)
             request.stand_still(clock[me])
@@ -62,7 +62,10 @@ class ShortCuts:
 
         def isend(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
-            if group is not None or dst == me or not is_plain(tensor, dst):
+            if (
+                group is not None or type(dst) is not int or dst == me or not 0 <= dst < size
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+            ):  # fmt: skip
                 return long_isend(tensor, dst, group, tag, group_dst)
             request = post(True, op_isend, tensor, dst, tag, 0, place_of(frame(1)), me, dst, False)
             request.keep()
@@ -72,7 +75,10 @@ class ShortCuts:
 
         def irecv(tensor, src=None, group=None, tag=0, group_src=None):
             me = engine.rank
-            if group is not None or src == me or not is_plain(tensor, src):
+            if (
+                group is not None or type(src) is not int or src == me or not 0 <= src < size
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+            ):  # fmt: skip
                 return long_irecv(tensor, src, group, tag, group_src)
             request = post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, me, False)
             if not is_free:
@@ -84,7 +90,7 @@ class ShortCuts:
             place, me, requests = place_of(frame(1)), engine.rank, []
             for p in p2p_op_list:
                 is_send = p.op in (isend, long_isend)
-                if p.group.members.number or not is_plain(p.tensor, p.peer):
+                if p.group.members.number or not is_plain(p.tensor):
                     key = "group_dst" if is_send else "group_src"
                     requests.append(p.op(p.tensor, group=p.group, tag=p.tag, **{key: p.group_peer}))
                 elif is_send:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from ctypes import c_char, memmove, string_at
-
 import torch
 
+from hw_utils.memory import contents, move
 from hw_utils.records import OP, SITE, WAIT_END, WAIT_START, WAITED
 
-_MOST_AT_ONCE = 1 << 31  # bytes that string_at can copy
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
 
@@ -74,7 +72,7 @@ class Request:
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""
         self.is_delivered = True
-        memmove(self.tensor.data_ptr(), self.data, self.n_bytes)
+        move(self.tensor.data_ptr(), self.data, self.n_bytes)
         self.data = None
 
     def check_unchanged(self) -> None:
@@ -148,10 +146,3 @@ class Request:
         future = torch.futures.Future()
         future.set_result([self.tensor])
         return future
-
-
-def contents(tensor: torch.Tensor, n_bytes: int) -> bytes:
-    """The bytes of a contiguous tensor."""
-    if n_bytes < _MOST_AT_ONCE:
-        return string_at(tensor.data_ptr(), n_bytes) if n_bytes else b""
-    return (c_char * n_bytes).from_address(tensor.data_ptr()).raw

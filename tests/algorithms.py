@@ -15,7 +15,7 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
         give, take = chunks[(rank - 1 + step) % n], chunks[(rank + step) % n]
         request = dist.isend(give, (rank - 1) % n)
         if step < n - 1:
-            part = incoming if len(take) == len(incoming) else incoming[: len(take)]
+            part = incoming if take.numel() == incoming.numel() else incoming[: take.numel()]
             dist.recv(part, (rank + 1) % n)
             take.add_(part)
         else:
