@@ -88,10 +88,11 @@ class Board:
     def posting(self, at: int, k: int) -> tuple[int, int, int] | None:
         """(bytes, dtype, site) of the k-th message on the channel at a place; None if not posted or forgotten."""
         posted = self.q[at + POSTED]
-        if not k < posted <= k + RING:
+        if not k < posted < k + RING:  # the next to come takes the same place
             return None
         entry = at + CHANNEL_HEADER + (k % RING) * POSTING
-        return self.q[entry], self.q[entry + 1], self.q[entry + 2]
+        found = self.q[entry], self.q[entry + 1], self.q[entry + 2]
+        return found if self.q[at + POSTED] < k + RING else None
 
     def members(self, group: int) -> list[int]:
         """The global ranks of a group, in the group's order."""

@@ -81,7 +81,7 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             other = group.find_other(channel, peer, tag, direction, (n_bytes, code, site))
         if other and q[other + 4] > k:
             entry = other + layout_header + k % ring * posting
-            if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] <= k + ring:
+            if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] < k + ring:
                 group.compare(direction, ranks[peer], (n_bytes, code, site), other, k)
         work = hand_on(tensors, peer, tag)
         row = Work((

@@ -209,3 +209,18 @@ def test_slow_ranks_are_never_taken_for_deadlocked():
         dist.all_reduce(tensor)
 
     assert statistics.fmean(launch(worker, 3).seconds for _ in range(3)) > 1
+
+
+def test_thousands_of_sizes_in_a_row_are_never_taken_for_different_calls():
+    def worker(rank, world_size):
+        small, large = torch.ones(1), torch.ones(3)
+        for i in range(3_000):
+            dist.all_reduce(small if i % 2 else large)
+        sends = [dist.isend(small if i % 3 else large, 1 - rank) for i in range(200)]
+        receives = [dist.irecv(torch.ones(1 if i % 3 else 3), 1 - rank) for i in range(200)]
+        for request in sends + receives:
+            request.wait()
+
+    run = launch(worker, 2)
+    assert run.trace.calls["all_reduce"] == 6_000
+    assert run.trace.calls["isend"] == 400

@@ -101,7 +101,7 @@ def test_a_hundred_launches_after_a_multi_threaded_operation_in_the_kernel_all_s
         "    return model.bias.grad.sum().item()\n"
         "print(sum(launch(backward, 2, echo=False).results == [32.0, 32.0] for _ in range(100)))"
     )
-    assert (out, notebook.errors) == ("100\n", [])
+    assert (out, notebook.errors) == ("100\n", []), "\n".join(notebook.errors)
 
 
 def test_a_failure_names_the_cell_and_the_line_and_shows_no_stack_of_ours(notebook):
