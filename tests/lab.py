@@ -92,8 +92,10 @@ class NotebookPage:
 
     def __init__(self, page, url: str, path: str, app: str = "lab") -> None:
         self.page = page
-        page.goto(f"{url}{'lab/tree' if app == 'lab' else 'notebooks'}/{path}?token=t", timeout=CELL_MS)
-        page.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=CELL_MS)
+        where = f"lab/tree/{path}?reset&" if app == "lab" else f"notebooks/{path}?"  # no tabs of an earlier visit
+        page.goto(f"{url}{where}token=t", timeout=CELL_MS)
+        self.panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")
+        self.panel.locator(".jp-Notebook .jp-Cell").first.wait_for(timeout=CELL_MS)
         self._wait_for_kernel(url, path)
 
     def _wait_for_kernel(self, url: str, path: str) -> None:
@@ -110,7 +112,7 @@ class NotebookPage:
 
     def cell(self, text: str):
         """The first code cell whose source holds `text`."""
-        inputs = self.page.locator(".jp-CodeCell").filter(has=self.page.locator(".jp-InputArea", has_text=text))
+        inputs = self.panel.locator(".jp-CodeCell").filter(has=self.page.locator(".jp-InputArea", has_text=text))
         return inputs.first
 
     def run(self, text: str):

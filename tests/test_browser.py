@@ -94,12 +94,8 @@ def test_a_student_solves_hangs_and_interrupts_the_first_exercise(page, lab):
 def test_an_untouched_release_sets_up_and_fails_its_first_check_kindly(release, page, lab):
     notebook = NotebookPage(page, lab, release.name)
     notebook.run("# Set-up.")
-    first = (
-        page.locator(".jp-CodeCell")
-        .filter(has=page.locator(".jp-InputArea", has_text="checks.lesson_"))
-        .filter(has_not=page.locator(".jp-InputArea", has_text="# Set-up."))
-    )
-    call = first.first.locator(".cm-content").inner_text().splitlines()[0]
+    first = notebook.panel.locator(".jp-CodeCell .jp-InputArea", has_text="checks.lesson_").first
+    call = first.locator(".cm-content").inner_text().splitlines()[0]
     answer = call.rpartition("(")[2].rstrip(")") or call.rpartition("(")[0].rpartition(".")[2]
     shown = notebook.run(call)
     assert "ok:" not in shown
