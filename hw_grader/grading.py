@@ -54,7 +54,8 @@ def submission_key(notebook: NotebookNode, release: Release, times: Times) -> st
     ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
     ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
     cells = [[i, c.cell_type, "" if i in ours else c.source] for i, c in zip(ids, notebook.cells)]
-    parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, [times.cell_s, times.case_s, times.total_s]]
+    limits_s = [float(times.cell_s), float(times.case_s), float(times.total_s)]  # 60 and 60.0 are one limit
+    parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, limits_s]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
