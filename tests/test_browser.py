@@ -54,8 +54,9 @@ def page(browser):
     page.close()
 
 
-def test_a_student_solves_hangs_and_interrupts_the_first_exercise(page, lab):
-    notebook = NotebookPage(page, lab, "hello_ranks.ipynb")
+def test_a_student_solves_hangs_and_interrupts_the_first_exercise(page, lab, folder):
+    shutil.copy(folder / "hello_ranks.ipynb", folder / "mine.ipynb")  # JupyterLab saves by itself
+    notebook = NotebookPage(page, lab, "mine.ipynb")
     notebook.run("# Set-up.")
     notebook.run("def hello(")
     shown = notebook.run("checks.lesson_01.hello(")
