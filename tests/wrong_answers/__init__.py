@@ -1,7 +1,7 @@
 """The planted mistakes, one module a lesson: each must fail in the check meant to catch it.
 
-    @wrong("lesson_02.ring_all_reduce", says="whole tensors travel")
-    def passes_whole_tensors(tensor): ...
+@wrong("lesson_02.ring_all_reduce", says="whole tensors travel")
+def passes_whole_tensors(tensor): ...
 """
 
 from __future__ import annotations
