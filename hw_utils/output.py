@@ -10,7 +10,8 @@ MAX_SHOWN_CHARS = 1_000_000  # a run; a notebook with more is slow to open
 
 # Log lines of torch's C++ parts, which say nothing to a student.
 _NOISE = re.compile(
-    r"^\[[WIE]\d{3,4}[ \d:.]*\s.*\]|^\[rank\d+\]:\[[WIE]\d+|^\[W\d+|\[Gloo\] Rank \d+ is connected to|^[WIE]\d{4} [\d:.]+ "
+    r"^\[[WIE]\d{3,4}[ \d:.]*\s.*\]|^\[rank\d+\]:\[[WIE]\d+|^\[W\d+"
+    r"|\[Gloo\] Rank \d+ is connected to|^[WIE]\d{4} [\d:.]+ "
 )
 
 

@@ -229,7 +229,8 @@ for _name, _function, _says in [
     ("sums", _by_root(sum), "this is the sum: divide by the world size"),
     ("mean_over_the_elements", _by_root(
         lambda each: torch.full_like(each[0], torch.stack(each).mean().item())), "not over the elements"),
-    ("without_the_root", _by_root(lambda each: sum(each[1:], torch.zeros_like(each[0])) / len(each)), "rank 0's own gradient"),
+    ("without_the_root", _by_root(
+        lambda each: sum(each[1:], torch.zeros_like(each[0])) / len(each)), "rank 0's own gradient"),
     ("divides_by_the_others", _by_root(lambda each: sum(each) / max(len(each) - 1, 1)), "N ranks, so divide by N"),
     ("scatters_what_it_gathered", _by_root(
         lambda each: None, lambda combined, each, n: each), "still has its own gradient"),
