@@ -80,34 +80,52 @@ def chunk_bounds(n_elements: int, itemsize: int, n: int) -> list[tuple[int, int]
 
 def ring_sum(tensors: Sequence[torch.Tensor], combine, *, partial: Sequence[torch.Tensor] = ()) -> torch.Tensor:
     """The reduction of flat tensors; `partial[i]` gets what member i holds on the way."""
-    n, n_elements = len(tensors), tensors[0].numel()
+    n = len(tensors)
     total = torch.empty_like(tensors[0])
-    bounds = chunk_bounds(n_elements, tensors[0].element_size(), n)
-    if not partial and n > 4 and n * n_elements <= _MANY_ELEMENTS:
-        return _ring_sum_of_many(tensors, combine, bounds[0][1])
-    for c, (start, end) in enumerate(bounds):
-        if start == end:
-            continue
-        running = tensors[c - 1][start:end].clone()
-        for k in range(2, n + 1):
-            member = (c - k) % n
-            running = combine(tensors[member][start:end], running)
-            if partial:
-                partial[member][start:end] = running
-        total[start:end] = running
+    bounds = [(c, *ends) for c, ends in enumerate(chunk_bounds(total.numel(), total.element_size(), n))]
+    if not partial and n > 4:
+        length = bounds[0][2]
+        n_whole = total.numel() // length if length else 0
+        at_once = max(_MANY_ELEMENTS // (n * length), 1) if length else 1
+        if at_once > 1:
+            for first in range(0, n_whole, at_once):
+                _sum_chunks(tensors, combine, total, first, min(first + at_once, n_whole), length)
+            bounds = bounds[n_whole:]
+    for c, start, end in bounds:
+        if start < end:
+            _sum_chunk(tensors, combine, total, c, start, end, partial)
     return total
 
 
-def _ring_sum_of_many(tensors: Sequence[torch.Tensor], combine, length: int) -> torch.Tensor:
-    """All chunks at once: a row a member, and each chunk reads the rows from its own start on."""
-    n, n_elements = len(tensors), tensors[0].numel()
-    rows = torch.stack(list(tensors))
-    column = torch.arange(n_elements)
-    chunk = column // length
-    running = rows[(chunk - 1) % n, column]
+def _sum_chunk(tensors, combine, total, c: int, start: int, end: int, partial) -> None:
+    n = len(tensors)
+    running = tensors[c - 1][start:end].clone()
     for k in range(2, n + 1):
-        running = combine(rows[(chunk - k) % n, column], running)
-    return running
+        member = (c - k) % n
+        running = combine(tensors[member][start:end], running)
+        if partial:
+            partial[member][start:end] = running
+    total[start:end] = running
+
+
+def _sum_chunks(tensors, combine, total, first: int, last: int, length: int) -> None:
+    """Chunks `first` to `last` of equal length together: a table with a row a member, read along its diagonals."""
+    n, n_chunks = len(tensors), last - first
+    columns = slice(first * length, last * length)
+    table = torch.stack([tensor[columns] for tensor in tensors])
+    running = total[columns].view(n_chunks, length)
+    for k in range(1, n + 1):
+        # chunk c takes the row of member c - k; where that is below 0, counted from the end
+        wrapped = min(max(k - first, 0), n_chunks)
+        for low, high, row in ((0, wrapped, first - k + n), (wrapped, n_chunks, first + wrapped - k)):
+            if low < high:
+                width = n_chunks * length
+                start = row * width + low * length
+                part = table.as_strided((high - low, length), (width + length, 1), start)
+                if k == 1:
+                    running[low:high] = part
+                else:
+                    combine(part, running[low:high], out=running[low:high])
 
 
 def _reduced(posts, i: int, **options) -> torch.Tensor:
