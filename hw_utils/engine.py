@@ -227,12 +227,6 @@ class Engine:
             if queue:
                 yield queue
 
-    def cost_s(self, src: int, dst: int, n_bytes: int) -> float:
-        """Seconds that a message occupies its two ports."""
-        if self.is_flat:
-            return self.latency_s + n_bytes / self.bandwidth_Bps
-        return self.network.message_s(n_bytes, src, dst)
-
     def travel(self, src: int, dst: int, n_bytes: int, now_s: float) -> float:
         """When a message that is ready now has crossed; both ports are taken until then."""
         sending, receiving = self.sending, self.receiving

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -73,13 +74,15 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
     os.write(handle, bytes(8))
     os.close(handle)
     try:
-        done = run_isolated(
-            _in_child,
-            (call, job, timeout_s, where.cells(), beacon),
-            timeout_s=timeout_s + GRACE_S,
-            memory_bytes=MEMORY_BYTES,
-            on_output=lambda text: print(text, end="", flush=True),
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
+            done = run_isolated(
+                _in_child,
+                (call, job, timeout_s, where.cells(), beacon),
+                timeout_s=timeout_s + GRACE_S,
+                memory_bytes=MEMORY_BYTES,
+                on_output=lambda text: print(text, end="", flush=True),
+            )
         if done.failure is None:
             return done.result
         with open(beacon, "rb") as file:

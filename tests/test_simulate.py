@@ -613,3 +613,22 @@ def big_all_reduce(rank, world_size):
     x = torch.ones(1)
     dist.all_reduce(x)
     return x.item()
+
+
+def count(rank, world_size, data):
+    return data.numel()
+
+
+def test_large_arguments_travel_without_a_warning():
+    assert simulate(count, 2, (torch.zeros(500_000),), echo=False).results == [500_000] * 2
+
+
+def test_ten_thousand_ranks_all_reduce_more_than_one_table_holds():
+    done = run(wide_all_reduce, 10_000)
+    assert set(done.results) == {10_000.0}
+
+
+def wide_all_reduce(rank, world_size):
+    x = torch.ones(2_000)
+    dist.all_reduce(x)
+    return x[-1].item()
