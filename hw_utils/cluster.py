@@ -23,8 +23,9 @@ from hw_utils.point_to_point import ShortCuts
 from hw_utils.random_states import own_random_states
 from hw_utils.records import records_of
 from hw_utils.streams import Streams
+from hw_utils.subgroups import Groups
 from hw_utils.virtual_clock import virtual_clock
-from hw_utils.virtual_group import CurrentWorld, Groups, Members, VirtualGroup
+from hw_utils.virtual_group import CurrentWorld, Members, VirtualGroup
 from hw_utils.where import is_students, locate
 
 
