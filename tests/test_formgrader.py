@@ -42,7 +42,8 @@ class Server:
         )
         self.said: list[str] = []
         self.url = self._read_url()
-        threading.Thread(target=self.process.stderr.read, daemon=True).start()  # a full pipe would stop it
+        self.drain = threading.Thread(target=self.process.stderr.read)  # a full pipe would stop it
+        self.drain.start()
         self._connect()
 
     def _connect(self) -> None:
@@ -74,6 +75,8 @@ class Server:
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=60)
+        self.drain.join()
+        self.process.stderr.close()
 
 
 @pytest.fixture(scope="module")
