@@ -36,7 +36,10 @@ LEVELS = [
         checks.lesson_06 launch virtual_group
         """,
         """
-        calibrate cluster simulate
+        calibrate simulate subgroups
+        """,
+        """
+        cluster
         """,
         """
         hw_utils checks.lesson_01 checks.lesson_02 checks.lesson_04 checks.overlap checks.problem watch
