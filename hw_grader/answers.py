@@ -194,7 +194,8 @@ def ask_elsewhere() -> None:
     dist.is_initialized = distributed_c10d.is_initialized = lambda: _of_rank() is not None
     for name in CLOCKS:
         setattr(time, name, _clock(name, getattr(time, name)))
-    sys.stdout = sys.stderr = _Printed()
+    sys.stdout = _Printed()
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
 
 
 def _of_rank() -> list | None:
