@@ -321,12 +321,14 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
     n_calls = len(range(0, 25, bucket_elements))
     for rank in range(world_size):
         sizes = [e.n_bytes // 8 for e in trace.of_rank(rank)]
-        if len(sizes) != n_calls or max(sizes) > bucket_elements:
+        if sizes[:-1] != [bucket_elements] * (n_calls - 1) or len(sizes) != n_calls or sizes[-1] > bucket_elements:
             cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
             if len(sizes) == len(SHAPES):
                 cause = "that is one call a parameter, no bucket at all."
             elif len(sizes) == 1:
                 cause = "everything went in one call: cut the flat vector into buckets."
+            elif len(sizes) == n_calls:
+                cause = "every bucket but the last holds exactly bucket_elements: split, do not cut into equal parts."
             raise CheckFailed(
                 f"{what}: rank {rank} reduced {sizes} elements a call, expected {n_calls} calls.", cause=cause
             )
