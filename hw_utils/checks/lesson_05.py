@@ -323,7 +323,7 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
         sizes = [e.n_bytes // 8 for e in trace.of_rank(rank)]
         if sizes[:-1] != [bucket_elements] * (n_calls - 1) or len(sizes) != n_calls or sizes[-1] > bucket_elements:
             cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
-            if len(sizes) == len(SHAPES):
+            if sorted(sizes) == sorted(math.prod(shape) for shape in SHAPES):
                 cause = "that is one call a parameter, no bucket at all."
             elif len(sizes) == 1:
                 cause = "everything went in one call: cut the flat vector into buckets."
