@@ -189,6 +189,26 @@ def windows_line_ends_in_lists(notebook):
 
 
 @damage
+def saved_by_vs_code(notebook):
+    for n, cell in enumerate(notebook["cells"]):
+        cell["id"] = f"{n:08x}"
+        cell["metadata"]["vscode"] = {"languageId": "python"}
+        cell["source"] = cell["source"].splitlines(keepends=True)
+    notebook["metadata"] = {"kernelspec": {"display_name": ".venv (3.12.1)", "language": "python", "name": "python3"}}
+    return json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False).encode()
+
+
+@damage
+def saved_by_colab(notebook):
+    for n, cell in enumerate(notebook["cells"]):
+        del cell["id"]
+        cell["metadata"] |= {"id": f"QzVb{n}", "colab": {"base_uri": "https://localhost:8080/"}}
+        cell["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["ok\n"], "metadata": {"tags": None}}]
+    notebook["metadata"] = {"colab": {"provenance": []}, "kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    return {**notebook, "nbformat_minor": 0}
+
+
+@damage
 def empty(notebook):
     return b""
 
