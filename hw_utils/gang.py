@@ -98,7 +98,7 @@ class Gang:
 
     def call(self, function: Any, args: tuple, call: bytes, **options: Any) -> None:
         """Sends `(function, args)`, pickled as `call`, to every rank."""
-        self.first_line = _first_line(function)
+        self.first_line, self.oom_kills = _first_line(function), _oom_kills()
         message = {
             "call": bytes(call), "path": list(sys.path), "cwd": os.getcwd(), "environ": dict(os.environ), **options
         }  # fmt: skip
@@ -269,7 +269,7 @@ class Gang:
 
     def crash_of(self, member: Member) -> Failure:
         """Why a process ended without a result."""
-        kind, reason = _ending(member.status)
+        kind, reason = _ending(member.status, ran_out_of_memory=_oom_kills() > self.oom_kills)
         return Failure(member.rank, kind, reason, self.stack_of(member))
 
 
@@ -307,13 +307,24 @@ def _last_stack(text: str) -> list[tuple[str, int, str]]:
     return [(file, int(line), name) for file, line, name in found]
 
 
-def _ending(status: int) -> tuple[str, str]:
+def _oom_kills() -> int:
+    """How many processes the kernel has ended for want of memory since it started; 0 where it does not say."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0
+
+
+def _ending(status: int, *, ran_out_of_memory: bool = False) -> tuple[str, str]:
     if status >= 0:
         return "os_exit", f"its process ended with exit code {status} before the worker returned (os._exit?)"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
+    if name == "SIGKILL" and ran_out_of_memory:
+        return "out_of_memory", "the system ended it because memory ran out (SIGKILL): fewer ranks or smaller tensors"
     if name == "SIGKILL":
         return "signal", "killed by SIGKILL, as the system does when memory runs out"
     return "signal", f"killed by {name}" + (" (invalid memory access)" if name == "SIGSEGV" else "")

@@ -175,6 +175,7 @@ def failure_of(error: BaseException) -> dict[str, Any]:
     return found
 
 
+_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)")
 _WIRE = re.compile(r"Connection (closed|reset) by peer|Socket closed|Broken pipe|gloo/transport|Connection refused")
 
 
@@ -191,4 +192,5 @@ def _kind_and_reason(error: BaseException) -> tuple[str, str]:
     if isinstance(error, RuntimeError) and _WIRE.search(str(error)):
         return "wire", f"lost its connection to another rank ({str(error).splitlines()[0][:200]})"
     lines = "".join(traceback.format_exception_only(type(error), error)).strip()
-    return "exception", lines.removeprefix("__main__.")
+    ran_out = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _MEMORY.search(str(error)))
+    return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")

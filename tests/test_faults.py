@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +85,40 @@ def test_a_segmentation_fault_names_the_rank_and_the_line():
     assert [(f.rank, f.kind) for f in error.failures] == [(1, "signal")]
     assert "SIGSEGV" in error.reason
     assert lines_of(error) == {1: "ctypes.string_at(0)"}
+
+
+@pytest.mark.parametrize("allocate", [lambda: bytearray(2**62), lambda: torch.empty(2**60)])
+def test_an_allocation_that_is_refused_is_out_of_memory(allocate):
+    def worker(rank, world_size):
+        if rank == 1:
+            allocate()
+        dist.barrier()
+
+    error = failing_launch(worker)
+    assert [(f.rank, f.kind) for f in error.failures] == [(1, "out_of_memory")]
+
+
+MEMORY = Path("/sys/fs/cgroup/memory")  # version 1, as root: where a test may make a small one
+
+
+@pytest.mark.skipif(not os.access(MEMORY / "tasks", os.W_OK), reason="makes a control group of memory: needs root")
+def test_a_rank_that_the_system_ends_for_want_of_memory_is_named(tmp_path):
+    """Really: its process is moved into a control group of 64 MB and touches more."""
+    group = MEMORY / f"hw_utils-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text(str(64 * 2**20))
+
+        def worker(rank, world_size):
+            if rank == 1:
+                (group / "tasks").write_text(str(os.getpid()))
+                torch.ones(2**26)
+            dist.barrier()
+
+        error = failing_launch(worker)
+    finally:
+        group.rmdir()
+    assert [(f.rank, f.kind) for f in error.failures] == [(1, "out_of_memory")]
 
 
 def test_a_rank_killed_as_the_out_of_memory_killer_does_is_named():
