@@ -85,6 +85,7 @@ class Release:
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
     apart: frozenset[str] | None = None  # checks whose driver never holds the answers; None: all (see calibrate.py)
+    runs_all: bool = False  # cells that no answer uses are run too (see unused.py)
 
     @property
     def checks(self) -> list[Cell]:

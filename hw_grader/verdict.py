@@ -63,6 +63,13 @@ class Record:
         return bool(self.verdicts) and not self.unreadable and self.state != "grader-fault"
 
     @property
+    def lacks_a_name(self) -> bool:
+        """Whether something, anywhere, asked for a name that nobody had given."""
+        said = [str(o.get("ename")) for outputs in self.outputs.values() for o in outputs]
+        said += [text for v in self.verdicts for text in (v.reason, v.detail)]
+        return any("NameError" in text or "is not defined" in text for text in said)
+
+    @property
     def points(self) -> float:
         return sum(v.points for v in self.verdicts)
 

@@ -1,0 +1,168 @@
+"""What a code cell reads, binds and may do, from its text alone; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import symtable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_CHARS = 20_000  # a longer cell is not looked into
+_TO_OTHER_NAMES = """
+    __import__ __builtins__ __main__ __globals__ __dict__ __code__ __closure__ __subclasses__ __getattribute__
+    __setattr__ _getframe currentframe f_globals f_locals f_back f_builtins user_ns user_global_ns get_objects
+    get_referrers run_cell settrace setprofile get_ipython sys.modules inspect.stack inspect.getouterframes
+"""
+_WAYS_AROUND = frozenset(_TO_OTHER_NAMES.split())  # as a name, an attribute, a module, a text
+_BUILT_IN_WAYS = {"exec", "eval", "compile", "globals", "locals", "vars", "dir", "setattr", "delattr", "In", "Out"}
+_MODULES_WAYS = {"importlib", "builtins", "ctypes", "gc", "pickle", "cloudpickle", "dill", "marshal", "atexit"}
+_DECORATORS = {"contextmanager", "staticmethod", "classmethod", "property"}
+_METHODS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__", "__str__"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """About one cell."""
+
+    reads: frozenset[str]  # names of the notebook and built-in ones, in functions too
+    binds: frozenset[str]
+    functions: frozenset[str]  # of these, those that only `def` or `class` binds
+    imports: dict[str, str]  # of these, those that only an import binds: where from
+    chains: frozenset[tuple[str, tuple[str, ...]]]  # what is used of names that it reads: `a.b.c` is ("a", ("b", "c"))
+    patches: frozenset[str]  # names whose attributes or items it sets, but for values of its own
+    is_dynamic: bool  # it may reach names in ways that do not show
+    is_tame: bool  # it changes nothing but what it makes itself, as far as its own text goes
+
+
+@lru_cache(maxsize=256)
+def facts_of(source: str) -> Facts | None:
+    """None if the text is no plain Python, or too long."""
+    if len(source) > MAX_CHARS:
+        return None
+    try:
+        return _facts(ast.parse(source), symtable.symtable(source, "cell", "exec"))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
+    nodes = list(ast.walk(tree))
+    reads, binds = _globals(table)
+    reads |= {n.id for node in nodes if isinstance(node, ast.AugAssign | ast.Delete) for n in _targets(node)} & binds
+    origins, is_plain = _imports(nodes)
+    made = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    assigned = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    chains = {chain for chain in _chains(nodes) if chain[0] in reads}
+    patches = {_root(node) for node in nodes if _is_store(node)} & reads - (binds - made - set(origins))
+    is_dynamic = not is_plain or _goes_around(nodes, reads, binds, origins, chains)
+    return Facts(
+        reads=frozenset(reads),
+        binds=frozenset(binds),
+        functions=frozenset(made - set(origins) - assigned),
+        imports={name: origin for name, origin in origins.items() if name not in made | assigned},
+        chains=frozenset(chains),
+        patches=frozenset(patches),
+        is_dynamic=is_dynamic,
+        is_tame=not (is_dynamic or patches or any(map(_is_wild, nodes))),
+    )
+
+
+def _globals(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
+    """The notebook's names that are read, and bound, anywhere in the cell."""
+    reads, binds = set(), set()
+    kind = str(table.get_type())
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (kind in ("module", "class") or symbol.is_global()):
+            reads.add(symbol.get_name())
+        if (symbol.is_assigned() or symbol.is_imported()) and (kind == "module" or symbol.is_declared_global()):
+            binds.add(symbol.get_name())
+    for child in table.get_children():
+        for mine, theirs in zip((reads, binds), _globals(child)):
+            mine |= theirs
+    return reads, binds
+
+
+def _imports(nodes: list[ast.AST]) -> tuple[dict[str, str], bool]:
+    """Where each imported name comes from; False if an import does not say it, or two say different things."""
+    found: list[tuple[str, str]] = []
+    is_plain = True
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [(a.asname, a.name) if a.asname else (a.name.split(".")[0],) * 2 for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            is_plain = is_plain and not node.level and all(a.name != "*" for a in node.names)
+            found += [(a.asname or a.name, f"{node.module}.{a.name}") for a in node.names]
+    return dict(found), is_plain and len(dict(found)) == len(set(found))
+
+
+def _chains(nodes: list[ast.AST]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    inner = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if id(node) in inner or not isinstance(node, ast.Attribute | ast.Name):
+            continue
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.insert(0, node.attr)
+            node = node.value
+        if isinstance(node, ast.Name):
+            yield node.id, tuple(attributes)
+
+
+def _goes_around(nodes: list[ast.AST], reads: set[str], binds: set[str], origins: dict[str, str], chains: set) -> bool:
+    words = {node.attr for node in nodes if isinstance(node, ast.Attribute)} | reads
+    words |= {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    words |= {f"{origins.get(name, name)}.{attributes[0]}" for name, attributes in chains if attributes}
+    words |= set(origins.values()) | {part for origin in origins.values() for part in origin.split(".")}
+    modules = {origin.split(".")[0] for origin in origins.values()}
+    return bool(
+        words & _WAYS_AROUND
+        or reads & _BUILT_IN_WAYS
+        or modules & _MODULES_WAYS
+        or any(map(_is_history, reads - binds))
+    )
+
+
+def _is_history(name: str) -> bool:
+    """IPython's own names for what came before: `_`, `__`, `_12`, `_i`, `_i12`, `_ih`, `_oh`."""
+    rest = name.lstrip("_")
+    return name.startswith("_") and (rest.lstrip("i") in ("", "h", "oh", "dh") or rest.lstrip("i").isdigit())
+
+
+def _targets(node: ast.AugAssign | ast.Delete) -> Iterator[ast.Name]:
+    for target in node.targets if isinstance(node, ast.Delete) else [node.target]:
+        yield from (n for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _is_store(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
+
+
+def _root(node: ast.AST) -> str:
+    """`a` of `a.b[c].d`; empty if it does not start with a name."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_wild(node: ast.AST) -> bool:
+    """Whether a node keeps or changes something that outlives a call, or looks like it."""
+    if isinstance(node, ast.Attribute) and node.attr.startswith("__"):
+        return node.attr not in {"__name__", "__doc__", *_METHODS}
+    if _is_store(node):
+        return not _root(node)
+    if isinstance(node, ast.arguments):
+        defaults = [*node.defaults, *(d for d in node.kw_defaults if d is not None)]
+        return not all(isinstance(d, ast.Constant | ast.UnaryOp) for d in defaults)
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        names = {d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list}
+        return not names <= _DECORATORS or (isinstance(node, ast.ClassDef) and not _is_plain_class(node))
+    return isinstance(node, ast.Global | ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+
+
+def _is_plain_class(node: ast.ClassDef) -> bool:
+    """Methods and a docstring, on no other class: there is nothing that its objects would share."""
+    methods = [s.name for s in node.body if isinstance(s, ast.FunctionDef)]
+    known = all(not name.startswith("__") or name in _METHODS for name in methods)
+    plain = all(isinstance(s, ast.FunctionDef | ast.Pass | ast.Expr) for s in node.body)
+    return known and plain and not node.bases and not node.keywords
