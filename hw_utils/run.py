@@ -11,6 +11,7 @@ from hw_utils.trace import Trace
 
 _SHOWN_RANKS = 16
 _SHOWN_CHARS = 2_000
+_PRE = "margin:0;background:transparent;word-break:normal;overflow-wrap:break-word"  # the row's colour, whole numbers
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Run:
         rows = "".join(
             f'<tr><th scope="row">{row[0]}</th>'
             + "".join(
-                f'<td style="text-align:left"><pre style="margin:0">{html.escape(cell)}</pre></td>' for cell in row[1:]
+                f'<td style="text-align:left"><pre style="{_PRE}">{html.escape(cell)}</pre></td>' for cell in row[1:]
             )
             + "</tr>"
             for row in self._rows()

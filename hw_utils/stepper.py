@@ -48,9 +48,14 @@ def stepper(
     """The widget: first and last are its ends, each frame is drawn once, when it is first looked at."""
     drawn: dict[int, bytes] = {}
     picture = ipywidgets.Image(format="png", layout=ipywidgets.Layout(width=f"{size[0] * 100:.0f}px"))
-    slider = ipywidgets.IntSlider(min=0, max=len(frames) - 1, description="step", readout=False)
+    narrow, wide = ipywidgets.Layout(width="3em"), ipywidgets.Layout(flex="1 1 10em", max_width="20em")
+    slider = ipywidgets.IntSlider(min=0, max=len(frames) - 1, description="step", readout=False, layout=wide)
+    slider.style.description_width = "initial"
     caption = ipywidgets.Label()
-    back, forward = (ipywidgets.Button(description=d, tooltip=t) for d, t in (("◀", "back"), ("▶", "forward")))
+    back, forward = (
+        ipywidgets.Button(description=d, tooltip=t, layout=narrow) for d, t in (("◀", "back"), ("▶", "forward"))
+    )
+    row = ipywidgets.HBox([back, slider, forward, caption], layout=ipywidgets.Layout(flex_flow="row wrap"))
 
     def look(i: int) -> None:
         if i not in drawn:
@@ -64,7 +69,7 @@ def stepper(
     back.on_click(lambda _: move(-1))
     forward.on_click(lambda _: move(+1))
     look(0)
-    return ipywidgets.VBox([ipywidgets.HBox([back, slider, forward, caption]), picture])
+    return ipywidgets.VBox([row, picture])
 
 
 def _still(frames, draw, draw_all, labels, size) -> tuple[bytes, str]:
