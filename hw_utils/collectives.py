@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 
 from hw_utils import reductions, replay, schedules
-from hw_utils.records import MESSAGE
 from hw_utils.relay import Relay
 from hw_utils.unlike import CollectiveMismatch
 from hw_utils.virtual_work import VirtualWork
@@ -73,7 +72,6 @@ class Call:
                 f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"
             )
         self.posts[place] = post
-        self.engine.rows[post.row + MESSAGE] = self.message
         if self.kind in ROOTED:
             self._add_rooted(place, post)
         elif len(self.posts) == len(self.members.ranks):
@@ -146,12 +144,12 @@ def call(group, post: Post, outer) -> VirtualWork:
     number = members.n_called[place]
     members.n_called[place] = number + 1
     post.at_s = engine.clock[rank]
-    post.row = engine.record(post.name, post.n_bytes, post.site, members.number)
-    engine.note_part(post.row, post.name, outer)
-    post.work = work = VirtualWork(engine, rank, post, members, number)
     this = members.calls.get(number)
     if this is None:
         this = members.calls[number] = Call(engine, members, post.kind)
+    post.row = engine.record(post.name, post.n_bytes, post.site, members.number, this.message)
+    engine.note_part(post.row, post.name, outer)
+    post.work = work = VirtualWork(engine, rank, post, members, number)
     this.add(place, post)
     if this.is_full:
         members.calls.pop(number, None)

@@ -6,7 +6,6 @@ port first in virtual time gets it first, and the same program gives the same ti
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heappushpop
@@ -20,7 +19,7 @@ from hw_utils.network import Network
 from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
 from hw_utils.random_states import TorchStates
-from hw_utils.records import BLOCK, END, GROUP, WAIT_END, WAIT_START, WAITED, WIDTH, pack
+from hw_utils.records import END, WAITED, put_time, put_wait, row_of, start_of, was_waited
 from hw_utils.requests import Request
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -50,7 +49,7 @@ class Engine:
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
         self.waiting: dict[int, Request] = {}  # rank -> what it stands still for
         self.failures: list[Failure] = []
-        self.rows, self.n_values, self.places = array("d"), 0, Places()
+        self.rows, self.places = bytearray(), Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
         self.n_messages = self.n_posts = self.n_agents = 0
         self.cpu_start_s = 0.0
@@ -82,17 +81,13 @@ class Engine:
         self.n_messages += 1
         return self.n_messages - 1
 
-    def record(self, name: str, n_bytes: int, site: int, group: int) -> int:
+    def record(self, name: str, n_bytes: int, site: int, group: int, message: int) -> int:
         """A new row for a collective that the running rank calls; its place in `rows`."""
-        rank, rows = self.rank, self.rows
+        rank, row = self.rank, len(self.rows)
         self.order[rank] += 1
-        row = self.n_values
-        self.n_values = row + WIDTH
-        if self.n_values > len(rows):
-            rows.extend(BLOCK)
-        at_s = self.clock[rank]
-        pack(rows, row * 8, rank, self.op(name), -1, n_bytes, at_s, site, self.order[rank])
-        rows[row + GROUP] = group
+        self.rows += row_of(
+            rank, self.op(name), -1, n_bytes, self.clock[rank], -1.0, message, site, 0, 0, group, self.order[rank], -1
+        )
         return row
 
     def note_part(self, row: int, name: str, outer) -> None:
@@ -104,12 +99,13 @@ class Engine:
             else:
                 self.outer[self.rank] = (outer, row)
 
-    def note_wait(self, row: int, order: int, start_s: float) -> None:
-        """The first wait of a row's communication, from `start_s` until now."""
-        rows = self.rows
-        if rows[row + WAITED] < 0:
-            rows[row + WAITED], rows[row + WAIT_START] = order, start_s
-            rows[row + WAIT_END] = self.clock[int(rows[row])]
+    def note_end(self, row: int, end_s: float) -> None:
+        put_time(self.rows, row + END, end_s)
+
+    def note_wait(self, row: int, order: int, start_s: float, end_s: float) -> None:
+        """The first wait of a row's communication."""
+        if not was_waited(self.rows, row):
+            put_wait(self.rows, row + WAITED, order, start_s, end_s)
 
     def add_agent(self, agent) -> int:
         """A number for something that is due at a time; it stands in the heap among the ranks."""
@@ -212,7 +208,7 @@ class Engine:
         elif request.peer < 0:
             sent = [q for q in self._queues_to(group, dst, tag) if q and q[0].is_send]
             if sent:
-                return min(sent, key=lambda q: (self.rows[q[0].row + 4], q[0].row)).popleft()
+                return min(sent, key=lambda q: (start_of(self.rows, q[0].row), q[0].row)).popleft()
             anybody.append(request)
             return None
         if queue and queue[0].is_send is not request.is_send:
@@ -246,8 +242,10 @@ class Engine:
         """A short message leaves before its receive is posted; the sender has its buffer back at once."""
         send.take()
         send.arrives_s = self.travel(send.rank, dst, send.n_bytes, now_s)
-        send.done_s = self.rows[send.row + WAIT_END] = now_s
-        self.rows[send.row + END] = send.arrives_s
+        send.done_s = now_s
+        self.note_end(send.row, send.arrives_s)
+        if send.is_blocking:
+            self.note_wait(send.row, self.order[send.rank], now_s, now_s)
 
 
 def switch_of(engine: Engine, carrier) -> Callable[[int, int], None]:

@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # torch sends these as real ones
 
 
 class ShortCuts:
@@ -29,19 +30,27 @@ class ShortCuts:
         size, post, place_of = engine.world_size, engine.post, engine.places.of
 
         def is_plain(tensor) -> bool:
-            return type(tensor) in _TENSORS and tensor.is_contiguous() and not tensor.is_complex()
+            return type(tensor) in _TENSORS and tensor.is_contiguous() and tensor.dtype not in _COMPLEX
 
-        clock, is_free = engine.clock, engine.is_free
+        clock, is_free, block = engine.clock, engine.is_free, engine.block
+
+        def stand_still(me, request) -> None:
+            """Rank `me`, which posted it, waits until the message has crossed."""
+            if request.done_s < 0:
+                request.is_awaited = True
+                block(me, request)
+            elif request.done_s > clock[me]:
+                clock[me] = request.done_s
 
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
             if (
                 group is not None or type(dst) is not int or dst == me or not 0 <= dst < size
-                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
             ):  # fmt: skip
                 return long_send(tensor, dst, group, tag, group_dst)
-            request = post(True, op_send, tensor, dst, tag, 0, place_of(frame(1)), me, dst, True)
-            request.stand_still(clock[me])
+            request = post(True, op_send, tensor, dtype, dst, tag, 0, place_of(frame(1)), me, dst, True)
+            stand_still(me, request)
             if not is_free:
                 engine.resume_compute()
 
@@ -49,11 +58,11 @@ class ShortCuts:
             me = engine.rank
             if (
                 group is not None or type(src) is not int or src == me or not 0 <= src < size
-                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
             ):  # fmt: skip
                 return long_recv(tensor, src, group, tag, group_src)
-            request = post(False, op_recv, tensor, src, tag, 0, place_of(frame(1)), src, me, True)
-            request.stand_still(clock[me])
+            request = post(False, op_recv, tensor, dtype, src, tag, 0, place_of(frame(1)), src, me, True)
+            stand_still(me, request)
             if not request.is_delivered:
                 request.deliver()
             if not is_free:
@@ -64,11 +73,10 @@ class ShortCuts:
             me = engine.rank
             if (
                 group is not None or type(dst) is not int or dst == me or not 0 <= dst < size
-                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
             ):  # fmt: skip
                 return long_isend(tensor, dst, group, tag, group_dst)
-            request = post(True, op_isend, tensor, dst, tag, 0, place_of(frame(1)), me, dst, False)
-            request.keep()
+            request = post(True, op_isend, tensor, dtype, dst, tag, 0, place_of(frame(1)), me, dst, False)
             if not is_free:
                 engine.resume_compute()
             return request
@@ -77,10 +85,10 @@ class ShortCuts:
             me = engine.rank
             if (
                 group is not None or type(src) is not int or src == me or not 0 <= src < size
-                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or tensor.is_complex()
+                or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
             ):  # fmt: skip
                 return long_irecv(tensor, src, group, tag, group_src)
-            request = post(False, op_irecv, tensor, src, tag, 0, place_of(frame(1)), src, me, False)
+            request = post(False, op_irecv, tensor, dtype, src, tag, 0, place_of(frame(1)), src, me, False)
             if not is_free:
                 engine.resume_compute()
             return request
@@ -94,10 +102,13 @@ class ShortCuts:
                     key = "group_dst" if is_send else "group_src"
                     requests.append(p.op(p.tensor, group=p.group, tag=p.tag, **{key: p.group_peer}))
                 elif is_send:
-                    requests.append(post(True, op_isend, p.tensor, p.peer, p.tag, 0, place, me, p.peer, False))
-                    requests[-1].keep()
+                    requests.append(
+                        post(True, op_isend, p.tensor, p.tensor.dtype, p.peer, p.tag, 0, place, me, p.peer, False)
+                    )
                 else:
-                    requests.append(post(False, op_irecv, p.tensor, p.peer, p.tag, 0, place, p.peer, me, False))
+                    requests.append(
+                        post(False, op_irecv, p.tensor, p.tensor.dtype, p.peer, p.tag, 0, place, p.peer, me, False)
+                    )
             if not is_free:
                 engine.resume_compute()
             return requests

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.memory import contents, move
-from hw_utils.records import OP, SITE, WAIT_END, WAIT_START, WAITED
+from hw_utils.memory import contents, fill
+from hw_utils.records import OP, SITE, WAITED, int_at, put_wait, was_waited
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
@@ -13,45 +13,58 @@ POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that poll
 class Request:
     """One side of a message; has the methods of `torch.distributed.Work`."""
 
-    done_s = arrives_s = -1.0  # of a message that is sent ahead: when it is there
-    is_awaited = is_delivered = False
-    data: bytes | None = None  # what is sent, if a copy was taken
-    must_not_change = False
-    number = 0  # the place among all posts, where receives from anybody are about
-    members = None
-
-    def __init__(self, engine, rank, is_send, tensor, peer, tag, row, n_bytes, is_blocking) -> None:
-        self.engine, self.rank, self.is_send, self.tensor, self.peer = engine, rank, is_send, tensor, peer
-        self.tag, self.row, self.n_bytes, self.is_blocking = tag, row, n_bytes, is_blocking
+    __slots__ = (
+        "arrives_s",  # of a message that is sent ahead: when it is there
+        "data",  # what is sent, if a copy was taken
+        "done_s",  # -1: not yet
+        "dtype",
+        "engine",
+        "is_awaited",
+        "is_blocking",
+        "is_delivered",
+        "is_send",
+        "members",
+        "must_not_change",
+        "n_bytes",
+        "number",  # the place among all posts, where receives from anybody are about
+        "peer",
+        "rank",
+        "row",
+        "tag",
+        "tensor",
+    )  # fmt: skip
 
     def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
-        if self.is_send and not self.is_blocking:
-            self.keep()
         self.members = members
         return self
 
-    def take(self) -> bytes:
-        """A copy of what is sent, as it is now."""
-        self.data = contents(self.tensor, self.n_bytes)
-        return self.data
-
-    def keep(self) -> None:
-        """Remembers what is sent, to notice a buffer that changes before the wait."""
+    def take(self) -> None:
+        """Keeps a copy of what is sent, as it is now."""
         if self.data is None:
             self.data = contents(self.tensor, self.n_bytes)
-        self.must_not_change = True
+
+    def was_taken(self) -> None:
+        """The copy of a message that was sent ahead has arrived."""
+        self.is_delivered = True
+        if not self.must_not_change:
+            self.data = None
 
     def wait(self, timeout=None) -> bool:
         """Stands still until the message has crossed; a received tensor is filled now."""
         engine, rank = self.engine, self.rank
-        start_s = engine.clock[rank] if engine.is_free else engine.now()
-        self.stand_still(start_s)
+        clock = engine.clock
+        start_s = clock[rank] if engine.is_free else engine.now()
+        if self.done_s < 0:
+            self.is_awaited = True
+            engine.block(rank, self)
+        elif self.done_s > start_s:
+            clock[rank] = self.done_s
         if not self.is_blocking:
-            engine.order[rank] = place = engine.order[rank] + 1
-            rows, row = engine.rows, self.row
-            if rows[row + WAITED] < 0:
-                rows[row + WAITED], rows[row + WAIT_START], rows[row + WAIT_END] = place, start_s, engine.clock[rank]
+            order = engine.order
+            order[rank] = place = order[rank] + 1
+            if not was_waited(engine.rows, self.row):
+                put_wait(engine.rows, self.row + WAITED, place, start_s, clock[rank])
         if self.must_not_change:
             self.check_unchanged()
         elif not self.is_send and not self.is_delivered:
@@ -60,24 +73,17 @@ class Request:
             engine.resume_compute()
         return True
 
-    def stand_still(self, start_s: float) -> None:
-        """The rank, at `start_s` now, waits until the message has crossed."""
-        engine = self.engine
-        if self.done_s < 0:
-            self.is_awaited = True
-            engine.block(self.rank, self)
-        elif self.done_s > start_s:
-            engine.clock[self.rank] = self.done_s
-
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""
         self.is_delivered = True
-        move(self.tensor.data_ptr(), self.data, self.n_bytes)
+        fill(self.tensor, self.data)
         self.data = None
 
     def check_unchanged(self) -> None:
         """The sent tensor must be as it was at `isend`."""
-        data, self.data, self.must_not_change = self.data, None, False
+        data, self.must_not_change = self.data, False
+        if self.arrives_s < 0 or self.is_delivered:  # else it is sent ahead, and still to be received
+            self.data = None
         if contents(self.tensor, self.n_bytes) != data:
             raise RuntimeError(
                 f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
@@ -100,12 +106,12 @@ class Request:
     @property
     def name(self) -> str:
         """`send`, `irecv`, ..."""
-        return self.engine.names[int(self.engine.rows[self.row + OP])]
+        return self.engine.names[int_at(self.engine.rows, self.row + OP)]
 
     @property
     def site(self) -> int:
         """The number of the line that posted it."""
-        return int(self.engine.rows[self.row + SITE])
+        return int_at(self.engine.rows, self.row + SITE)
 
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that could complete it."""
@@ -119,7 +125,7 @@ class Request:
         verb, way = ("sends", "to") if self.is_send else ("receives", "from")
         peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
         tag = f" with tag {self.tag}" if self.tag else ""
-        dtype = str(self.tensor.dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
         where = self.engine.places.where(self.site)
         amount = f"{self.tensor.numel():,} {dtype} ({self.n_bytes:,} bytes)"
         return f"rank {self.rank} {verb} {amount} {way} {peer}{tag}" + (f" at {where}" if where else "")

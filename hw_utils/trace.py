@@ -20,11 +20,11 @@ RECORD = np.dtype(
         ("n_bytes", "i8"),
         ("start_s", "f8"),
         ("end_s", "f8"),
+        ("message", "i8"),
         ("file", "i4"),
         ("line", "i4"),
         ("tag", "i8"),
         ("group", "i4"),
-        ("message", "i8"),
         ("order", "i8"),
         ("waited", "i8"),  # -1: never
         ("wait_start_s", "f8"),
@@ -121,11 +121,11 @@ class Trace(Sequence[Event]):
                 e.n_bytes,
                 e.start_s,
                 e.end_s,
+                e.message,
                 names.setdefault(e.file, len(names)),
                 e.line,
                 e.tag,
                 groups.setdefault(group, len(groups)),
-                e.message,
                 e.order,
                 -1 if e.waited is None else e.waited,
                 e.wait_start_s,
@@ -171,7 +171,7 @@ class Trace(Sequence[Event]):
         if isinstance(i, slice):
             return Trace(self.records[i], self.names, self.groups, self.world_size)
         row = self.records[i].item()
-        (rank, op, peer, n_bytes, start_s, end_s, file, line, tag, group, message, order, waited, *rest) = row
+        (rank, op, peer, n_bytes, start_s, end_s, message, file, line, tag, group, order, waited, *rest) = row
         return Event(
             rank, self.names[op], None if peer < 0 else peer, n_bytes, start_s, end_s, line, self.names[file],
             tag, self.groups[group], message, order, None if waited < 0 else waited, *rest,

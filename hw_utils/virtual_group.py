@@ -123,7 +123,8 @@ class VirtualGroup(dist.ProcessGroup):
 
     def _post(self, method: str, tensors, peer: int | None, tag: int):
         engine, me, is_send = self.engine, self.engine.rank, method == "send"
-        if not tensors[0].is_contiguous():
+        tensor = tensors[0]
+        if not tensor.is_contiguous():
             raise RuntimeError("input tensor has to be contiguous")
         other = -1 if peer is None else self._global_rank(peer)
         if other == me:
@@ -132,7 +133,7 @@ class VirtualGroup(dist.ProcessGroup):
         src, dst = (me, other) if is_send else (other, me)
         is_blocking = name in ("send", "recv")
         request = engine.post(
-            is_send, engine.op(name), tensors[0], other, tag, self.members.number, site, src, dst, is_blocking
+            is_send, engine.op(name), tensor, tensor.dtype, other, tag, self.members.number, site, src, dst, is_blocking
         )
         engine.note_part(request.row, name, outer)
         return request.of_group(self.members)

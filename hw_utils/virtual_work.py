@@ -6,7 +6,6 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
-from hw_utils.records import END
 from hw_utils.requests import POLL_S
 
 
@@ -23,7 +22,7 @@ class VirtualWork(Work):
     def complete(self, end_s: float) -> None:
         """This member is done at `end_s`."""
         self.done_s = end_s
-        self.engine.rows[self.row + END] = end_s
+        self.engine.note_end(self.row, end_s)
         if self._future is not None:
             self._future.set_result(self.outputs)
         if self.is_awaited:
@@ -40,7 +39,7 @@ class VirtualWork(Work):
             engine.block(rank, self)
         elif self.done_s > start_s:
             engine.clock[rank] = self.done_s
-        engine.note_wait(self.row, engine.order[rank], start_s)
+        engine.note_wait(self.row, engine.order[rank], start_s, engine.clock[rank])
         engine.resume_compute()
         return True
 
