@@ -24,9 +24,11 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from hw_grader.driver import is_ours, remember_sources
+from hw_grader.inside import fork_server
 from hw_grader.parcel import Line, Parcel, Unpacker, tensor_bytes
 from hw_grader.remote import CALLS, CLOCKS
 from hw_grader.wire import Wire
+from hw_utils import forkserver
 from hw_utils.where import is_students
 
 _here = threading.local()  # .call: the call that this thread serves
@@ -47,6 +49,8 @@ def main(end: socket.socket) -> None:
     server.bind(request["path"])
     server.listen(256)
     pid = os.getpid()
+    if b"hw_utils" in blob:  # they may launch something themselves
+        forkserver.adopt(fork_server(end.fileno()))
     try:
         answers = pickle.loads(blob)
     except Exception as error:

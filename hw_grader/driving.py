@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hw_grader.sandbox import Process, Sandbox
+from hw_grader.sandbox import Branch, Process, Sandbox, SandboxError
 from hw_grader.wire import WireError
 
 
@@ -18,7 +18,7 @@ class Stop:
     reason: str
 
 
-def why_stopped(process: Process, error: Exception, where: str, limit_s: float) -> Stop:
+def why_stopped(process: Process | Branch, error: Exception, where: str, limit_s: float) -> Stop:
     """Ends the process and says what is known."""
     ended = process.end()
     if ended.over_memory:
@@ -30,17 +30,53 @@ def why_stopped(process: Process, error: Exception, where: str, limit_s: float) 
     return Stop("crashed", f"{where} ended the process")
 
 
+class Rooms:
+    """Where a submission's checks are driven: one jail for its answers, another for its drivers, while they last."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.stack = contextlib.ExitStack()
+        self.jails: dict[str, Process] = {}
+        self.count = 0
+
+    def __enter__(self) -> Rooms:
+        self.folder = self.stack.enter_context(self.sandbox.meeting())
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def new_path(self) -> str:
+        """Of a socket that no check has used."""
+        self.count += 1
+        return f"{self.folder}/{self.count}"
+
+    def branch(self, role: str) -> Branch:
+        """A fresh process in the jail for `role`, which is a new one if the last check ended it."""
+        for is_last in (False, True):
+            jail = self.jails.get(role)
+            if jail is None or jail.ended is not None:
+                jail = self.jails[role] = self.stack.enter_context(self.sandbox.start(role, branches=True))
+            try:
+                return jail.branch()
+            except EOFError:  # what a check before has left behind ended it
+                jail.end()
+                if is_last:
+                    raise SandboxError(f"no process for {role}") from None
+        raise AssertionError
+
+
 class Driving:
     """A check's driver and the answers it drives; a context manager."""
 
     where = "the answer"
 
-    def __init__(self, sandbox: Sandbox, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
-        self.sandbox, self.answers, self.sources, self.limit_s = sandbox, answers, sources, limit_s
+    def __init__(self, rooms: Rooms, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
+        self.rooms, self.answers, self.sources, self.limit_s = rooms, answers, sources, limit_s
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
-        self.driver = self.stack.enter_context(self.sandbox.start("drive"))
+        self.driver = self.stack.enter_context(self._driver())
         return self
 
     def __exit__(self, *error) -> None:
@@ -50,7 +86,7 @@ class Driving:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
         return self._ask(self.driver, {"case": True}, case)
 
-    def _ask(self, process: Process, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
+    def _ask(self, process: Process | Branch, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
         limit_s = self.limit_s()
         try:
             process.wire.send(request, blob, timeout_s=limit_s)
@@ -60,7 +96,13 @@ class Driving:
 
 
 class Beside(Driving):
-    """The driver opens the answers itself: for checks whose answers do not work from afar (models, classes)."""
+    """The driver opens the answers itself: for checks whose answers do not work from afar (models, classes).
+
+    Such a driver is as little trusted as the answers: nothing that it was in serves another check.
+    """
+
+    def _driver(self) -> Process:
+        return self.rooms.sandbox.start("drive")
 
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
@@ -70,11 +112,10 @@ class Beside(Driving):
 class Apart(Driving):
     """The answers are in a process of their own, and the driver calls them over a socket (see remote.py)."""
 
-    def __enter__(self) -> Driving:
-        self.path = self.stack.enter_context(self.sandbox.meeting())
-        self.served = self.stack.enter_context(self.sandbox.start("answers"))
-        self.is_open = False
-        return super().__enter__()
+    def _driver(self) -> Branch:
+        self.path, self.is_open = self.rooms.new_path(), False
+        self.served = self.stack.enter_context(self.rooms.branch("answers"))
+        return self.rooms.branch("drive")
 
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""

@@ -15,11 +15,13 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from hw_grader.driving import Apart, Beside, Driving, Stop, why_stopped
+from hw_grader.driving import Apart, Beside, Driving, Rooms, Stop, why_stopped
+from hw_grader.judging import judge_of
 from hw_grader.match import restore
 from hw_grader.outputs import clean_outputs
 from hw_grader.release import Call, Cell, Release
 from hw_grader.sandbox import Process, Sandbox, SandboxError
+from hw_grader.unused import NOTE, unused
 from hw_grader.verdict import Record, Verdict
 from hw_grader.wire import WireError
 
@@ -69,6 +71,16 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
 
     The checks in `release.apart` (all of them if it is None) are driven by a process that never holds the answers.
     """
+    left_out = frozenset() if release.runs_all else unused(notebook.cells, release)
+    record = _grade(notebook, release, sandbox, student, times, left_out)
+    if left_out and record.lacks_a_name:  # it was said that nobody could notice
+        record = _grade(notebook, release, sandbox, student, times, frozenset())
+    return record
+
+
+def _grade(
+    notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times, left_out: frozenset[int]
+) -> Record:
     started = time.monotonic()
     about = notebook.metadata.get("hw_grader", {})
     record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
@@ -78,7 +90,7 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
         record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.checks]
         return record
     try:
-        ran = run_cells(notebook, release, sandbox, times)
+        ran = run_cells(notebook, release, sandbox, times, left_out)
         with Judging(sandbox, times, started + times.total_s, release.apart) as judging:
             record.verdicts = [judging.check(cell, ran) for cell in release.checks]
     except SandboxError as error:
@@ -101,7 +113,9 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
 # The student's cells.
 
 
-def run_cells(notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times) -> Ran:
+def run_cells(
+    notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times, left_out: frozenset[int] = frozenset()
+) -> Ran:
     """Runs the cells in order, and takes the answers where their check stands and again at the end."""
     ran, marked = Ran(), release.marked
     deadline = time.monotonic() + times.total_s
@@ -116,6 +130,8 @@ def run_cells(notebook: NotebookNode, release: Release, sandbox: Sandbox, times:
                 for key in wanted:
                     if key[0] == cell.grade_id:
                         _take_answer(process, key, ran)
+            elif place in left_out:
+                ran.outputs[place] = [{"output_type": "stream", "name": "stdout", "text": NOTE + "\n"}]
             elif node.cell_type == "code" and ran.stop is None and node.source.strip():
                 _run_cell(process, place, node.source, ran, times, deadline)
         for key in wanted:
@@ -180,15 +196,16 @@ class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
     def __init__(self, sandbox: Sandbox, times: Times, deadline: float, apart: frozenset[str] | None) -> None:
-        self.sandbox, self.times, self.deadline, self.apart = sandbox, times, deadline, apart
-        self.judge: Process | None = None
+        self.times, self.deadline, self.apart = times, deadline, apart
+        self.rooms, self.judge = Rooms(sandbox), judge_of(sandbox)
 
     def __enter__(self) -> Judging:
+        self.rooms.__enter__()
         return self
 
     def __exit__(self, *error) -> None:
-        if self.judge is not None:
-            self.judge.end()
+        self.judge.forget_submission()
+        self.rooms.__exit__(*error)
 
     def check(self, cell: Cell, ran: Ran) -> Verdict:
         """The verdict on one check cell: the answers as they stood at its place, else as they were at the end."""
@@ -218,19 +235,17 @@ class Judging:
 
     def _driving(self, cell: Cell, answers: bytes, sources: dict) -> Driving:
         kind = Apart if self.apart is None or cell.grade_id in self.apart else Beside
-        return kind(self.sandbox, answers, sources, self._limit_s)
+        return kind(self.rooms, answers, sources, self._limit_s)
 
     def _limit_s(self) -> float:
         return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
 
     def _ok_lines(self, cell: Cell) -> str:
         names = dict.fromkeys(call.check for call in cell.calls)
-        return "\n".join(f"ok: {self._ask_judge({'cases': name})[0].get('ok') or name}" for name in names)
+        return "\n".join(f"ok: {self.judge.ok(name)}" for name in names)
 
     def _call(self, cell: Cell, call: Call, driving: Driving) -> Verdict | None:
-        cases = call.cases
-        if cases is None:
-            cases = json.loads(self._ask_judge({"cases": call.check})[1])
+        cases = self.judge.cases(call.check) if call.cases is None else call.cases
         reply = driving.open(call.check)
         for case in cases:
             if "opened" not in reply and "data" not in reply:
@@ -257,7 +272,7 @@ class Judging:
                         shown=shown, detail=text, hidden=call.hidden)  # fmt: skip
 
     def _problem(self, cell: Cell, call: Call, case: dict, data: bytes) -> Verdict | None:
-        said = self._ask_judge({"judge": call.check}, json.dumps(case).encode() + b"\n" + data)[0]
+        said = self.judge.judge(call.check, case, data, self.times.case_s)
         if said.get("right") is True:
             return None
         if "wrong" in said:
@@ -273,19 +288,6 @@ class Judging:
             return _verdict(cell, "limit", said["slow"], hidden=call.hidden)
         return _verdict(cell, "grader-fault", f"the judge failed: {said.get('fault')}", shown="not graded yet",
                         hidden=call.hidden)  # fmt: skip
-
-    def _ask_judge(self, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
-        if self.judge is None:
-            self.judge = self.sandbox.start("judge")
-        try:
-            self.judge.wire.send(request, blob)
-            return self.judge.wire.receive(self.times.case_s)
-        except (EOFError, TimeoutError, WireError):
-            self.judge.end()
-            self.judge = None
-            if "cases" in request:
-                raise SandboxError(f"no cases for {request['cases']}: the judge's process ended") from None
-            return {"slow": "the data was too much for the judge"}, b""
 
 
 def _without_case(call: Call, cause: str) -> str:

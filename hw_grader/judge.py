@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from hw_grader.driver import find_check
+from hw_grader.driver import find_check, run_here
 from hw_grader.wire import Wire
 from hw_utils.errors import CheckFailed
 from hw_utils.plain import decode, encode
@@ -25,6 +25,7 @@ def warm_up() -> None:
 def main(end: socket.socket) -> None:
     """Serves requests until the grader hangs up."""
     wire = Wire(end)
+    run_here()
     sys.stdout = sys.stderr = io.StringIO()
     while True:
         try:

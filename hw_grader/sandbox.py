@@ -31,7 +31,7 @@ from hw_grader.wire import Wire
 
 HERE = Path(__file__).resolve().parent
 INSIDE = ("__init__.py", "wire.py", "jail.py", "zygote.py", "student.py", "answers.py", "driver.py",
-          "judge.py", "parcel.py", "remote.py")  # fmt: skip
+          "inside.py", "judge.py", "parcel.py", "remote.py")  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
@@ -65,6 +65,21 @@ class Process:
         self.sandbox, self.number, self.wire = sandbox, number, wire
         self.ended: Ended | None = None
 
+    def branch(self) -> Branch:
+        """A fresh process behind the same walls; the branch before is over.
+
+        Raises:
+            EOFError: this process is gone.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self.wire.socket, [b"+"], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise EOFError(f"the other side is gone: {error}") from None
+        return Branch(self, Wire(ours))
+
     def interrupt(self) -> None:
         """As if the student had pressed stop."""
         self.sandbox.ask({"do": "interrupt", "number": self.number})
@@ -82,6 +97,24 @@ class Process:
 
     def __exit__(self, *error) -> None:
         self.end()
+
+
+class Branch:
+    """A process that another one forked: it has a wire of its own, and ends with the other one at the latest."""
+
+    def __init__(self, parent: Process, wire: Wire) -> None:
+        self.parent, self.sandbox, self.wire = parent, parent.sandbox, wire
+
+    def end(self) -> Ended:
+        """Ends everything behind the same walls."""
+        self.wire.close()
+        return self.parent.end()
+
+    def __enter__(self) -> Branch:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.wire.close()
 
 
 class Sandbox:
@@ -112,21 +145,21 @@ class Sandbox:
         self.ready = self._answer()
         self.control.settimeout(_ANSWER_S)
 
-    def start(self, role: str, limits: Limits | None = None) -> Process:
-        """A fresh process in a role: `cells`, `drive` or `judge`."""
+    def start(self, role: str, *, branches: bool = False) -> Process:
+        """A fresh process in a role: `cells`, `answers`, `drive` or `judge`; with `branches`, see `Process.branch`."""
         ours, theirs = socket.socketpair()
         with theirs:
-            request = {"do": "start", "role": role, "limits": asdict(limits or self.limits)}
+            request = {"do": "start", "role": role, "limits": asdict(self.limits), "branches": branches}
             answer = self.ask(request, theirs.fileno())
         return Process(self, answer["started"], Wire(ours))
 
     @contextlib.contextmanager
     def meeting(self) -> Iterator[str]:
-        """The path of a socket at which an `answers` process can serve a `drive` process."""
+        """A folder for sockets at which `answers` processes can serve `drive` processes."""
         name = secrets.token_hex(8)
         path = self.ask({"do": "meet", "name": name})["path"]
         try:
-            yield f"{path}/answers"
+            yield path
         finally:
             self.ask({"do": "part", "name": name})
 

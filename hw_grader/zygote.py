@@ -22,12 +22,13 @@ import traceback
 from dataclasses import dataclass
 
 import hw_utils
-from hw_grader import jail
+from hw_grader import inside, jail
 from hw_utils import forkserver
 
 ROLES = {"cells": "student", "answers": "answers", "drive": "driver", "judge": "judge"}
 MEET = "/meet"
 SCRATCH = "/scratch"
+LAUNCHING = ("cells", "drive")  # have a fork server for ranks that is warm
 _POLL_MS = 50
 
 
@@ -38,6 +39,7 @@ class Jailed:
     pid: int
     fd: int  # of the process
     limits: jail.Limits
+    role: str
     exited: bool = False
     over_memory: bool = False
     peak_bytes: int = 0
@@ -98,8 +100,8 @@ class Zygote:
         shutil.rmtree(os.path.join(self.bare or MEET, name), ignore_errors=True)
         return {"parted": name}
 
-    def do_start(self, fd: int, role: str, limits: dict) -> dict:
-        """Forks a process in `role` that talks over `fd`."""
+    def do_start(self, fd: int, role: str, limits: dict, branches: bool = False) -> dict:
+        """Forks a process in `role` that talks over `fd`, or with `branches` one for each wire that it is sent."""
         bounds = jail.Limits(**limits)
         self.count += 1
         if not self.bare:
@@ -107,11 +109,11 @@ class Zygote:
         try:
             pid = os.fork()
             if pid == 0:
-                _leave(lambda: self._first_process(fd, role, bounds))
+                inside.leave(lambda: self._first_process(fd, role, bounds, branches))
         finally:
             if not self.bare:
                 jail.back_to(self.pid_namespace)
-        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds)
+        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds, role)
         return {"started": self.count}
 
     def do_interrupt(self, number: int) -> dict:
@@ -141,11 +143,12 @@ class Zygote:
                 in_use += max(0, _anonymous_bytes(name) - self.own_anonymous_bytes)
         for process in alive:
             process.peak_bytes = max(process.peak_bytes, in_use)
-            if in_use > process.limits.memory_bytes:
+            spared = process.role == "judge" and len(alive) > 1  # it stands by while others use memory
+            if in_use > process.limits.memory_bytes and not spared:
                 process.over_memory = True
                 signal.pidfd_send_signal(process.fd, signal.SIGKILL)
 
-    def _first_process(self, fd: int, role: str, limits: jail.Limits) -> int:
+    def _first_process(self, fd: int, role: str, limits: jail.Limits, branches: bool) -> int:
         """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
         self.control.close()
         os.close(self.pid_namespace)
@@ -154,11 +157,13 @@ class Zygote:
             jail.set_limits(limits)
         else:
             self._raise_walls(limits)
-        ranks = _fork_server(fd)
+        ranks = inside.fork_server(fd) if role in LAUNCHING else None
+        clears = "" if not branches else "keep" if ranks else "family" if self.bare else "clear"
         worker = os.fork()
         if worker == 0:
-            _leave(lambda: _work(fd, role, ranks, self.bare or SCRATCH))
-        ranks.close()
+            inside.leave(lambda: inside.work(fd, ROLES[role], ranks, self.bare or SCRATCH, clears))
+        if ranks is not None:
+            ranks.close()
         os.close(fd)
         signal.signal(signal.SIGINT, lambda *_: os.kill(worker, signal.SIGINT))
         while True:
@@ -176,62 +181,16 @@ class Zygote:
         jail.filter_calls()
 
 
-def _fork_server(fd: int) -> socket.socket:
-    """The process that forks ranks for `launch`: warm, and without the wire to the grader."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        os.close(fd)
-        ours.close()
-        _silence()
-        _leave(lambda: forkserver.serve(theirs))
-    theirs.close()
-    return ours
-
-
-def _silence() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    os.close(null)
-
-
 def _kill_family(pid: int) -> None:
     """Without a process namespace: everything below `pid`, which adopts what detaches itself."""
     for _ in range(100):
-        try:
-            with open(f"/proc/{pid}/task/{pid}/children") as file:
-                children = [int(word) for word in file.read().split()]
-        except OSError:
-            return
+        children = inside.children_of(pid)
         if not children:
             return
         for child in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-
-
-def _work(fd: int, role: str, ranks: socket.socket, folder: str) -> int:
-    jail.prctl(jail.PR_SET_PDEATHSIG, signal.SIGKILL)
-    jail.prctl(jail.PR_SET_DUMPABLE, 1)  # or the process could not read its own /proc/self
-    os.chdir(folder)
-    os.setsid()
-    os.umask(0o077)
-    _silence()
-    forkserver.adopt(ranks)
-    importlib.import_module(f"hw_grader.{ROLES[role]}").main(socket.socket(fileno=fd))
-    return 0
-
-
-def _leave(work) -> None:
-    """Runs `work` in a forked child and never comes back to the parent's code."""
-    code = 70
-    try:
-        code = work() or 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
 
 
 def _anonymous_bytes(pid: str) -> int:

@@ -69,6 +69,18 @@ def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str
     return simulation(call, job, timeout_s=timeout_s, beacon=beacon)
 
 
+def stay_here() -> None:
+    """From now on `simulate` runs in this process: for one that is itself thrown away, as a grader's."""
+    global _isolated
+    _isolated = _in_this_process
+
+
+def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
+    from hw_utils.cluster import simulation
+
+    return simulation(call, job, timeout_s=timeout_s)
+
+
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
     handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-")
     os.write(handle, bytes(8))

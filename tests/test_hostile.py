@@ -13,6 +13,7 @@ import pytest
 
 from hw_grader.grading import Times, grade_bytes
 from hw_grader.jail import Limits
+from hw_grader.judging import judge_of
 from hw_grader.release import read_release
 from hw_grader.sandbox import Sandbox, why_not
 from tests.small_course import MAX_POINTS, WRONG, as_bytes, make_course, submission
@@ -54,7 +55,8 @@ class Place:
         return text.replace("COURSE", str(self.root)).replace("PORT", str(self.port))
 
     def processes(self) -> set[int]:
-        """Those inside the sandbox but bubblewrap itself and the warm parent."""
+        """Those inside the sandbox but bubblewrap itself, the warm parent and the judge."""
+        judge_of(self.sandbox).end()
         bwrap = self.sandbox.bwrap.pid
         inside = psutil.Process(bwrap).children(recursive=True)
         own = {p.pid for p in inside[:2]}  # bubblewrap's first process and the warm parent
@@ -104,3 +106,38 @@ def test_a_hostile_submission_gains_nothing_and_leaves_nothing(place, path):
 def test_after_all_of_them_a_right_answer_has_all_its_points(place):
     record = grade_bytes(as_bytes(submission()), place.release, place.sandbox, "ada", TIMES)
     assert record.points == MAX_POINTS, record.reason
+
+
+LEAVES = """def hello(rank, world_size, name):
+    import os, sys, time
+    for _ in range(4):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                while True: pass
+            os._exit(0)
+    torch.zeros = torch.stack = dist.send = print
+    time.perf_counter = lambda: 0.0
+    sys.modules["hw_utils"] = None
+    print("left")
+"""
+LOOKS = """def hello(rank, world_size, name):
+    import os
+    try:
+        print("opened", open(f"/proc/{os.getppid()}/mem", "r+b"))
+    except OSError as error:
+        print(type(error).__name__, os.getppid() > 1)
+"""
+
+
+def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
+    record = grade_bytes(as_bytes(submission({"hello": LEAVES})), place.release, place.sandbox, "mallory", TIMES)
+    assert {v.grade_id: v.state for v in record.verdicts}.pop("check-hello") == "fail"
+    assert record.points == MAX_POINTS - 5, record.reason
+    assert place.processes() == set()
+
+
+def test_a_check_cannot_write_into_the_process_that_forks_the_next_one(place):
+    record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.release, place.sandbox, "mallory", TIMES)
+    assert "PermissionError True" in record.verdicts[0].detail
+    assert record.points == MAX_POINTS - 5, record.reason
