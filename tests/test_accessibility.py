@@ -10,24 +10,11 @@ import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
-from tests.lab import CHROMIUM, FLAGS, require_chromium
-
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 SOLUTIONS = sorted(Path("solutions").glob("*/*.ipynb"))
 # nbconvert's own theme: grey prompts and the colours of its syntax highlighting
 THEIRS = {"exclude": [[".jp-InputPrompt"], [".jp-OutputPrompt"], [".highlight"]]}
-
-
-@pytest.fixture(scope="module")
-def browser():
-    require_chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 def findings(browser, notebook) -> list[str]:

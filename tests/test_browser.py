@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import CHROMIUM, FLAGS, NotebookPage, require_chromium, served
+from tests.lab import NotebookPage, served
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -17,17 +17,6 @@ RIGHT = 'def hello(rank, world_size, name):\n    print(f"Rank {rank}: Hello, {na
 WRONG = 'def hello(rank, world_size, name):\n    print(f"Rank {rank + 1}: Hello, {name}!")\n'
 HANGS = "def hello(rank, world_size, name):\n    dist.recv(torch.zeros(1), (rank + 1) % world_size)\n"
 LOOPS = "def hello(rank, world_size, name):\n    while True: pass\n"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    require_chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

@@ -8,33 +8,18 @@ import nbformat
 import pytest
 
 from hw_grader.nbgrader_hook import UNSAFE
-from tests.lab import CELL_MS, CHROMIUM, FLAGS, NotebookPage, require_chromium, served
-from tests.test_pipeline import FIXTURE, NAME, NOTEBOOK, answered, hand_in
-from tools.build import build
+from tests.lab import CELL_MS, NotebookPage, served
+from tests.test_pipeline import NAME, answered, hand_in, tiny_course
 from tools.lesson import ROOT
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def browser():
-    require_chromium()
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def course(tmp_path_factory):
     """A course of the tiny lesson with one submission, and lesson 01's solution beside it."""
     course = tmp_path_factory.mktemp("course")
-    shutil.copytree(FIXTURE.parent, course / "lessons")
-    shutil.copy(ROOT / "nbgrader_config.py", course)
-    build(course)
-    release = nbformat.read(course / "notebooks" / NAME / NOTEBOOK, as_version=4)
+    release = tiny_course(course)
     hand_in(course, "reference", answered(release))
     nbformat.write(answered(release), course / "right.ipynb")
     nbformat.write(release, course / "untouched.ipynb")

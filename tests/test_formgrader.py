@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -12,13 +11,11 @@ import threading
 import urllib.request
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from hw_grader.nbgrader_hook import UNSAFE
-from tests.test_pipeline import FIXTURE, NAME, NOTEBOOK, answered, hand_in
+from tests.test_pipeline import NAME, NOTEBOOK, answered, hand_in, tiny_course
 from tools.build import build
-from tools.lesson import ROOT
 
 TOKEN = "formgrader-test"
 
@@ -82,10 +79,7 @@ class Server:
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     course = tmp_path_factory.mktemp("formgrader")
-    shutil.copytree(FIXTURE.parent, course / "lessons")
-    shutil.copy(ROOT / "nbgrader_config.py", course)
-    build(course)
-    release = nbformat.read(course / "notebooks" / NAME / NOTEBOOK, as_version=4)
+    release = tiny_course(course)
     hand_in(course, "reference", answered(release))
     hand_in(course, "empty", "")
     return course

@@ -29,6 +29,14 @@ def nbgrader(course: Path, *arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=course, env=environment, capture_output=True, text=True, timeout=280)
 
 
+def tiny_course(folder: Path) -> nbformat.NotebookNode:
+    """Makes a course of one tiny lesson in `folder`; gives its release."""
+    shutil.copytree(FIXTURE.parent, folder / "lessons")
+    shutil.copy(ROOT / "nbgrader_config.py", folder)
+    build(folder)
+    return nbformat.read(folder / "notebooks" / NAME / NOTEBOOK, as_version=4)
+
+
 def cell(notebook, grade_id: str):
     return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
 
@@ -96,10 +104,7 @@ CHANGES = {
 def course(tmp_path_factory):
     """A course of one tiny lesson with a class of good and broken submissions, graded by the nbgrader command."""
     course = tmp_path_factory.mktemp("course")
-    shutil.copytree(FIXTURE.parent, course / "lessons")
-    shutil.copy(ROOT / "nbgrader_config.py", course)
-    build(course)
-    release = nbformat.read(course / "notebooks" / NAME / NOTEBOOK, as_version=4)
+    release = tiny_course(course)
     hand_in(course, "reference", answered(release))
     hand_in(course, "starter", release)
     for student, change in CHANGES.items():
