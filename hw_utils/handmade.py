@@ -17,8 +17,10 @@ class Handmade(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.layer = layer
-        self.weight = nn.Parameter(layer.weight)
+        object.__setattr__(self, "layer", layer)  # not a submodule, even if it is a module: one parameter, one name
+        self.weight = nn.Parameter(layer.weight.detach())
+        if isinstance(layer, nn.Module):
+            del layer.weight  # a module's parameter makes room for no plain tensor
         layer.weight = self.weight.data
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

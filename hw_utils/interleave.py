@@ -97,7 +97,7 @@ class _Interleaving:
     def __init__(self, turns: Turns, plan: _Plan) -> None:
         self.turns, self.plan = turns, plan
         self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
-        self.endless = False
+        self.endless: tuple[int, str, int] | None = None  # the step at which the limit was passed
         self.steps = 0
 
     def tracer(self, rank: int) -> Callable:
@@ -127,7 +127,7 @@ class _Interleaving:
                 lines.append(here)
             self.steps += 1
             if self.steps > _STEP_LIMIT:
-                self.endless = True
+                self.endless = self.endless or here
                 raise Stopped
             if plan.at_point():
                 turns.pause()
@@ -210,8 +210,9 @@ def _run_one(turns: Turns, plan: _Plan, make: Callable, program: Callable, timeo
     switches = plan.switches
     failed = [e for e in ended if e.error is not None and not isinstance(e.error, Stopped)]
     if one.endless or turns.timed_out:
-        text = f"rank {turns.current} never ended; its last line: {_last_line(one, turns.busy_at)}"
-        return Outcome(None, "endless", turns.current, text, story=tell(one.lines), switches=switches)
+        rank, *busy_at = one.endless or (turns.current, *turns.busy_at)
+        text = f"rank {rank} never ended; its last line: {_last_line(one, tuple(busy_at))}"
+        return Outcome(None, "endless", rank, text, story=tell(one.lines), switches=switches)
     if failed:
         return _raised(failed, one, switches)
     if turns.stuck:

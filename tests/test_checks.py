@@ -1,4 +1,4 @@
-"""Every check against the reference, the untouched starter and the planted mistakes."""
+"""Every check against the reference, other right answers, the untouched starter and the planted mistakes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from hw_utils import CheckFailed, WorkerFailed, checks
 from tests.references import lessons, namespace
+from tests.right_answers import Right, alternatives
 from tests.wrong_answers import Wrong, planted
 from tools.lesson import Call, Lesson
 
@@ -70,6 +71,19 @@ def test_a_planted_mistake_fails_in_the_check_meant_for_it(wrong: Wrong, capfd):
         getattr(getattr(checks, module), name)(*wrong.answers)
     assert re.search(wrong.says, str(failed.value), re.S), str(failed.value)
     assert "ok:" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("right", alternatives(), ids=lambda right: f"{right.check}-{right.name}")
+def test_a_right_answer_of_another_kind_passes_visible_and_hidden_cases(right: Right, capfd):
+    module, _, name = right.check.partition(".")
+    calls = [param.values[1] for param in CALLS if param.values[1].check == right.check]
+    assert calls
+    for call in calls:
+        capfd.readouterr()
+        getattr(getattr(checks, module), name)(*right.answers, cases=call.cases)
+        out, err = capfd.readouterr()
+        assert re.fullmatch(r"ok: [^\n]+\n", out.splitlines(True)[-1])
+        assert err == ""
 
 
 def test_every_exercise_has_at_least_five_planted_mistakes():

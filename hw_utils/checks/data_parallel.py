@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
-from hw_utils.checks.shards import distance, random_tensor, require_array, require_results, run_ranks
+from hw_utils.checks.shards import distance, n_ranks, random_tensor, require_array, require_results, run_ranks
 from hw_utils.errors import CheckFailed, ranks_text
 from hw_utils.models import SimpleMLP
 
 
 def judge_split(data: Any, *, n_examples: int, world_size: int) -> None:
-    what = f"split_batch of {n_examples} examples over {world_size} ranks"
+    what = f"split_batch of {n_examples} examples over {n_ranks(world_size)}"
     parts = [
         require_array(
             part, (len(part), 2) if isinstance(part, np.ndarray) and part.ndim else (0, 2), f"{what}: rank {r}"
@@ -32,10 +32,11 @@ def judge_split(data: Any, *, n_examples: int, world_size: int) -> None:
     if len(rows) != n_examples:
         raise CheckFailed(f"{what} gives {len(rows)} examples in all: some are on two ranks", cause="the parts overlap")
     if max(sizes) - min(sizes) > 1:
-        raise CheckFailed(
-            f"{what} gives parts of {sizes}: sizes may differ by 1 at most",
-            cause="one rank gets the whole remainder: hand it out one by one",
-        )
+        rounded_up = sizes[0] * world_size > n_examples and sizes == sorted(sizes, reverse=True)
+        cause = "sizes are rounded up (as chunk does), so that the last ranks run short: hand the remainder out"
+        if not (rounded_up and sizes.count(sizes[0]) > 1):
+            cause = "one rank gets the whole remainder: hand it out one by one"
+        raise CheckFailed(f"{what} gives parts of {sizes}: sizes may differ by 1 at most", cause=cause)
     if rows != list(range(n_examples)):
         raise CheckFailed(
             f"{what}: the parts in rank order are not x again; rank 0 has examples {rows[: sizes[0]][:4]}",
@@ -43,7 +44,7 @@ def judge_split(data: Any, *, n_examples: int, world_size: int) -> None:
         )
 
 
-_STEP_SIZE = 0.05  # of SGD
+_STEP_SIZE, _LESSONS_STEP_SIZE = 0.04, 0.05  # of SGD; not the lesson's, so that one written in shows
 
 
 def _training_set(n_examples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,7 +97,7 @@ def _train_plainly(n_examples: int, n_steps: int, seed: int, *, weights=None, fa
 
 
 def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int) -> None:
-    what = f"{n_steps} steps on {n_examples} examples, {world_size} ranks"
+    what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
     crash = "put the reduced vector back piece by piece: p.numel() numbers in the shape of p"
     results, calls = require_results(data, what, crash_cause=crash)
     losses, right = _train_plainly(n_examples, n_steps, seed)
@@ -104,12 +105,14 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
         require_array(r["weights"], right.shape, f"{what}: the weights of rank {i}") for i, r in enumerate(results)
     ]
     case = (n_examples, n_steps, seed)
-    _require_drift_free(weights, calls, what, uneven=bool(n_examples % world_size))
+    start = torch.cat([p.detach().flatten() for p in _model(seed).parameters()]).numpy()
+    _require_drift_free(weights, calls, what, start, uneven=bool(n_examples % world_size))
     if not distance(weights[0], right) <= 1e-6:
         text, cause = _why_weights(weights[0], case, world_size)
         far = distance(weights[0], right)
         raise CheckFailed(f"{what}: weights differ from those of one process by {far:.2g}{text}", cause=cause)
     _require_losses(results, losses, n_examples, world_size, what)
+    _require_own_losses(results, case, world_size, what)
     n_calls = [sum(c["rank"] == r for c in calls) for r in range(world_size)]
     if world_size > 1 and (set(n_calls) != {n_steps} or any(c["call"] != "all_reduce" for c in calls)):
         names = sorted({c["call"] for c in calls})
@@ -119,13 +122,16 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
         )
 
 
-def _require_drift_free(weights: list, calls: list, what: str, *, uneven: bool) -> None:
+def _require_drift_free(weights: list, calls: list, what: str, start: np.ndarray, *, uneven: bool) -> None:
     apart = [r for r, w in enumerate(weights) if not distance(w, weights[0]) <= 1e-9]
     if not apart:
         return
     cause = "the reduced gradient never reaches p.grad, or optimizer.step() comes before it"
     if uneven:
         cause = "a rank's own number of examples comes in after the sum, or " + cause
+    still = [r for r, w in enumerate(weights) if distance(w, start) == 0]
+    if still:
+        cause = f"{ranks_text(still)} never moved: every rank steps, with the same gradient, also for an empty shard"
     if not calls:
         cause = "no gradient is reduced: every rank follows its own shard"
     raise CheckFailed(f"{what}: {ranks_text(apart)} and rank 0 end with different weights", cause=cause)
@@ -138,6 +144,10 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
          {"factor": float(world_size)}),
         ("; so does one process with a step N times too small", "the gradient is divided by N twice",
          {"factor": 1 / world_size}),
+        ("; so does one process with a step as many times longer as a shard has examples",
+         "the loss of a shard is the mean over its examples, not their sum", {"factor": n_examples / world_size}),
+        (f"; so does one process with the step {_LESSONS_STEP_SIZE}, which is not the optimizer's",
+         "the step is the given optimizer's: optimizer.step()", {"factor": _LESSONS_STEP_SIZE / _STEP_SIZE}),
         ("; so does one process that never clears gradients", "optimizer.zero_grad() is missing", {"clear": False}),
         ("; so does one in which every shard counts the same, large or small",
          "a mean of means: weigh each shard's gradient by its number of examples",
@@ -150,7 +160,26 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
         return "; they are still the initial ones", "no optimizer.step(), or it sees no gradient"
     if n_examples % world_size:
         return "", "weigh a shard's gradient by its examples before the sum; then divide by the number of all examples"
-    return "", "every number of the flat vector goes back to where it came from, in the same order"
+    order = "every number of the flat vector goes back to where it came from, in the same order"
+    return "", order if world_size > 1 else f"one rank is plain training: the loss is mse_loss, and {order}"
+
+
+def _require_own_losses(results: list, case: tuple, world_size: int, what: str) -> None:
+    n_examples, n_steps, seed = case
+    x, y = _training_set(n_examples, seed)
+    shards = _shards(n_examples, world_size)
+    for step in range(n_steps):
+        weights = _train_plainly(n_examples, step, seed)[1]
+        model = _model(seed)
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights), model.parameters())
+        for rank, (shard, result) in enumerate(zip(shards, results)):
+            right = mse_loss(model(x[shard]), y[shard]).item() if shard else 0.0
+            if not abs(result["losses"][step] - right) <= 1e-6:
+                raise CheckFailed(
+                    f"{what}: step {step + 1} returns {result['losses'][step]:.6f} on rank {rank}, whose own shard of "
+                    f"{len(shard)} examples has {right:.6f}",
+                    cause="return the loss of the rank's own shard, not that of all ranks; 0.0 for an empty shard",
+                )
 
 
 def _mean_of_means(n_examples: int, world_size: int) -> torch.Tensor:

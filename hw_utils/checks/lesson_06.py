@@ -106,7 +106,8 @@ _EVEN = [
 def split_batch(split_batch, /, n_examples, world_size):
     """The part of every rank; row i of x is [i, -i]."""
     x = torch.arange(n_examples, dtype=torch.float32)[:, None] * torch.tensor([1.0, -1.0])
-    return [split_batch(x, rank, world_size) for rank in range(world_size)]
+    parts = [split_batch(x, rank, world_size) for rank in range(world_size)]
+    return [p if p is None or isinstance(p, torch.Tensor) else {"unknown": type(p).__name__} for p in parts]
 
 
 @check(

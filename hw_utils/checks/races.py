@@ -12,13 +12,14 @@ import torch
 from hw_utils.errors import CheckFailed, ranks_text
 from hw_utils.interleave import explore, tell
 
+GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another
 _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")
 
 
 def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, int], Any], case: dict) -> dict[str, Any]:
     """Plain data on every outcome of `call(context, tensor, rank, k)`, k = 0, 1, ...: each rank's calls in a row.
 
-    Rank r brings [10**r * 2**k, 2**k]. When a call has returned, the rank writes into all that it got, and
+    Rank r brings [10**r * 7**k, 7**k]. When a call has returned, the rank writes into all that it got, and
     into its own tensor: nobody else may see that.
     """
 
@@ -27,7 +28,7 @@ def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, in
         for k in range(case["calls"]):
             mine = tensor_of(rank, k)
             got = call(context, mine, rank, k)
-            entry = {"got": _values(got)}
+            entry = {"got": _values(got), "given": mine.tolist()}
             _scribble(got, -1.0 - rank)
             entry["own"] = mine.tolist()
             mine.fill_(-1001.0 - rank)
@@ -47,7 +48,7 @@ def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, in
 
 def tensor_of(rank: int, k: int) -> torch.Tensor:
     """What a rank brings to its call number k."""
-    return torch.tensor([10.0**rank * 2.0**k, 2.0**k])  # sums of calls and of ranks all differ
+    return torch.tensor([10.0**rank * GROWTH**k, GROWTH**k])  # sums of calls and of ranks all differ
 
 
 def _rounded(results: Any) -> str:
@@ -61,10 +62,10 @@ def _rounded(results: Any) -> str:
 
 def _values(got: Any) -> Any:
     if isinstance(got, torch.Tensor):
-        return got.tolist()
+        return got.tolist() if got.shape == (2,) else {"unknown": f"one tensor of shape {tuple(got.shape)}"}
     if isinstance(got, list | tuple):
         return [_values(g) for g in got]
-    return None if got is None else {"unknown": type(got).__name__}
+    return None if got is None else {"unknown": f"a value of type {type(got).__name__}"}
 
 
 def _scribble(got: Any, value: float) -> None:
@@ -96,6 +97,11 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
         for rank, k in itertools.product(range(case["world_size"]), range(case["calls"])):
             entry = outcome["results"][rank][k]
             found = explain(outcome, rank, k, entry["got"])
+            if found is None and entry["given"] != tensor_of(rank, k).tolist():
+                found = (
+                    f"call {k + 1} changes the tensor that rank {rank} brought",
+                    "the sum is made in the caller's own tensor: += and copy_ change it, so work on a copy",
+                )
             if found is None and entry["own"] != tensor_of(rank, k).tolist():
                 found = (
                     f"rank {rank} writes into what it got, and its own tensor changes",
@@ -147,7 +153,14 @@ def _cause_of_error(outcome: dict, story: list[str]) -> str:
                 f"{who} removed the buffer (`{line}`) that others already use in the next call: do it between barriers"
             )
         return f"{who} removed the buffer (`{line}`) while {mine} was still reading: first wait until all have read"
-    if outcome["number"] == 1:
+    if "assignment index" in outcome["text"]:
+        return (
+            "there is no slot for this rank: one for each of world_size ranks, made in this object"
+            " (what stands in the class, outside __init__, is shared by all its objects)"
+        )
+    if not any(word in outcome["text"] for word in ("NoneType", "KeyError", "index out of range")):
+        return ""
+    if outcome["number"] == 1 or not any(".wait(" in step for step in story):
         return f"{mine} reads before the others have written: a barrier is missing between writing and reading"
     return LOST
 
@@ -170,11 +183,16 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if got == expected and type(got) is list:
             return None
         if not isinstance(got, list) or not all(isinstance(g, list) for g in got if g is not None):
-            return f"{at} gives {got!r}, not a list of {world_size} tensors", "return the list of all ranks' tensors"
+            return (
+                f"{at} gives {_shown(got)}, not a list of {world_size} tensors",
+                "return the list of all ranks' tensors",
+            )
         if any(isinstance(v, float) and v < 0 for g in got for v in g or []):
             return f"{at} sees what another rank wrote into its own tensors afterwards: {got}", ALIASED
         if len(got) == world_size and None not in got and sorted(got) == sorted(expected):
             cause = "tensors are in order of arrival: give each rank a slot of its own, list[rank]"
+            if all(mine[k]["got"] == expected[r:] + expected[:r] for r, mine in enumerate(outcome["results"])):
+                cause = "each rank has its own tensor first; the order is that of the ranks, 0 first, on every rank"
             return f"{at} has all tensors, in the wrong order: {_firsts(got)}", cause
         if len(got) > world_size:
             cause = "the buffer still holds the last call's tensors: the next call on a group_id starts afresh"
@@ -197,6 +215,10 @@ def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
     return f"{at} gives {_firsts(got)}, expected {_firsts(expected)}", ""
 
 
+def _shown(got: Any) -> str:
+    return got["unknown"] if isinstance(got, dict) and "unknown" in got else repr(got)
+
+
 def _firsts(got: list) -> str:
     return "[" + ", ".join("None" if g is None else f"{g[0]:g}" for g in got) + "]"
 
@@ -208,15 +230,20 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
         op = ops[k % len(ops)]
         share = [tensor_of(r, k)[0].item() for r in range(world_size)]
         divisor = world_size if op == "mean" else 1
-        expected = [sum(share) / divisor, world_size * 2.0**k / divisor]
+        expected = [sum(share) / divisor, world_size * GROWTH**k / divisor]
         if isinstance(got, list) and len(got) == 2 and all(isinstance(g, float) for g in got):
             if all(abs(g - e) <= 1e-4 * abs(e) for g, e in zip(got, expected)):
                 return None
             value = got[0]
         else:
-            return f"call {k + 1} on rank {rank} gives {got!r}, not one tensor", "return the tensor itself"
+            cause = ""
+            if "tensor of shape" in _shown(got):
+                cause = "only the ranks are reduced, the first dimension of the stack: sum(0), mean(0)"
+            return f"call {k + 1} on rank {rank} gives {_shown(got)}, not one tensor of shape (2,)", cause
         text = f"call {k + 1} ({op}) on rank {rank} gives {value:g}, expected {expected[0]:g}"
-        alike = all(rank[k]["got"] == got for rank in outcome["results"])
+        alike = all(mine[k]["got"] == got for mine in outcome["results"])
+        if rank and got == tensor_of(rank, k).tolist() and outcome["results"][0][k]["got"] == expected:
+            return f"{text}, its own number", "the result is not returned on every rank: no `if rank == 0`"
         cause = _cause_of_value(value, share, op, outcome["number"], k, alike)
         return (f"{text}{cause[0]}", cause[1])
 
@@ -235,6 +262,8 @@ def _cause_of_value(value: float, share: list[float], op: str, number: int, k: i
         return ", the sum", "for the mean, the sum is divided by the number of ranks"
     if op == "sum" and near(total / n):
         return ", the mean", "for the sum, nothing is divided"
+    if op == "mean" and near(total / n**2) and alike:
+        return ", the mean divided by the number of ranks", "it is divided twice"
     if op == "mean":
         for m in range(1, n):
             if near(total / m):
@@ -256,7 +285,7 @@ def _cause_of_share(near: Callable[[float], bool], share: list[float], op: str, 
                 cause = UNWRITTEN if number == 1 else LOST_UPDATE
                 return f": the share of {ranks_text(missing)} is missing", cause
     for calls in itertools.product(range(max(k - 1, 0), k + 2), repeat=n):
-        mixed = sum(10.0**r * 2.0**c for r, c in zip(ranks, calls)) / (n if op == "mean" else 1)
+        mixed = sum(10.0**r * GROWTH**c for r, c in zip(ranks, calls)) / (n if op == "mean" else 1)
         if near(mixed):
             late = max(calls) > k
             others = [r for r in ranks if calls[r] != k]
@@ -274,7 +303,7 @@ STALE = "the buffer still holds an earlier call's sum: the next call on a group_
 def _cause_of_stale(near: Callable[[float], bool], share: list[float], op: str, k: int) -> tuple[str, str]:
     n, total = len(share), sum(share)
     divisor = n if op == "mean" else 1
-    before = [total * 2.0 ** (j - k) for j in range(k)]
+    before = [total * GROWTH ** (j - k) for j in range(k)]
     if any(near((total + sum(before[j:])) / divisor) or near((total + before[j]) / divisor) for j in range(k)):
         return ", this call's sum and an earlier one's", STALE
     if near(n * total / divisor):

@@ -30,6 +30,11 @@ def strict(judge: Callable[..., None]) -> Callable[..., None]:
     return judge_strictly
 
 
+def n_ranks(world_size: int) -> str:
+    """`1 rank`, `4 ranks`."""
+    return f"{world_size} rank{'' if world_size == 1 else 's'}"
+
+
 def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tensor:
     """Numbers that both the driver and the judge can make."""
     generator = torch.Generator().manual_seed(seed)
@@ -85,7 +90,7 @@ def require_array(got: Any, shape: tuple[int, ...], what: str, *, cause: str = "
     """
     if not isinstance(got, np.ndarray):
         kind = got.get("unknown", "dict") if isinstance(got, dict) else type(got).__name__
-        raise CheckFailed(f"{what} is not a tensor but {'None' if got is None else kind}", cause=cause)
+        raise CheckFailed(f"{what} is not a tensor but {'None' if got is None else kind}")
     if got.shape != tuple(shape):
         raise CheckFailed(f"{what} has shape {got.shape}, expected {tuple(shape)}", cause=cause)
     if not np.isfinite(got).all():
@@ -112,7 +117,9 @@ def require_parts(got: list, expected: list, what: str, limit: float, causes: di
     "other" (another rank's part), "order" (the right numbers, elsewhere), and "" for the rest.
     """
     for rank, (mine, right) in enumerate(zip(got, expected)):
-        mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=causes.get("shape", ""))
+        transposed = isinstance(mine, np.ndarray) and mine.shape == right.shape[::-1]
+        cause = "it is the transpose" if transposed else causes.get("shape", "")
+        mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=cause)
         far = distance(mine, right)
         if not far <= limit:
             text, cause = _difference(rank, got, expected, limit, causes)
@@ -154,6 +161,8 @@ def require_calls(calls: list, world_size: int, expected: dict[str, int], what: 
             made = sum(c["rank"] == rank and c["call"] == call for c in calls)
             if made != expected.get(call, 0):
                 key = f"{call} {'more' if made > expected.get(call, 0) else 'fewer'}"
+                if call not in expected and f"{call} none" in causes:
+                    key = f"{call} none"
                 raise CheckFailed(
                     f"{what} makes {made} {call} on rank {rank}, expected {expected.get(call, 0)}",
                     cause=causes.get(key, ""),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import gelu, mse_loss
 
-from hw_utils.checks.shards import distance, random_tensor, require_calls, require_parts, require_results, run_ranks
+from hw_utils.checks.shards import (
+    distance,
+    n_ranks,
+    random_tensor,
+    require_calls,
+    require_parts,
+    require_results,
+    run_ranks,
+)
 from hw_utils.errors import CheckFailed
 from hw_utils.models import SimpleMLP
 
@@ -25,26 +34,36 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) ->
     """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`."""
     weight, other, x, grad_output = _problem(d_in, d_out, batch, dtype, seed)
     weights: list[Any] = [None] * world_size
+    stages = ["forward"] * world_size
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         layer = Layer(weight, rank, context, "lin")
         weights[rank] = layer.weight
         if backward:
             layer.forward(other.clone())
+            stages[rank] = "backward"
+            layer.backward(grad_output.flip(0))
+            stages[rank] = "forward"
         result = {"output": layer.forward(x.clone())}
         if backward:
+            stages[rank] = "backward"
             result["grad_input"] = layer.backward(grad_output.clone())
-            result["weight_grad"] = layer.weight_grad
+            result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
-        return {**result, "kept_bytes": kept}
+        tracked = [
+            name
+            for name, tensor in {**result, "weight": layer.weight}.items()
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        ]
+        return {**result, "kept_bytes": kept, "tracked": tracked}
 
-    return {**run_ranks(worker, world_size), "weights": weights}
+    return {**run_ranks(worker, world_size), "weights": weights, "stages": stages}
 
 
 def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls: dict, case: dict) -> None:
     n, limit = case["world_size"], _LIMIT[case["dtype"]]
     what = f"{'backward' if case['backward'] else 'forward'} with {n} rank{'s' if n > 1 else ''}, {case['dtype']}"
-    weight, _, x, grad_output = (
+    weight, other, x, grad_output = (
         t.double() for t in _problem(*(case[k] for k in ("d_in", "d_out", "batch", "dtype", "seed")))
     )
     shards = [part.numpy() for part in weight.chunk(n, axis)]
@@ -52,12 +71,15 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if made_before:
         first = len(shards) - len(made_before)  # ranks begin in falling order
         require_parts(data["weights"][first:], shards[first:], f"{what}: the weight", limit, causes["weight"])
-    crash = "backward" if case["backward"] else "forward"
-    results, made = require_results(data, what, crash_cause=causes["crash"][crash])
+    stage = data["stages"][data["crash"]["rank"]] if "crash" in data else "forward"
+    results, made = require_results(data, what, crash_cause=causes["crash"][stage])
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
     _require_little_kept(results, case, n, what)
+    _require_by_hand(results, what)
     if case["backward"]:
+        both = [part.numpy() for part in (x.T @ grad_output + other.T @ grad_output.flip(0)).chunk(n, axis)]
+        _require_not_added(results, both, limit, what)
         whole = (grad_output @ weight.T).numpy()
         grads = [part.numpy() for part in (x.T @ grad_output).chunk(n, axis)]
         parts = (("weight_grad", grads, "the weight gradient"), ("grad_input", [whole] * n, "the input gradient"))
@@ -67,6 +89,24 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
     if n > 1:
         require_calls(made, n, calls, what, causes["calls"])
+
+
+def _require_by_hand(results: list, what: str) -> None:
+    for rank, result in enumerate(results):
+        if result["tracked"]:
+            raise CheckFailed(
+                f"{what}: autograd follows {', '.join(result['tracked'])} on rank {rank} (requires_grad)",
+                cause="no autograd and no requires_grad here: both gradients are matrix products, written by hand",
+            )
+
+
+def _require_not_added(results: list, both: list, limit: float, what: str) -> None:
+    for rank, (result, added) in enumerate(zip(results, both)):
+        if isinstance(result["weight_grad"], np.ndarray) and distance(result["weight_grad"], added) <= limit:
+            raise CheckFailed(
+                f"{what}: the weight gradient on rank {rank} is that of two backward passes together",
+                cause="each backward leaves its own gradient: assign self.weight_grad, do not add to it",
+            )
 
 
 def _require_little_kept(results: list, case: dict, n: int, what: str) -> None:
@@ -94,6 +134,7 @@ _COLUMN = {
         "shape": _GATHERED,
         "order": _GATHERED,
         "partial": "the gathered parts are set side by side, not added",
+        "times N": "the gathered parts are the whole output; nothing is summed after that",
         "": _GATHERED,
     },
     "weight_grad": {
@@ -112,6 +153,7 @@ _COLUMN = {
     },
     "calls": {
         "all_reduce more": "it is reduced more than once",
+        "all_reduce none": "in the forward nothing is summed: the columns are set side by side",
         "all_gather more": "the output is gathered more than once",
         "all_reduce fewer": "the sum over ranks is one all_reduce",
         "all_gather fewer": "the columns come together in one all_gather",
@@ -137,7 +179,8 @@ _ROW = {
     },
     "weight_grad": {
         "shape": "the cached input is not sliced: only the rank's own slice met its rows",
-        "other": "the cached input is the slice of another rank: cache it on the object, not on the class",
+        "other": "the cached input is the slice of another rank: slice by rank, and cache it on the object, "
+        "not on the class",
         "times N": "the upstream gradient is already the same on all ranks: nothing is summed",
         "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
         "mean": "the upstream gradient is already the same on all ranks: nothing is averaged",
@@ -153,6 +196,7 @@ _ROW = {
     "calls": {
         "all_reduce more": "it is reduced more than once: the upstream gradient is already the same on all ranks",
         "all_gather more": "it is gathered more than once",
+        "all_gather none": "in the forward nothing is gathered: the ranks' shares are summed by one all_reduce",
         "all_reduce fewer": "the sum over ranks is one all_reduce",
         "all_gather fewer": "the parts come together in one all_gather",
     },
@@ -160,12 +204,12 @@ _ROW = {
 
 
 def judge_column(data: Any, **case: Any) -> None:
-    calls = {"all_gather": 2, "all_reduce": 1} if case["backward"] else {"all_gather": 1}
+    calls = {"all_gather": 2, "all_reduce": 2} if case["backward"] else {"all_gather": 1}
     _judge_layer(data, 1, _COLUMN, calls, case)
 
 
 def judge_row(data: Any, **case: Any) -> None:
-    calls = {"all_reduce": 2, "all_gather": 1} if case["backward"] else {"all_reduce": 1}
+    calls = {"all_reduce": 2, "all_gather": 2} if case["backward"] else {"all_reduce": 1}
     _judge_layer(data, 0, _ROW, calls, case)
 
 
@@ -186,23 +230,29 @@ def _block(d_in: int, d_hidden: int, d_out: int, seed: int) -> tuple[torch.Tenso
 
 
 def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: int, seed: int) -> None:
-    what = f"column_then_row with {world_size} ranks"
+    what = f"column_then_row with {n_ranks(world_size)}"
     causes = {
         "partial": "every rank has a share of the output: they are not reduced",
         "times N": "the block's output is reduced twice",
         "mean": "the shares are summed, not averaged",
-        "": "the activation acts on the rank's own columns, before they meet its rows",
+        "": "GELU acts on the rank's own columns, before they meet its rows; w1 and w2 are cut already",
     }
     calls = {
         "all_gather more": "no gather is needed: the columns that a rank has are what its rows need",
         "all_reduce more": "one all_reduce at the end is enough",
         "all_reduce fewer": "the shares come together in one all_reduce",
     }
-    results, made = require_results(data, what, crash_cause=calls["all_gather more"])
+    results, made = require_results(data, what, crash_cause=f"{calls['all_gather more']}; nothing is cut again")
     x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
     outputs = [r["output"] for r in results]
-    if isinstance(outputs[0], np.ndarray) and distance(outputs[0], (x @ w1 @ w2).numpy()) <= 1e-10:
-        raise CheckFailed(f"{what}: the output is that of two linear layers", cause="the GELU between them is missing")
+    for found, cause, output in (
+        ("that of two linear layers", "the GELU between them is missing", x @ w1 @ w2),
+        ("right with a ReLU between the layers", "the activation is GELU", (x @ w1).relu() @ w2),
+        ("right with the approximate GELU", "plain gelu(x) is the exact one", gelu(x @ w1, approximate="tanh") @ w2),
+        ("right before another GELU", "nothing comes after the second layer", gelu(gelu(x @ w1) @ w2)),
+    ):
+        if isinstance(outputs[0], np.ndarray) and distance(outputs[0], output.numpy()) <= 1e-10:
+            raise CheckFailed(f"{what}: the output is {found}", cause=cause)
     require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
     if world_size > 1:
         require_calls(made, world_size, {"all_reduce": 1}, what, calls)
@@ -236,26 +286,35 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     models: list[torch.nn.Module] = []
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
-        if len({id(model) for model in models}) != world_size:
+        if n_models() != world_size:
             return {"losses": [], "n_kept": 0}
         n_kept = sum(p.numel() for p in models[rank].parameters())
         return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept}
 
+    def n_models() -> int:
+        return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
+
+    def prepare(context: Any) -> None:
+        made = parallelize(base, plan, context)
+        models.extend(made if isinstance(made, Iterable) and not isinstance(made, dict | torch.nn.Module) else [])
+
     try:
-        made = run_ranks(worker, world_size, lambda context: models.extend(parallelize(base, plan, context)))
-    except ValueError as error:
-        return {"refused": str(error)}
-    changed = any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
-    n_models = len({id(model) for model in models})
-    return {**made, "n_models": n_models, "base_changed": changed}
+        made = run_ranks(worker, world_size, prepare)
+    except (ValueError, AssertionError) as error:
+        return {"refused": str(error), "by": type(error).__name__}
+    replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
+    changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
+    return {**made, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
 
 
 def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
-    what = f"parallelize of {' and '.join(layers)} over {world_size} ranks"
+    what = f"parallelize of {' and '.join(layers)} over {n_ranks(world_size)}"
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
-            raise CheckFailed(f"{what}, {d_hidden} hidden units: ValueError: {data['refused']}", cause=_TRANSPOSED)
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=_TRANSPOSED)
+        if data["by"] != "ValueError":
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: expected a ValueError, got an {data['by']}")
         return
     if not divisible:
         raise CheckFailed(
@@ -265,8 +324,13 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
     if data["n_models"] != world_size:
         raise CheckFailed(
-            f"{what}: {data['n_models']} different models for {world_size} ranks",
-            cause="every rank needs a model of its own: copy the plain one (copy.deepcopy)",
+            f"{what}: {data['n_models']} different models for {n_ranks(world_size)}",
+            cause="return a list with a model of its own for every rank: copy the plain one (copy.deepcopy)",
+        )
+    if data["base_replaced"]:
+        raise CheckFailed(
+            f"{what}: the plain model itself is cut, or given to a rank",
+            cause="copy it first (copy.deepcopy), and replace the copy's layers; copy.copy shares them",
         )
     if data["base_changed"]:
         raise CheckFailed(

@@ -179,6 +179,28 @@ class SleepsInPlaceOfABarrier(_Context):
         return gathered
 
 
+@wrong(GATHER, says="one tensor of shape .*not a list")
+class GivesOneStackedTensor(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        return torch.stack(super().all_gather(tensor, rank, group_id))
+
+
+@wrong(GATHER, says="its own tensor first")
+class PutsItsOwnTensorFirst(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        return gathered[rank:] + gathered[:rank]
+
+
+@wrong(GATHER, says="shared by all its objects")
+class KeepsItsBuffersOnTheClass(_Context):
+    shared = {}  # noqa: RUF012, the mistake is meant
+
+    def all_gather(self, tensor, rank, group_id):
+        self.buffers = self.shared
+        return super().all_gather(tensor, rank, group_id)
+
+
 class _Reducing(_Context):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
         if op not in ("sum", "mean"):
@@ -306,6 +328,36 @@ class TakesAnyOp(_Reducing):
         return total / self.world_size if op == "mean" else total
 
 
+@wrong(REDUCE, says="changes the tensor that rank 0 brought.*work on a copy")
+class AddsIntoTheCallersTensor(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        for other, part in enumerate(self.all_gather(tensor, rank, group_id)):
+            if other != rank:
+                tensor += part
+        return tensor / self.world_size if op == "mean" else tensor.clone()
+
+
+@wrong(REDUCE, says="divided twice")
+class DividesBeforeAndAfter(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor / self.world_size if op == "mean" else tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="not returned on every rank")
+class GivesTheSumToRankZeroOnly(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        total = super().all_reduce(tensor, rank, group_id, op)
+        return total if rank == 0 else tensor.clone()
+
+
+@wrong(REDUCE, says="only the ranks are reduced")
+class SumsToOneNumber(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, op).sum()
+
+
 # 6.2 Data parallelism
 
 SPLIT, STEP, WEIGHTED = "lesson_06.split_batch", "lesson_06.dp_step", "lesson_06.weighted_dp_step"
@@ -335,7 +387,12 @@ def overlaps_by_one(x, rank, world_size):
     return x[start : start + size]
 
 
-@wrong(SPLIT, says="sizes may differ by 1")
+@wrong(SPLIT, says="is not a tensor but ndarray")
+def gives_numpy(x, rank, world_size):
+    return x.tensor_split(world_size)[rank].numpy()
+
+
+@wrong(SPLIT, says="sizes may differ by 1 at most.*rounded up")
 def rounds_up(x, rank, world_size):
     size = -(-len(x) // world_size)
     return x[rank * size : (rank + 1) * size]
@@ -452,6 +509,47 @@ def reduces_twice(model, optimizer, x, y, context, rank):
     return loss
 
 
+@wrong(STEP, says="not that of all ranks")
+def returns_the_loss_of_all_ranks(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([loss])]), rank, "g", "mean")
+    _put_back(model, flat[:-1])
+    optimizer.step()
+    return flat[-1].item()
+
+
+@wrong(STEP, says="which is not the optimizer's.*optimizer.step")
+def steps_by_hand(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    for p in model.parameters():
+        p.data -= 0.05 * p.grad
+    return loss
+
+
+@wrong(STEP, says="rank 1 never moved")
+def only_rank_zero_steps(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    if rank == 0:
+        optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="not their sum")
+def sums_the_loss(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y, reduction="sum")
+    loss.backward()
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss.item()
+
+
 def _weighted(model, x, y):
     parameters = list(model.parameters())
     if not len(x):
@@ -530,6 +628,25 @@ def returns_nan_for_an_empty_shard(model, optimizer, x, y, context, rank):
     return loss if len(x) else float("nan")
 
 
+@wrong(WEIGHTED, says="not that of all ranks")
+def returns_the_loss_of_the_whole_batch(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x), loss * len(x)])]), rank, "g", "sum")
+    _put_back(model, flat[:-2] / flat[-2])
+    optimizer.step()
+    return (flat[-1] / flat[-2]).item()
+
+
+@wrong(WEIGHTED, says="rank 3 never moved.*also for an empty shard")
+def empty_shards_do_not_step(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    if len(x):
+        optimizer.step()
+    return loss
+
+
 # 6.3 Tensor parallelism
 
 COLUMN_F, COLUMN_B = "lesson_06.column_forward", "lesson_06.column_backward"
@@ -599,7 +716,7 @@ class CutsRows(_Column):
         return tensor.chunk(self.n, 0)[self.rank]
 
 
-@wrong(COLUMN_F, says="whole columns")
+@wrong(COLUMN_F, says="has shape .4, 3.*it is the transpose")
 class KeepsTheTranspose(_Column):
     def part(self, tensor, which):
         return tensor.T[which]
@@ -801,6 +918,63 @@ class ForgetsTheTranspose(_Row):
         return self.gather(grad_output @ self.weight.T)
 
 
+@wrong(COLUMN_B, says="autograd follows weight.*written by hand")
+class LetsAutogradDoIt(_Column):
+    def forward(self, x):
+        self.weight.requires_grad_()
+        self.x = x.requires_grad_()
+        self.local = self.x @ self.weight
+        return self.gather(self.local.detach())
+
+    def backward(self, grad_output):
+        self.local.backward(grad_output[:, self.mine])
+        self.weight_grad = self.weight.grad
+        return self.reduce(self.x.grad)
+
+
+@wrong(COLUMN_B, says="two backward passes together.*do not add")
+class AddsUpColumnGradients(_Column):
+    weight_grad = 0
+
+    def backward(self, grad_output):
+        before = self.weight_grad
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad + before
+        return grad
+
+
+@wrong(COLUMN_B, says="it is the transpose")
+class KeepsTheGradientsTranspose(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad.T
+        return grad
+
+
+@wrong(ROW_B, says="two backward passes together.*do not add")
+class AddsUpRowGradients(_Row):
+    weight_grad = 0
+
+    def backward(self, grad_output):
+        before = self.weight_grad
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad + before
+        return grad
+
+
+@wrong(ROW_B, says="weight gradient on rank 0 is not a tensor but None")
+class LeavesNoWeightGradient(_Row):
+    def backward(self, grad_output):
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(ROW_F, says="in the forward nothing is gathered")
+class AddsUpWhatItGathered(_Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return sum(self.context.all_gather(self.x @ self.weight, self.rank, self.group_id))
+
+
 BLOCK, PARALLELIZE = "lesson_06.column_then_row", "lesson_06.parallelize"
 gelu = torch.nn.functional.gelu
 
@@ -844,6 +1018,16 @@ def gathers_without_slicing(x, w1, w2, rank, context):
     return context.all_reduce(hidden @ w2, rank, "block", "sum")
 
 
+@wrong(BLOCK, says="the activation is GELU")
+def takes_a_relu(x, w1, w2, rank, context):
+    return context.all_reduce((x @ w1).relu() @ w2, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="w1 and w2 are cut already")
+def cuts_again(x, w1, w2, rank, context):
+    return GoodRow(w2, rank, context, "r").forward(gelu(GoodColumn(w1, rank, context, "c").forward(x)))
+
+
 def _parallelize(model, plan, context, *, weight_of=lambda linear: linear.weight.detach().T, copied=True):
     models = []
     for rank in range(context.world_size):
@@ -871,6 +1055,12 @@ class GoodRow(_Strict, _Row):
 
 def _plant(name, says, function, column=GoodColumn, row=GoodRow):
     wrong_values(PARALLELIZE, name, function, column, row, says=says)
+
+
+def _cut(mine, model, plan, context, rank):
+    for name, Layer in plan.items():
+        setattr(mine, name, Handmade(Layer(getattr(model, name).weight.detach().T, rank, context, name)))
+    return mine
 
 
 def _one_model_for_all(model, plan, context):
@@ -907,3 +1097,15 @@ _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
 _plant("ignores_the_map", "layer of the map is not replaced, or one that is not in it", _always_both)
 _plant("replaces_nothing", "layer of the map is not replaced", _replaces_nothing)
 _plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
+_plant("gives_one_model", "0 different models for 1 rank", lambda m, p, c: _parallelize(m, p, c)[0])
+_plant("cuts_the_model_itself", "the plain model itself is cut", lambda m, p, c: _parallelize(m, p, c, copied=False))
+_plant("copies_shallowly", "copy.copy shares them", lambda m, p, c: [_cut(copy.copy(m), m, p, c, 0)])
+
+
+class Asserts(GoodColumn):
+    def __init__(self, weight, rank, context, group_id):
+        assert weight.shape[1] % context.world_size == 0
+        super().__init__(weight, rank, context, group_id)
+
+
+_plant("asserts_the_size", "expected a ValueError, got an AssertionError", _parallelize, column=Asserts)
