@@ -3,12 +3,15 @@
     python tools/bench_grade.py [--submissions 100] [--stock 6] [--workers 2]
 
 Stock nbgrader takes the same seconds for each notebook, so it runs on a few of them only. Both print wall
-seconds a notebook, start-up included. Each student's notebook is lesson 01's solution with another name in it.
+seconds a notebook, start-up included. Each student's notebook is lesson 01's solution with their number in every
+answer, so that no two of them are the same code. Cells that no answer uses are left out (see hw_grader/unused.py).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
 import os
 import shutil
 import subprocess
@@ -18,6 +21,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 ASSIGNMENT, NOTEBOOK = "01_hello_ranks", "hello_ranks"
@@ -40,14 +44,16 @@ def main() -> int:
         ours = make_course(Path(folder) / "ours", chosen.submissions, (ROOT / "nbgrader_config.py").read_text())
         stock = make_course(Path(folder) / "stock", chosen.stock, STOCK)
         command = [sys.executable, "-m", "hw_grader.grade", ASSIGNMENT, "--course", str(ours)]
-        a = timed([*command, "--workers", str(chosen.workers)], ROOT)
-        b = timed([sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT], stock)
+        a, sizes = timed([*command, "--workers", str(chosen.workers)], ROOT)
+        b, _ = timed([sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT], stock)
         cells, checks = inside_seconds(ours)
     wall, stock_wall = a / chosen.submissions, b / chosen.stock
     print("wall seconds a notebook")
     print(f"  nbgrader autograde        {stock_wall:6.2f}  ({chosen.stock} notebooks, one after the other)")
     print(f"  make grade                {wall:6.2f}  ({chosen.submissions} notebooks, {chosen.workers} workers)")
     print(f"  a worker, one notebook    {cells:6.2f}  in the student's cells, {checks:.2f} in checks and sandboxes")
+    print("MB of the grader's own processes, in each quarter of the time")
+    print("  " + ", ".join(f"{max(part) / 1e6:,.0f}" for part in quarters(sizes)))
     print(f"make grade is {stock_wall / wall:.1f} times as fast")
     return int(stock_wall < 8 * wall)
 
@@ -63,8 +69,12 @@ def make_course(root: Path, n_submissions: int, config: str) -> Path:
     for n in range(n_submissions):
         folder = root / "submitted" / f"student{n:03}" / ASSIGNMENT
         folder.mkdir(parents=True)
-        notebook.cells[-1].source += f"\nStudent {n}."
-        nbformat.write(notebook, folder / f"{NOTEBOOK}.ipynb")
+        own = copy.deepcopy(notebook)
+        for cell in own.cells:
+            marks = cell.metadata.get("nbgrader", {})
+            if marks.get("solution"):
+                cell.source += f"\n\nstudent_{marks['grade_id']} = {n}"
+        nbformat.write(own, folder / f"{NOTEBOOK}.ipynb")
     return root
 
 
@@ -74,13 +84,34 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
 
 
-def timed(command: list[str], folder: Path) -> float:
-    """Wall seconds of a command that must succeed."""
-    started = time.monotonic()
-    done = subprocess.run(command, cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}")
-    return time.monotonic() - started
+def timed(command: list[str], folder: Path) -> tuple[float, list[int]]:
+    """Wall seconds of a command that must succeed, and how many bytes it and its workers held from time to time."""
+    started, sizes = time.monotonic(), []
+    with tempfile.TemporaryFile("w+") as out:
+        running = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out)
+        while running.poll() is None:
+            sizes.append(held_bytes(psutil.Process(running.pid)))
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.wait(1)
+        if running.returncode:
+            out.seek(0)
+            raise SystemExit(f"{' '.join(command)} ended with {running.returncode}: {out.read()}")
+    return time.monotonic() - started, sizes
+
+
+def held_bytes(process: psutil.Process) -> int:
+    """Of the grader itself and its workers, not of what runs in their sandboxes."""
+    size = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        size = process.memory_info().rss
+        size += sum(held_bytes(child) for child in process.children() if child.name() != "bwrap")
+    return size
+
+
+def quarters(sizes: list[int]) -> list[list[int]]:
+    """The measurements in four parts of the same length, those that are not empty."""
+    length = -(-len(sizes) // 4) or 1
+    return [sizes[n : n + length] for n in range(0, len(sizes), length)]
 
 
 def inside_seconds(root: Path) -> tuple[float, float]:
