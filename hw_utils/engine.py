@@ -250,14 +250,15 @@ class Engine:
 
 def switch_of(engine: Engine, carrier) -> Callable[[int, int], None]:
     """The function that lets another rank run; it returns when `rank` runs again, as it was."""
-    random, look, states, lamp = engine.random, engine.random.look, engine.random.states, engine.lamp
+    random, states, lamp = engine.random, engine.random.states, engine.lamp
+    head, tail = random.head, random.tail
     is_shared, go = carrier.is_shared, carrier.switch
 
     def switch(rank: int, who: int) -> None:
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
             engine.need_threads()  # autograd keeps a backward pass in its OS thread
-        if look is None or look.raw != random.print:
+        if head is None or head.raw != random.seen_head or tail.raw != random.seen_tail:
             random.leave(rank)
         engine.rank = lamp[0] = who
         go(rank, who)

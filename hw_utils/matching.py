@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappush
 
-from hw_utils.memory import contents, copy, fill
+from hw_utils.memory import contents, copy, memory, writable
 from hw_utils.records import END, MESSAGE, PEER, put_end, put_int, put_message, row_of
 from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
@@ -41,10 +41,11 @@ def post_of(engine) -> Callable[..., Request]:
         request.tensor, request.dtype, request.n_bytes = tensor, dtype, n_bytes
         request.peer, request.tag, request.row = peer, tag, row
         request.done_s = request.arrives_s = -1.0
-        request.is_awaited = request.is_delivered = False
-        request.must_not_change = is_send and not is_blocking
-        request.data = contents(tensor, n_bytes) if request.must_not_change else None
-        request.members = None
+        request.is_awaited = request.is_delivered = request.is_waited = request.must_not_change = False
+        request.data = request.members = None
+        if is_send and not is_blocking:
+            at = tensor.data_ptr()
+            request.data, request.must_not_change = memory[at : at + n_bytes], True
         key = (group, src, dst, tag) if tag or group else src * size + dst
         if peer < 0 or any_source:
             other = engine.match_anybody(request, key, group, dst, tag)
@@ -94,7 +95,8 @@ def post_of(engine) -> Callable[..., Request]:
             copy(send.tensor, recv.tensor, n_bytes)
         else:
             recv.is_delivered = True
-            fill(recv.tensor, data)
+            at = recv.tensor.data_ptr()
+            writable[at : at + n_bytes] = data
         recv.done_s = end_s
         if recv.is_awaited:
             recv.is_awaited = False

@@ -8,23 +8,24 @@ from __future__ import annotations
 import ctypes
 import sys
 
-_memory = (ctypes.c_char * sys.maxsize).from_address(0)
-_writable = memoryview(_memory).cast("B")
+# Both are this process's memory: a slice of the first is bytes, the second is for writing.
+memory = (ctypes.c_char * sys.maxsize).from_address(0)
+writable = memoryview(memory).cast("B")
 
 
 def contents(tensor, n_bytes: int) -> bytes:
     """The bytes of a contiguous tensor."""
     at = tensor.data_ptr()
-    return _memory[at : at + n_bytes]
+    return memory[at : at + n_bytes]
 
 
 def fill(tensor, data: bytes) -> None:
     """Writes bytes to where a contiguous tensor begins."""
     at = tensor.data_ptr()
-    _writable[at : at + len(data)] = data
+    writable[at : at + len(data)] = data
 
 
 def copy(source, target, n_bytes: int) -> None:
     """Bytes of one contiguous tensor to another."""
     to, at = target.data_ptr(), source.data_ptr()
-    _writable[to : to + n_bytes] = _writable[at : at + n_bytes]
+    writable[to : to + n_bytes] = writable[at : at + n_bytes]

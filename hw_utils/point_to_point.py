@@ -34,14 +34,6 @@ class ShortCuts:
 
         clock, is_free, block = engine.clock, engine.is_free, engine.block
 
-        def stand_still(me, request) -> None:
-            """Rank `me`, which posted it, waits until the message has crossed."""
-            if request.done_s < 0:
-                request.is_awaited = True
-                block(me, request)
-            elif request.done_s > clock[me]:
-                clock[me] = request.done_s
-
         def send(tensor, dst=None, group=None, tag=0, group_dst=None):
             me = engine.rank
             if (
@@ -50,7 +42,11 @@ class ShortCuts:
             ):  # fmt: skip
                 return long_send(tensor, dst, group, tag, group_dst)
             request = post(True, op_send, tensor, dtype, dst, tag, 0, place_of(frame(1)), me, dst, True)
-            stand_still(me, request)
+            if request.done_s < 0:
+                request.is_awaited = True
+                block(me, request)
+            elif request.done_s > clock[me]:
+                clock[me] = request.done_s
             if not is_free:
                 engine.resume_compute()
 
@@ -62,7 +58,11 @@ class ShortCuts:
             ):  # fmt: skip
                 return long_recv(tensor, src, group, tag, group_src)
             request = post(False, op_recv, tensor, dtype, src, tag, 0, place_of(frame(1)), src, me, True)
-            stand_still(me, request)
+            if request.done_s < 0:
+                request.is_awaited = True
+                block(me, request)
+            elif request.done_s > clock[me]:
+                clock[me] = request.done_s
             if not request.is_delivered:
                 request.deliver()
             if not is_free:

@@ -57,6 +57,7 @@ def _drawing(name: str, state_of: Callable[[], Any]) -> Callable:
 
 SEED = 67280421310721  # torch's own default seed: every process starts with it
 _WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
+_HEAD_BYTES = 64  # its place among the words and the first of them, which are others after a turn or a seed
 
 
 class TorchStates:
@@ -66,29 +67,38 @@ class TorchStates:
         self.generator = torch.default_generator
         self.first = self.loaded = torch.Generator().manual_seed(SEED).get_state()
         self.states = [self.first] * world_size
-        self.look = _moving_part(self.generator)  # what the generator looks like in memory, if that tells
+        self.head, self.tail = _moving_parts(self.generator)
         self.generator.set_state(self.first)
-        self.print = self.look and self.look.raw
+        self._look()
+
+    def _look(self) -> None:
+        """Remembers how the generator looks, to see when somebody draws."""
+        if self.head is not None:
+            self.seen_head, self.seen_tail = self.head.raw, self.tail.raw
 
     def leave(self, rank: int) -> None:
         """Keeps the state of a rank that stops running."""
-        if self.look is None or self.look.raw != self.print:
+        if self.head is None or self.head.raw != self.seen_head or self.tail.raw != self.seen_tail:
             self.states[rank] = self.loaded = self.generator.get_state()
-            self.print = self.look and self.look.raw
+            self._look()
 
     def enter(self, rank: int) -> None:
         """Puts the state of a rank in place that runs from now on."""
         state = self.states[rank]
         if state is not self.loaded:
             self.generator.set_state(state)
-            self.loaded, self.print = state, self.look and self.look.raw
+            self.loaded = state
+            self._look()
 
 
-def _moving_part(generator: torch.Generator) -> ctypes.Array | None:
-    """The memory of a generator that changes with every draw; None if there is none to be found."""
+def _moving_parts(generator: torch.Generator) -> tuple[ctypes.Array | None, ctypes.Array | None]:
+    """The memory of a generator that changes with every draw: where it stands, and a normal number that is kept.
+
+    None, None if there is none to be found.
+    """
     address = getattr(generator, "_cdata", 0)
     if not address:
-        return None
+        return None, None
     whole = (ctypes.c_char * _WINDOW_BYTES).from_address(address)
     looks = [whole.raw]
     # two normal numbers are made at a time: the second draw takes the one that was kept
@@ -97,6 +107,9 @@ def _moving_part(generator: torch.Generator) -> ctypes.Array | None:
         looks.append(whole.raw)
     moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in itertools.pairwise(looks)]
     if not all(moved):
-        return None
-    first, last = min(map(min, moved)), max(map(max, moved))
-    return (ctypes.c_char * (last + 1 - first)).from_address(address + first)
+        return None, None
+    first, kept, last = min(moved[0]), min(moved[2]), max(map(max, moved))
+    return (
+        (ctypes.c_char * _HEAD_BYTES).from_address(address + first),
+        (ctypes.c_char * (last + 1 - kept)).from_address(address + kept),
+    )

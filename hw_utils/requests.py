@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hw_utils.memory import contents, fill
-from hw_utils.records import OP, SITE, WAITED, int_at, put_wait, was_waited
+from hw_utils.records import OP, SITE, WAITED, int_at, put_wait
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
@@ -23,6 +23,7 @@ class Request:
         "is_blocking",
         "is_delivered",
         "is_send",
+        "is_waited",
         "members",
         "must_not_change",
         "n_bytes",
@@ -63,7 +64,8 @@ class Request:
         if not self.is_blocking:
             order = engine.order
             order[rank] = place = order[rank] + 1
-            if not was_waited(engine.rows, self.row):
+            if not self.is_waited:
+                self.is_waited = True
                 put_wait(engine.rows, self.row + WAITED, place, start_s, clock[rank])
         if self.must_not_change:
             self.check_unchanged()

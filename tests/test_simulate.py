@@ -632,3 +632,17 @@ def wide_all_reduce(rank, world_size):
     x = torch.ones(2_000)
     dist.all_reduce(x)
     return x[-1].item()
+
+
+def test_a_message_sent_ahead_arrives_as_it_was_sent():
+    def worker(rank, world_size):
+        tensor = torch.full((2,), float(rank))
+        if rank == 0:
+            dist.isend(tensor.fill_(7), 1).wait()
+            tensor.fill_(9)  # the handle says that the buffer is free again
+        else:
+            time.sleep(1)
+            dist.recv(tensor, 0)
+        return tensor.tolist()
+
+    assert simulate(worker, 2, compute="free", eager_bytes=64, isolate=False, echo=False)[1] == [7, 7]
