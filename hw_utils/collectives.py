@@ -55,6 +55,7 @@ class Call:
         self.engine, self.members, self.kind = engine, members, kind
         self.posts: dict[int, Post] = {}
         self.relay: Relay | None = None
+        self.fits: tuple | None = None  # what all members' posts must agree in
         self.message = engine.next_message()
 
     def add(self, place: int, post: Post) -> None:
@@ -63,10 +64,12 @@ class Call:
         Raises:
             CollectiveMismatch: it calls something else than the others.
         """
-        first = next(iter(self.posts.values()), post)
-        if first.fits() != post.fits():
+        fits = post.fits()
+        if self.fits is None:
+            self.fits = fits
+        elif fits != self.fits:
             ranks, places = self.members.ranks, self.engine.places
-            other = next(iter(self.posts))
+            other, first = next(iter(self.posts.items()))
             texts = first.text(ranks[other], places), post.text(ranks[place], places)
             raise CollectiveMismatch(
                 f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"

@@ -22,7 +22,7 @@ _REDUCE = {
     "BXOR": torch.bitwise_xor,
 }
 _SEGMENT_BYTES = 1 << 20  # gloo's kMaxSegmentSize
-_MANY_ELEMENTS = 1 << 24  # of all members, that are put into one table
+_MANY_ELEMENTS = 1 << 25  # of all members, that are put into one table
 _DTYPES = {
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int32, torch.int64,
     torch.bool, torch.complex64, torch.complex128,
