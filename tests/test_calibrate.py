@@ -49,6 +49,7 @@ def there_and_back(rank: int, world_size: int) -> float:
     return sum(calibrate.ping_pong(rank, world_size, SIZES_BYTES, 50))
 
 
+@pytest.mark.alone
 def test_a_measured_network_predicts_two_ranks_within_a_fifth():
     errors = []
     for _ in range(5):  # what else the machine does makes the real side slower, never the model

@@ -157,6 +157,7 @@ def test_twenty_regrades_in_any_order_are_identical(release, sandbox):
 
 @needs_sandbox
 @pytest.mark.slow
+@pytest.mark.alone
 def test_noise_costs_no_point_on_two_loaded_cores(release, sandbox):
     load = "import time\nend = time.monotonic() + 250\nwhile time.monotonic() < end: pass"
     burning = [subprocess.Popen([sys.executable, "-c", load]) for _ in range(2)]

@@ -12,7 +12,7 @@ from hw_utils import Network, simulate
 from tests import hosts
 from tests.references import lessons, namespace
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
 
 WITHIN = 0.15
 SIZES = (1_000_000, 4_000_000, 16_000_000)
