@@ -10,6 +10,7 @@ Inside there is a read-only system, this Python and `hw_utils`; no network, no h
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import importlib.util
 import json
@@ -230,6 +231,7 @@ class SharedSandbox:
 
 
 SHARED = SharedSandbox()
+atexit.register(SHARED.close)
 
 
 def command(control_fd: int) -> list[str]:
