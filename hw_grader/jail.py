@@ -20,6 +20,7 @@ NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+HUGE, MADV_COLLAPSE = 2**21, 25
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 
@@ -54,6 +55,23 @@ def prctl(option: int, value: int = 0) -> int:
 def unshare(flags: int) -> None:
     """unshare(2)."""
     _call("unshare", flags)
+
+
+def huge_pages() -> None:
+    """Puts what this process has allocated into pages of 2 MiB where the kernel can (Linux 6.1).
+
+    A fork copies 512 times fewer entries then: 3 ms instead of 11 with torch imported. A page that is written to
+    afterwards is still copied by 4 KiB.
+    """
+    with open("/proc/self/maps") as maps:
+        lines = [line.split() for line in maps]
+    for addresses, rights, _, _, _, *name in lines:
+        if rights != "rw-p" or name not in ([], ["[heap]"]):
+            continue
+        low, high = (int(end, 16) for end in addresses.split("-"))
+        low, high = -(-low // HUGE) * HUGE, high // HUGE * HUGE
+        if low < high:  # what it gives is no matter: nothing may be there yet, or the kernel does not know it
+            _libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(high - low), MADV_COLLAPSE)
 
 
 def back_to(pid_namespace_fd: int) -> None:

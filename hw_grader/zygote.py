@@ -222,6 +222,7 @@ def warm_up() -> None:
     sys.modules["torch"].set_num_threads(1)
     gc.collect()
     gc.freeze()
+    jail.huge_pages()
 
 
 def main() -> None:
