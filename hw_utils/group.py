@@ -90,8 +90,8 @@ class LedgerGroup(dist.ProcessGroup):
         publisher = keeper.publisher
         self.ranks = tuple(self.options.global_ranks_in_group or range(self._size))
         known = None if self.ranks == tuple(range(keeper.world_size)) else self.ranks
-        self.number = keeper.groups.setdefault(known, len(keeper.groups))
-        name = self.pg_name
+        name = self.pg_name  # the same on all members, and no other group's
+        self.number = keeper.groups.setdefault((name, known), len(keeper.groups))
         self.slot = int(name) if name.isdigit() and int(name) < MAX_GROUPS else MAX_GROUPS
         if self.slot == MAX_GROUPS:
             publisher.q[publisher.header + OVERFLOW] = 1
@@ -172,7 +172,7 @@ class LedgerGroup(dist.ProcessGroup):
             known = self.channels.get((rank, tag, RECEIVE))
             self.compare(RECEIVE, self.ranks[rank], own, at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
-        row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0]
+        row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
         row = _any_source_class(keeper)((*row, work, channel.wait_code))
         row.found = lambda src: self._received(src, tag, own, channel, row)
         keeper.rows.append(row)

@@ -10,9 +10,9 @@ import numpy as np
 
 from hw_utils import ledger
 from hw_utils.board import RETURNED, STATE, Publisher
-from hw_utils.ops import OBJECT_OPS, caller
+from hw_utils.ops import OBJECT_OPS, PUBLIC_NAMES, caller
 from hw_utils.where import is_students
-from hw_utils.work import COLUMNS, END, PART, START, WAIT_END, work_class
+from hw_utils.work import COLUMNS, END, KIND, PART, START, WAIT_END, work_class
 
 _FLOATS = {"start_s", "end_s", "wait_start_s", "wait_end_s"}
 
@@ -23,7 +23,7 @@ class Keeper:
     def __init__(self, rank: int, world_size: int, publisher: Publisher) -> None:
         self.rank, self.world_size, self.publisher = rank, world_size, publisher
         self.q, self.d, self.header = publisher.q, publisher.d, publisher.header
-        self.groups: dict[tuple[int, ...] | None, int] = {None: 0}
+        self.groups: dict[tuple[str, tuple[int, ...] | None], int] = {}  # name and global ranks, None: all of them
         self.rows: list[list[Any]] = []
         self.Work = work_class(self.q, self.d, self.header)
         self._sites: dict[tuple[str, str, int], int] = {}
@@ -50,6 +50,8 @@ class Keeper:
 
         If `guess` is that call's own line of the student's code, `known` learns it.
         """
+        if top.f_globals["__name__"] == "hw_utils.group":  # the first call on a group, which settles it
+            top, guess = top.f_back, None
         op, outer, file, line = caller(top, method)
         site = self.site((op, file, line))
         if outer is None:
@@ -61,11 +63,15 @@ class Keeper:
             known[id(guess.f_code), guess.f_lasti] = site
         return site, True
 
-    def note_part(self, row: list[Any], outer: FrameType) -> None:
-        """An object collective is several calls: those of the same `outer` are one for the student."""
+    def note_part(self, row: list[Any], outer: FrameType, method: str) -> None:
+        """An object collective is several calls: those of the same `outer` are one for the student.
+
+        Each travels by the algorithm of its own `method`.
+        """
         if outer is not self.outer:
             self.outer, self.n_outer = outer, self.n_outer + 1
         row[PART] = self.n_outer
+        row[KIND] = ledger.kind_of(PUBLIC_NAMES.get(method, method))
 
     def compact(self) -> None:
         """Rows that will not change any more become arrays."""

@@ -17,8 +17,16 @@ from hw_utils.trace import RECORD, Trace
 # message says which side it is (1 sends, 0 receives); `part` numbers the calls that belong to one object collective.
 COLUMNS = (
     "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "order", "waited",
-    "wait_start_s", "wait_end_s", "root", "itemsize", "part",
+    "wait_start_s", "wait_end_s", "root", "itemsize", "part", "kind",
 )  # fmt: skip
+
+
+_KINDS = ("", *sorted(schedules.ALGORITHM))  # of a part of an object collective; "": what its op says
+
+
+def kind_of(op: str) -> int:
+    """The number for `kind` of a torch.distributed function."""
+    return _KINDS.index(op) if op in schedules.ALGORITHM else 0
 
 
 def ordered(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -37,10 +45,11 @@ def ordered(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def merge(ledgers: Sequence[dict[str, Any] | None], start_s: float, world_size: int) -> Trace:
     """The trace of a run from the ranks' ledgers (None for a rank that left none).
 
-    A ledger is {"columns": of COLUMNS, "ops", "files", "lines": of each site, "groups": [None or global ranks]}.
+    A ledger is {"columns": of COLUMNS, "ops", "files", "lines": of each site, "groups": [(name, global ranks)]};
+    the ranks are None if it is all of them.
     """
     names: dict[str, int] = {}
-    groups: dict[tuple[int, ...] | None, int] = {None: 0}
+    groups: dict[tuple, int] = {}
     tables = []
     for rank, ledger in enumerate(ledgers):
         if ledger is not None and len(ledger["columns"]["site"]):
@@ -48,11 +57,12 @@ def merge(ledgers: Sequence[dict[str, Any] | None], start_s: float, world_size: 
     if not tables:
         return Trace(np.zeros(0, RECORD), [], [None], world_size)
     table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
-    members = [tuple(range(world_size)) if g is None else g for g in groups]
+    ranks = [None if known is None else tuple(known) for _, known in groups]
+    members = [tuple(range(world_size)) if known is None else known for known in ranks]
     is_collective = table["peer"] < 0
     table["message"] = _messages(table, is_collective)
     _add_costs(table, is_collective, list(names), members)
-    return Trace(_records(table, start_s), list(names), list(groups), world_size)
+    return Trace(_records(table, start_s), list(names), ranks, world_size)
 
 
 def _table(rank: int, ledger: dict[str, Any], names: dict, groups: dict) -> dict[str, np.ndarray]:
@@ -66,7 +76,7 @@ def _table(rank: int, ledger: dict[str, Any], names: dict, groups: dict) -> dict
     table["op"] = renumbered(ledger["ops"], site, names)
     table["file"] = renumbered(ledger["files"], site, names)
     table["line"] = np.array(ledger["lines"], "i8")[site]
-    table["group"] = renumbered([None if g is None else tuple(g) for g in ledger["groups"]], table["group"], groups)
+    table["group"] = renumbered(ledger["groups"], table["group"], groups)
     table["rank"] = np.full(len(site), rank, "i8")
     return table
 
@@ -99,7 +109,8 @@ def _add_costs(table: dict[str, np.ndarray], is_collective: np.ndarray, names: l
 def _add_cost(table: dict[str, np.ndarray], rows: np.ndarray, names: list[str], members: list) -> None:
     """One collective's messages, spread over the rows of its members."""
     first = rows[0]
-    op, group = names[table["op"][first]], members[table["group"][first]]
+    op = _KINDS[table["kind"][first]] or names[table["op"][first]]
+    group = members[table["group"][first]]
     if op not in schedules.ALGORITHM:
         return
     places = [group.index(r) for r in table["rank"][rows].tolist()]

@@ -85,14 +85,14 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
                 group.compare(direction, ranks[peer], (n_bytes, code, site), other, k)
         work = hand_on(tensors, peer, tag)
         row = Work((
-            site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0,
+            site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0, 0,
             work, channel.wait_code,
         ))  # fmt: skip
         add(row)
         if outer is not True:
             if outer is None:
                 return work
-            keeper.note_part(row, outer)
+            keeper.note_part(row, outer, method)
         if not k % compact_calls:
             keeper.compact()
         return row
@@ -153,13 +153,13 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                     raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
         work = hand_on(*arguments, **named)
         row = Work((
-            site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, work, wait_code
+            site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, 0, work, wait_code
         ))  # fmt: skip
         add(row)
         if not k % compact_calls:
             keeper.compact()
         if outer is not True and outer is not None:
-            keeper.note_part(row, outer)
+            keeper.note_part(row, outer, method)
         if work is None or outer is None:
             return _unseen(work, row, keeper)
         if n_bytes >= _TIMED_BYTES:

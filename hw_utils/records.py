@@ -54,7 +54,8 @@ def records_of(engine) -> dict:
     for first in range(0, len(records), _AT_ONCE):
         _complete(records[first : first + _AT_ONCE], file_of, line_of, *kinds)
     _add_costs(engine, records)
-    groups = [None, *(members.ranks for members in engine.groups[1:])]
+    everybody = tuple(range(engine.world_size))
+    groups = [None if m.ranks == everybody else m.ranks for m in engine.groups]
     return {"records": _merged(records, engine.parts), "names": [*names, *files], "groups": groups}
 
 

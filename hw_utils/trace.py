@@ -35,8 +35,8 @@ RECORD = np.dtype(
     ]
 )
 
-SENDS = frozenset({"send", "isend"})
-RECEIVES = frozenset({"recv", "irecv"})
+SENDS = frozenset({"send", "isend", "send_object_list"})
+RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 POINT_TO_POINT = SENDS | RECEIVES
 
 

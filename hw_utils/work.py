@@ -9,13 +9,13 @@ from typing import Any
 from hw_utils.board import BLOCKED, CODE, MAY_MOVE, RUNNING, SINCE, STATE, K
 
 # A row of the ledger while the rank runs, which is also the work: one object a call instead of two. `site` stands for
-# the ledger's op, file and line; order and waited follow from the times. CODE_OF and K_OF are the board's.
+# the ledger's op, file and line; order and waited follow from the times; `kind` is for an object collective's parts.
 COLUMNS = (
     "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
-    "itemsize", "part",
+    "itemsize", "part", "kind",
 )  # fmt: skip
-PEER, START, END, SEQ, WAIT_START, WAIT_END, PART = 1, 3, 4, 7, 8, 9, 12
-INNER, CODE_OF = 13, 14
+PEER, START, END, SEQ, WAIT_START, WAIT_END, PART, KIND = 1, 3, 4, 7, 8, 9, 12, 13
+INNER, CODE_OF = 14, 15
 
 alone = [True]  # empty once the rank has started a thread of its own
 
@@ -72,11 +72,11 @@ def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
         __slots__ = ()
 
         def wait(self, *timeout) -> bool:
-            inner = self[13]  # INNER
+            inner = self[14]  # INNER
             if inner is _DONE:
                 return True
             start = perf_counter()
-            q[code_at] = self[14]  # CODE_OF
+            q[code_at] = self[15]  # CODE_OF
             q[k_at] = self[7]  # SEQ
             d[since_at] = start
             q[state_at] = BLOCKED if alone and not timeout else _state(timeout)
@@ -84,7 +84,7 @@ def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
                 done = inner.wait(*timeout)
             finally:
                 q[state_at] = RUNNING
-            self[13] = _DONE
+            self[14] = _DONE
             self[8] = start
             self[9] = perf_counter()
             return done

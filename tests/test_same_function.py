@@ -124,6 +124,79 @@ def test_disturbed_programs_hang_on_both_or_on_neither(case):
         assert virtual == real
 
 
+GROUP_CALLS = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "barrier",
+    "all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list",
+)  # fmt: skip
+
+
+def in_groups(rank: int, world_size: int, groups: list[list[int]], steps: list[tuple[str, int, int, int]]) -> None:
+    """Each step is (what, which group, root's place in it, elements); group 0 is everybody."""
+    made = [None] + [dist.new_group(ranks) for ranks in groups]
+    members = [list(range(world_size)), *groups]
+    for what, number, root, n_elements in steps:
+        if rank in members[number]:
+            ranks = members[number]
+            call_in_group(what, rank, ranks[root % len(ranks)], ranks, n_elements, made[number])
+
+
+def call_in_group(what: str, rank: int, root: int, ranks: list[int], n_elements: int, group) -> None:
+    mine, size, is_root = torch.ones(n_elements), len(ranks), rank == root
+    parts, things = list(torch.ones(size, n_elements)), ["x" * n_elements * (1 + rank)] * size
+    if what in ("broadcast", "reduce"):
+        getattr(dist, what)(mine, root, group=group)
+    elif what == "all_gather":
+        dist.all_gather(parts, mine, group=group)
+    elif what == "gather":
+        dist.gather(mine, parts if is_root else None, dst=root, group=group)
+    elif what == "scatter":
+        dist.scatter(mine, parts if is_root else None, src=root, group=group)
+    elif what == "reduce_scatter":
+        dist.reduce_scatter(mine, parts, group=group)
+    elif what == "all_to_all":
+        dist.all_to_all_single(torch.empty(size, n_elements), torch.ones(size, n_elements), group=group)
+    elif what == "all_gather_object":
+        dist.all_gather_object([None] * size, things[0], group=group)
+    elif what == "gather_object":
+        dist.gather_object(things[0], [None] * size if is_root else None, dst=root, group=group)
+    elif what == "broadcast_object_list":
+        dist.broadcast_object_list(things, src=root, group=group)
+    elif what == "scatter_object_list":
+        dist.scatter_object_list([None], things if is_root else None, src=root, group=group)
+    elif what == "send_object_list":
+        if size > 1 and rank == ranks[0]:
+            dist.send_object_list(things, dst=ranks[1], group=group)
+        elif size > 1 and rank == ranks[1]:
+            dist.recv_object_list([None] * size, src=ranks[0], group=group)
+    else:
+        getattr(dist, what)(*([mine] if what == "all_reduce" else []), group=group)
+
+
+@st.composite
+def grouped(draw) -> tuple[int, list[list[int]], list[tuple[str, int, int, int]]]:
+    world_size = draw(st.integers(1, 4))
+    some_ranks = st.sets(st.integers(0, world_size - 1), min_size=1).map(sorted)
+    groups = draw(st.lists(some_ranks, max_size=2))
+    step = st.tuples(
+        st.sampled_from(GROUP_CALLS), st.integers(0, len(groups)), st.integers(0, world_size - 1), st.integers(1, 9)
+    )
+    return world_size, groups, draw(st.lists(step, min_size=1, max_size=6))
+
+
+def counted(trace) -> list[list[tuple]]:
+    """What each rank's ledger says, times left out."""
+    facts = [(e.op, e.peer, e.n_bytes, e.sent_bytes, e.sent_messages, e.rounds, e.tag, e.group, e.line) for e in trace]
+    return [sorted((f for e, f in zip(trace, facts) if e.rank == r), key=repr) for r in range(trace.world_size)]
+
+
+@few
+@given(grouped())
+def test_the_ledgers_count_the_same_in_subgroups_and_for_objects(case):
+    world_size, *args = case
+    virtual = simulate(in_groups, world_size, args, compute="free", echo=False, isolate=False)
+    assert counted(virtual.trace) == counted(launch(in_groups, world_size, tuple(args), echo=False).trace)
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("n_elements", [1, 7, 1000])
 def test_sums_are_added_in_gloos_order(world_size, n_elements):
