@@ -22,16 +22,25 @@ class Greenlets:
     is_shared = True  # grad mode and autograd's state are those of the one thread
 
     def __init__(self, world_size: int, body: Callable[[int], None], stop: type[BaseException]) -> None:
-        self.body, self.stop = body, stop
-        self.scheduler = greenlet.getcurrent()
-        self.tasks = [greenlet.greenlet(self._run) for _ in range(world_size)]
+        self.world_size, self.body, self.stop = world_size, body, stop
+        self.tasks: list[greenlet.greenlet] = []
+
+    def host(self, schedule: Callable[[Greenlets], None]) -> None:
+        """Runs `schedule(self)` beside the ranks, until it returns.
+
+        All begin at one place of this function, which then waits there. So the frames beneath a rank's first one stay
+        what they were: torch, which writes down the whole stack for every error it raises, would crash in others.
+        """
+        self.home = greenlet.getcurrent()
+        scheduler = greenlet.greenlet(lambda _: schedule(self))
+        ranks = [greenlet.greenlet(self._run, scheduler) for _ in range(self.world_size)]
+        self.tasks = [*ranks, scheduler]
         for rank, task in enumerate(self.tasks):
-            task.switch(rank)  # all start here, not out of each other: a greenlet begins at its starter's stack depth
-        self.tasks.append(self.scheduler)
+            task.switch(rank)
 
     def _run(self, rank: int) -> None:
         with suppress(self.stop):  # it may end before its first turn
-            self.scheduler.switch()
+            self.home.switch()
             self.body(rank)
 
     def switch(self, rank: int, who: int) -> None:
@@ -60,6 +69,10 @@ class Threads:
         for lock in self.locks:
             lock.acquire()
         self.threads: list[threading.Thread | None] = [None] * world_size
+
+    def host(self, schedule: Callable[[Threads], None]) -> None:
+        """Runs `schedule(self)`."""
+        schedule(self)
 
     def _run(self, rank: int) -> None:
         self.locks[rank].acquire()

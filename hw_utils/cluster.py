@@ -121,7 +121,7 @@ class _Cluster:
                     torch.autograd.set_multithreading_enabled(False),
                 ):
                     stack.enter_context(part)
-                engine.run(carrier(self.world_size, self.body, Stop))
+                carrier(self.world_size, self.body, Stop).host(engine.run)
         finally:
             torch.set_rng_state(before[0])
             torch._C._set_grad_enabled(before[1])
