@@ -263,8 +263,6 @@ class Judging:
         stop = reply.get("stop")
         if isinstance(stop, Stop):
             return _verdict(cell, stop.state, stop.reason, hidden=call.hidden)
-        if "tampered" in reply:
-            return _verdict(cell, "tampered", f"the answer changed {str(reply['tampered'])[:300]}", hidden=call.hidden)
         lines = [str(line)[:500] for line in reply.get("lines", ()) if isinstance(line, str)][:60]
         text = "\n".join(lines) or str(reply.get("error", "no reply"))[:200]
         shown = _without_case(call, "your code raises " + str(reply.get("error"))[:100]) if call.hidden else text

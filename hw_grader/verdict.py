@@ -6,7 +6,7 @@ States. Points need `pass`; the others say why there are none:
     fail          wrong, not written, not there, or the student's own error
     limit         stopped: time, memory, or too much data
     crashed       the student's process died, or the submission cannot be read
-    tampered      the code around the answer was changed while the answer ran, or the data was made up
+    tampered      the data was made up: it is none that a driver makes
     grader-fault  our own mistake: nobody's 0; grade again
 """
 
