@@ -53,7 +53,8 @@ class Scale(nn.Module):
 class Branches(nn.Module):
     """Four layers (5, 3, 4 and 2 elements) of which an input may use any; `shared` is used twice.
 
-    forward(x, use): x is (5,); `use` names the layers that take part: "first", "shared", "frozen", "last".
+    forward(x, use): x is (5,); `use` names the layers that take part: "first", "shared", "frozen", "last". If "last"
+    is named first, it comes before the others, and its gradient after theirs.
     """
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ class Branches(nn.Module):
         self.frozen.weight.requires_grad_(False)
 
     def forward(self, x: torch.Tensor, use: tuple[str, ...]) -> torch.Tensor:
+        if use[0] == "last":
+            x, use = torch.cat([self.last(x[:2]), x[2:]]), use[1:]
         y = self.first(x) if "first" in use else x
         y = self.shared(self.shared(y[:3])) if "shared" in use else y[:3]
         y = y * self.frozen(x[:4])[1] if "frozen" in use else y

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ def plain(value: Any, *, depth: int = 0) -> Any:
         return value
     if kind in (list, tuple):
         return [plain(v, depth=depth + 1) for v in value]
-    if kind is dict:
-        return {str(k): plain(v, depth=depth + 1) for k, v in value.items()}
+    if kind in (dict, OrderedDict, defaultdict, Counter):
+        return {str(k): plain(v, depth=depth + 1) for k, v in dict.items(value)}
     if kind in (torch.Tensor, torch.nn.Parameter):
         tensor = value.detach().cpu()
         if tensor.dtype == torch.bfloat16:

@@ -6,6 +6,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from hw_utils.errors import CheckFailed
 from hw_utils.network import Network
 from hw_utils.replay import replay
@@ -27,7 +29,9 @@ TREE, RING = ("reduce", "broadcast"), ("all_reduce",)
 
 
 def number(value: Any, call: str) -> float:
-    """The value as a finite number."""
+    """The value as a finite number; an array of one element counts."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
     if type(value) not in (int, float) or not math.isfinite(value):
         shown = value["unknown"] if isinstance(value, dict) and "unknown" in value else repr(value)
         raise CheckFailed(f"{call} is {shown}, expected a number.")
@@ -61,8 +65,10 @@ def crossover(world_size: int, network: Network) -> float:
 
 def require_crossover(value: Any, world_size: int, network: Network) -> None:
     """Raises CheckFailed unless tree and ring take equally long for tensors of that size."""
-    call = f"crossover_bytes({world_size}, network)"
-    got, expected = number(value, call), crossover(world_size, network)
+    call, expected = f"crossover_bytes({world_size}, network)", crossover(world_size, network)
+    if not expected and (value is None or value == math.inf):
+        raise CheckFailed(f"{call} is {value}, expected 0.", cause=_why_crossover(0, expected, world_size))
+    got = number(value, call)
     if math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-6):
         return
     seconds = [played_s(ops, world_size, int(got) // world_size * world_size, network) for ops in (TREE, RING)]
@@ -86,6 +92,8 @@ def _why_crossover(got: float, expected: float, world_size: int) -> str:
     ):
         if math.isclose(got, factor * expected, rel_tol=1e-6):
             return text + "."
+    if got == int(got) and abs(got - expected) <= 1:
+        return "right but for its fraction: leave it a float."
     if world_size & (world_size - 1):
         return f"{world_size} is not a power of two: the tree's logarithm is rounded up."
     return "set both times equal and solve for the size."

@@ -37,15 +37,16 @@ def _tensor(rank: int, shape: list[int], dtype: str, layout: str, seed: int) -> 
 
 
 def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls) -> dict[str, Any]:
-    values, around = [], True
+    values, around, moved = [], True, False
     for call in range(calls):
         memory, tensor = _tensor(rank, shape, dtype, layout, seed + call * (seed > 0))
         mine = tensor
         returned = all_reduce(tensor)
         values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
         mine.fill_(sums.UNTOUCHED)
-        around = around and bool((memory == sums.UNTOUCHED).all())
-    return {"values": values, "around": around, "returned": returned}
+        moved = moved or mine.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
+        around = around and (moved or bool((memory == sums.UNTOUCHED).all()))
+    return {"values": values, "around": around, "moved": moved, "returned": returned}
 
 
 _EXPLAINED = re.compile("there is no rank|to itself|between isend and wait")  # errors that a judge has a cause for
@@ -195,6 +196,10 @@ def _judge_tree_steps(data: Any, world_sizes: list[int]) -> None:
 
 
 def _why_steps(n: int, steps: int, one_way: int) -> str:
+    if n >= 2**20 and abs(steps - 2 * one_way) == 2:
+        return "a logarithm of floats is not exact for so large a number; int.bit_length() is."
+    if n & (n - 1) and steps % 2 and steps != one_way:
+        return "both phases take equally many steps: round up one phase, then double."
     if n & (n - 1) and steps == 2 * (one_way - 1):
         return "rounded down: the ranks beyond the last power of two need a step of their own."
     if steps == one_way:
@@ -237,8 +242,10 @@ def _require_step(step: int, partners: list[Any], left: list[int], stays: list[i
         if got is None:
             raise CheckFailed(
                 f"{call} is None, but rank {rank} has to hand its sum over at step {step}.",
-                cause=f"after step {step} only every {2**step}th rank is left, and {rank} is not one of them.",
+                cause=f"after step {step} only the multiples of {2**step} are left, and {rank} is not one of them.",
             )
+        if type(got) is not int and (rank not in left or rank in stays):
+            raise CheckFailed(f"{call} is {got!r}, expected None: rank {rank} does not send at step {step}.")
         to = _whole(got, call)
         if rank not in left:
             raise CheckFailed(f"{call} is {to}, but rank {rank} sent at an earlier step: expected None.")
@@ -393,12 +400,14 @@ def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., N
 
 
 def _why_tree_s(ratio: float, n: int, network: Network) -> str:
+    if n & (n - 1) and ratio < 1:
+        return f"{n} is not a power of two: the number of steps is rounded up."
     if math.isclose(ratio, 0.5):
         return "that is one phase: the sum has to come back as well."
     if math.isclose(ratio, math.log(2)) or math.isclose(ratio, math.log10(2)):
         return "the logarithm has base 2."
-    if n & (n - 1) and ratio < 1:
-        return f"{n} is not a power of two: the number of steps is rounded up."
+    if math.isclose(ratio, 8):
+        return "bandwidth is given in bytes a second, not in bits."
     if n == 1:
         return "one rank sends nothing."
     return _why_part(network, "each step of the tree is one message with the whole tensor")
@@ -409,6 +418,10 @@ def _why_ring_s(ratio: float, n: int, network: Network) -> str:
         return "one rank sends nothing."
     if math.isclose(ratio, 0.5):
         return "that is one phase; the ring goes round twice."
+    if math.isclose(ratio, 8) and not network.latency_s:
+        return "bandwidth is given in bytes a second, not in bits."
+    if math.isclose(ratio, n / (n - 1)) and not network.latency_s:
+        return "the tensor is cut into N chunks, as many as there are ranks."
     if math.isclose(ratio, n / (n - 1)):
         return "each phase has N - 1 steps, not N."
     if math.isclose(ratio, n) and not network.latency_s:

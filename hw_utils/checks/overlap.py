@@ -23,6 +23,7 @@ SITUATIONS: dict[str, list[Any]] = {
     "last layer unused": [("first", "shared", "frozen")],
     "first layer unused": [("shared", "last")],
     "rank 0 leaves the last layer out": [lambda rank: ALL[:3] if rank == 0 else ALL],
+    "rank 0 has its gradients in another order": [lambda rank: ("last", *ALL[:3]) if rank == 0 else ALL],
     "two batches accumulated": [ALL, ALL],
 }
 
@@ -145,6 +146,7 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
             (3, 40, "last layer unused"),
             (2, 1, "first layer unused"),
             (3, 1, "rank 0 leaves the last layer out"),
+            (2, 1, "rank 0 has its gradients in another order"),
             (2, 40, "two batches accumulated"),
             (1, 40, "every layer used"),
         )

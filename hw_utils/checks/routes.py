@@ -7,9 +7,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hw_utils.checks.sums import READ_TOO_SOON, Reduced, contributions, require_rounds, star, tensors
+from hw_utils.checks.sums import (
+    READ_TOO_SOON,
+    Reduced,
+    contributions,
+    nothing_added,
+    require_rounds,
+    require_waits,
+    star,
+    tensors,
+)
 from hw_utils.errors import CheckFailed
 from hw_utils.schedules import cost, pieces
+
+NOTHING_ADDED = "nothing is ever added: receive into a buffer of your own, and add that to what is there."
 
 
 def _power_of_two(n: int) -> bool:
@@ -40,6 +51,8 @@ def why_tree(seen: Reduced) -> str:
     done = [rank for rank, elements in enumerate(_complete(seen)) if all(elements)]
     if len(done) == 1 and _messages(seen) == seen.world_size - 1:
         return f"rank {done[0]} has the sum and nobody else: the second phase, the broadcast, is missing."
+    if nothing_added(seen):
+        return f"in the first phase {NOTHING_ADDED}"
     if not _power_of_two(seen.world_size):
         return (
             f"{seen.world_size} is not a power of two. Not every rank has a partner at every step: one that has none "
@@ -59,6 +72,14 @@ def why_ring(seen: Reduced) -> str:
     some = all(any(elements) for elements in complete)
     if "irecv" in seen.trace.ops and n > 2 and _counts(seen) and all(sum(c) <= 1 for c in _counts(seen)):
         return f"{READ_TOO_SOON} Nothing was ever added."
+    if n > 2 and seen.sends() and all(peer == (rank + 1) % n for rank, peer, _ in seen.sends()):
+        return "data travels to the right neighbour, the chunk numbers are for the left one, (rank - 1) % world_size."
+    alike = all((mine == seen.values[0][0]).all() for mine in seen.values[0])  # what is passed on unchanged
+    if alike and nothing_added(seen):
+        return (
+            "no chunk collects anything on its way. In the first phase what comes in is added, not copied, and to the "
+            "chunk that leaves next; if it is added, the chunk index is off."
+        )
     if some and not all(map(all, complete)) and _messages(seen) == n * (n - 1):
         return "every rank has one complete chunk and no more: the second phase, the all-gather, is missing."
     counts = _counts(seen)
@@ -82,6 +103,10 @@ def why_halving(seen: Reduced) -> str:
     steps = cost("reduce", seen.n_bytes, n).rounds + cost("broadcast", seen.n_bytes, n).rounds
     if _messages(seen) == n * steps // 2 and all(any(elements) for elements in complete):
         return "every rank has its part of the sum and no more: the second phase, the doubling, is missing."
+    if all(any(elements) for elements in complete) and any(max(c) > 1 for c in _counts(seen)):
+        return (
+            "a complete part is added to what is there already: in the second phase a rank replaces, it does not add."
+        )
     if any(max(c) > 1 for c in _counts(seen)):
         return "both partners of a step keep the same half: one gives away the half that the other keeps."
     return "the second phase goes back through the same partners, last one first, and replaces the halves given away."
@@ -102,11 +127,19 @@ def require_tree(seen: Reduced) -> None:
             cause=_why_not_tree(seen, wanted),
         )
     require_rounds(seen, down.rounds + up.rounds, "a tree", _why_slow_tree)
+    require_waits(seen)
 
 
 def _why_not_tree(seen: Reduced, wanted: int) -> str:
-    if _messages(seen) > wanted and all(b == seen.n_bytes for _, _, b in seen.sends()):
+    whole = all(b == seen.n_bytes for _, _, b in seen.sends())
+    if whole and _messages(seen) == seen.world_size * cost("reduce", seen.n_bytes, seen.world_size).rounds:
         return "both partners send. In a tree the one that hands its sum over is silent until the broadcast."
+    if whole and _messages(seen) > wanted:
+        return "some rank sends again after it has handed its sum over; it is silent until the broadcast."
+    if not whole and _messages(seen) == wanted:
+        return "the messages are not as long as the tensor: another dtype, or a part of it."
+    if not whole:
+        return "the tensor travels in pieces; in a tree every message is the whole tensor."
     return "each rank but the root sends its tensor once towards the root, and gets it once on the way back."
 
 
@@ -150,6 +183,7 @@ def require_ring(seen: Reduced) -> None:
             cause=_why_bytes(seen, sent, sizes),
         )
     require_rounds(seen, ring.rounds, "a ring", _why_slow_ring)
+    require_waits(seen)
 
 
 def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
@@ -217,7 +251,18 @@ def require_halving(seen: Reduced) -> None:
             else "each step exchanges half of what the step before did, and the second phase retraces the first.",
         )
     allowed = cost("reduce", seen.n_bytes, n).rounds + cost("broadcast", seen.n_bytes, n).rounds
+    elements = seen.values[0][0]
+    uneven = allowed * elements.itemsize if elements.size % n else 0  # a half may be one element longer, every time
+    for rank in range(n if n > 1 else 0):
+        most = seen.calls * (2 * seen.n_bytes * (n - 1) / n + uneven)
+        if (mine := seen.trace.bytes_sent(rank)) > most:
+            raise CheckFailed(
+                f"{seen.what}: every value is right, but rank {rank} sent {tensors(seen, mine)}; halving and doubling "
+                f"sends {2 * (n - 1) / n:.4g} from every rank.",
+                cause="some ranks send more than others. In every step both partners send, and half of what they have.",
+            )
     require_rounds(seen, allowed, "halving and doubling", lambda seen: _why_slow_halving(seen))
+    require_waits(seen)
 
 
 def _why_slow_halving(seen: Reduced) -> str:

@@ -6,6 +6,7 @@ Rank r holds 10**r times small numbers, so that a wrong digit names the rank who
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Reduced:
     calls: int
     values: list[list[np.ndarray]]
     returned: list[Any]
+    moved: list[bool]  # whether a rank's tensor was given other memory
     around: list[bool]  # whether what lies around a rank's tensor is as it was
     trace: Trace
 
@@ -82,20 +84,22 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
     what = title(name, world_size, shape, dtype, layout)
     try:
         if data.get("failed"):
-            raise CheckFailed(f"{what} fails: {data['failed']}", cause=_why_failed(str(data["failed"]), world_size))
+            cause = _why_failed(str(data["failed"]), world_size, is_ring=name.startswith("ring"))
+            raise CheckFailed(f"{what} fails: {data['failed']}", cause=cause)
         require_no_deadlock(data, what, cause=_why_hangs(data))
         results = list(data["results"])
         if len(results) != world_size:
             raise ValueError(f"{len(results)} results of {world_size} ranks")
         values = [[np.asarray(result["values"][call]) for result in results] for call in range(calls)]
         returned = [result["returned"] for result in results]
+        moved = [result.get("moved") not in (None, False) for result in results]
         around = [result["around"] is True for result in results]
         trace = Trace.from_plain(data["trace"])
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"this is not an observed all-reduce: {error!r}") from None
     if trace.world_size > world_size:
         raise ValueError(f"a ledger of {trace.world_size} ranks for a run of {world_size}")
-    return Reduced(what, world_size, tuple(shape), dtype, layout, seed, calls, values, returned, around, trace)
+    return Reduced(what, world_size, tuple(shape), dtype, layout, seed, calls, values, returned, moved, around, trace)
 
 
 def _why_hangs(data: dict[str, Any]) -> str:
@@ -110,7 +114,10 @@ def _why_hangs(data: dict[str, Any]) -> str:
     return "some message has only one side: for every send to n there is a receive on n, in the same order."
 
 
-def _why_failed(text: str, world_size: int) -> str:
+_ENDS = re.compile(r"sends (\d+) (\w+) .*? receives (\d+) (\w+) ")
+
+
+def _why_failed(text: str, world_size: int, *, is_ring: bool) -> str:
     if "between isend and wait" in text:
         return (
             "the buffer of an isend is written before its wait: it still has to travel. "
@@ -118,6 +125,13 @@ def _why_failed(text: str, world_size: int) -> str:
         )
     if world_size == 1:
         return "one rank has its sum already: a phase has N - 1 steps, which is none."
+    ends = _ENDS.search(text)
+    if ends and ends[2] != ends[4]:
+        return f"{ends[2]} is sent and {ends[4]} received: the buffer has the tensor's dtype with torch.empty_like."
+    if is_ring and "there is no rank" in text:
+        return "neighbours are counted around the ring, modulo the world size."
+    if is_ring and ends and ends[1] != ends[3] and abs(int(ends[1]) - int(ends[3])) == 1:
+        return "chunks differ in length by one: the receive buffer is as long as the chunk that comes in."
     if world_size & (world_size - 1):
         return (
             f"{world_size} is not a power of two. Not every rank has a partner at every step, and not all pieces "
@@ -142,6 +156,12 @@ def require_sum(seen: Reduced, why: Explain) -> None:
     for call in range(seen.calls):
         for rank in range(seen.world_size):
             _require_rank(seen, call, rank, why)
+    for rank, moved in enumerate(seen.moved):
+        if moved:
+            raise CheckFailed(
+                f"{seen.what}: on rank {rank} the tensor lies in other memory than before.",
+                cause="tensor.data = ... gives it another memory; write into its own (copy_).",
+            )
     for rank, untouched in enumerate(seen.around):
         if not untouched:
             raise CheckFailed(
@@ -207,7 +227,7 @@ def _common(seen: Reduced) -> str:
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
     if (everywhere == np.broadcast_to(np.floor(expected / seen.world_size), everywhere.shape)).all():
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
-    if _unreceived(seen):
+    if _unreceived(seen) or any(e.waited is None for e in seen.trace.of_op("irecv")):
         return READ_TOO_SOON
     return ""
 
@@ -239,6 +259,24 @@ def _unreceived(seen: Reduced) -> bool:
         return False
     flat = [v.ravel() for v in seen.values[0]]
     return any(contributions(seen, v.item(), k) is None for row in flat for k, v in enumerate(row))
+
+
+def nothing_added(seen: Reduced) -> bool:
+    """Whether messages came, and every element still holds one rank's share alone."""
+    flat = [v.ravel() for v in seen.values[0]]
+    counts = [contributions(seen, v.item(), k) for row in flat for k, v in enumerate(row)]
+    return seen.world_size > 2 and bool(counts) and all(c is not None and sum(c) == 1 for c in counts)
+
+
+def require_waits(seen: Reduced) -> None:
+    """Raises CheckFailed if an isend or irecv was never waited for."""
+    for event in seen.trace.of_op("isend", "irecv"):
+        if event.waited is None:
+            raise CheckFailed(
+                f"{seen.what}: every value is right, but rank {event.rank} never waits for an {event.op}.",
+                cause="until wait() has returned the buffer is not yours: on a slower network this run would go wrong. "
+                "Keep what isend gives back, and wait for it.",
+            )
 
 
 def require_rounds(seen: Reduced, allowed: int, kind: str, why: Explain) -> None:

@@ -24,7 +24,11 @@ wrong_values("lesson_02.tree_steps", "one_after_another", lambda n: 2 * (n - 1),
 wrong_values("lesson_02.tree_steps", "one_too_many", lambda n: 2 * n.bit_length(), says="one step a phase too many")
 wrong_values("lesson_02.tree_steps", "half", lambda n: n // 2, says=r"tree_steps\(8\) is 4, expected 6")
 wrong_values(
-    "lesson_02.tree_steps", "float_log", lambda n: 2 * math.ceil(float(f"{math.log2(n):.6f}")), says="536870913"
+    "lesson_02.tree_steps", "float_log", lambda n: 2 * math.ceil(float(f"{math.log2(n):.6f}")),
+    says="536870913.*a logarithm of floats is not exact",
+)  # fmt: skip
+wrong_values(
+    "lesson_02.tree_steps", "rounds_up_too_late", lambda n: math.ceil(2 * math.log2(n)), says="round up one phase"
 )
 wrong_values("lesson_02.tree_steps", "nothing", lambda n: None, says="is None, expected an int")
 wrong_values("lesson_02.tree_steps", "always_true", lambda n: True, says="is True, expected an int")
@@ -75,6 +79,11 @@ def divides_with_a_slash(rank, step):
 def wrong_direction(rank, step):
     distance = 2 ** (step - 1)
     return rank + distance if rank % (2 * distance) == distance else None
+
+
+@wrong("lesson_02.tree_partner", says=r"tree_partner\(0, 1\) is False, expected None")
+def gives_false(rank, step):
+    return rank - 2 ** (step - 1) if rank % 2**step == 2 ** (step - 1) else False
 
 
 # 2.1c tree_all_reduce ----------------------------------------------------------------------------------------
@@ -280,7 +289,7 @@ def tree_does_nothing(tensor):
     pass
 
 
-@wrong("lesson_02.tree_sum", says="is 1, expected 1111: it lacks the share of ranks 1 to 3.*hands its sum over before")
+@wrong("lesson_02.tree_sum", says="is 1, expected 1111: it lacks the share of ranks 1 to 3.*nothing is ever added")
 def tree_sends_and_forgets_to_add(tensor):
     rank, world_size = _here()
     buffer = torch.empty_like(tensor)
@@ -288,6 +297,61 @@ def tree_sends_and_forgets_to_add(tensor):
         dist.send(tensor, rank - 1)
     elif rank + 1 < world_size:
         dist.recv(buffer, rank + 1)
+    _broadcast(tensor, rank, world_size)
+
+
+@wrong("lesson_02.tree_all_reduce", says="RuntimeError: view size is not compatible")
+def tree_takes_a_view(tensor):
+    _right_tree(tensor.view(-1))
+
+
+@wrong("lesson_02.tree_all_reduce", says="rank 1 never waits for an isend")
+def tree_never_waits(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    buffer = torch.empty_like(data)
+    for level in _levels(world_size):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.isend(data, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            data += buffer
+    _broadcast(data, rank, world_size)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.tree_all_reduce", says="float64 is sent and float32 received")
+def tree_has_a_float32_buffer(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    buffer = torch.empty(data.shape)
+    for level in _levels(world_size):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.send(data, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            data += buffer
+    _broadcast(data, rank, world_size)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.tree_all_reduce", says="lies in other memory.*write into its own")
+def tree_changes_the_data_pointer(tensor):
+    data = tensor.clone(memory_format=torch.contiguous_format)
+    _right_tree(data)
+    tensor.data = data
+
+
+@wrong("lesson_02.tree_all_reduce", says="7 messages .*sends again after it has handed its sum over")
+def tree_sends_at_every_step(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    for level in _levels(world_size):
+        if rank // 2**level % 2:
+            dist.send(tensor, rank - 2**level)
+        elif rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            tensor += buffer
     _broadcast(tensor, rank, world_size)
 
 
@@ -624,6 +688,52 @@ def ring_rebinds_its_argument(tensor):
     _ring(tensor)
 
 
+@wrong("lesson_02.ring_all_reduce", says="never waits for an isend")
+def ring_never_waits(tensor):
+    def exchange(leaving, to, arriving, from_):
+        dist.isend(leaving, to)
+        dist.recv(arriving, from_)
+
+    _ring(tensor, exchange=exchange)
+
+
+@wrong("lesson_02.ring_all_reduce", says="counted around the ring, modulo")
+def ring_forgets_the_modulo(tensor):
+    rank = dist.get_rank()
+    _ring(tensor, exchange=lambda leaving, to, arriving, from_: _exchange(leaving, rank - 1, arriving, rank + 1))
+
+
+@wrong("lesson_02.ring_all_reduce", says="no chunk collects anything.*added, not copied")
+def ring_copies_in_both_phases(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    for step in range(2 * world_size - 2):
+        arriving = chunks[(rank + step) % world_size]
+        buffer = torch.empty_like(arriving)
+        _exchange(chunks[(rank - 1 + step) % world_size], (rank - 1) % world_size, buffer, (rank + 1) % world_size)
+        arriving.copy_(buffer)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="as long as the chunk that comes in")
+def ring_has_one_buffer_length(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(2 * world_size - 2):
+        arriving = chunks[(rank + step) % world_size]
+        _exchange(chunks[(rank - 1 + step) % world_size], (rank - 1) % world_size, buffer, (rank + 1) % world_size)
+        arriving.copy_(arriving + buffer if step < world_size - 1 else buffer)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="to the right neighbour, the chunk numbers are for the left one")
+def ring_goes_right_with_the_left_ones_chunks(tensor):
+    _ring(tensor, exchange=lambda leaving, to, arriving, from_: _exchange(leaving, from_, arriving, to))
+
+
 # 2.3 costs ---------------------------------------------------------------------------------------------------
 
 wrong_values(
@@ -654,6 +764,7 @@ def _up(n: int) -> int:
 
 _TREES = {
     "one_phase": (lambda n, m, net: _up(n) * _hop_s(m, net), "one phase"),
+    "rounded_down": (lambda n, m, net: 2 * int(math.log2(n)) * _hop_s(m, net), "rounded up"),
     "natural_log": (lambda n, m, net: 2 * math.log(n) * _hop_s(m, net), "base 2"),
     "not_rounded": (lambda n, m, net: 2 * math.log2(n) * _hop_s(m, net), "rounded up"),
     "chunks": (lambda n, m, net: 2 * _up(n) * _hop_s(m / n, net), "the whole tensor"),
@@ -662,6 +773,7 @@ _TREES = {
 }
 _RINGS = {
     "one_phase": (lambda n, m, net: (n - 1) * _hop_s(m / n, net), "one phase"),
+    "n_minus_one_chunks": (lambda n, m, net: 2 * (n - 1) * _hop_s(m / max(n - 1, 1), net), "cut into N chunks"),
     "n_steps": (lambda n, m, net: 2 * n * _hop_s(m / n, net), "N - 1 steps, not N"),
     "whole": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "one chunk, not the whole tensor"),
     "divided": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net) / n, "only the bytes are divided"),
@@ -687,6 +799,8 @@ _CROSSINGS = {
     "not_rounded": (lambda n, net: _crossing(n, net, levels=math.log2(n)), "is never slower: 0|not a power of two"),
     "constant": (lambda n, net: 6250.0, "not the same"),
     "infinite": (lambda n, net: math.inf, "expected a number"),
+    "none_for_never": (lambda n, net: _crossing(n, net, levels=_up(n)) or None, "is None, expected 0.*never slower"),
+    "whole_bytes": (lambda n, net: int(_crossing(n, net, levels=_up(n))), "leave it a float"),
 }
 for _name, (_formula, _says) in _CROSSINGS.items():
     wrong_values("lesson_02.crossover_bytes", _name, _formula, says=_says)
@@ -698,6 +812,11 @@ for _name, (_formula, _says) in _CROSSINGS.items():
 @wrong("lesson_02.halving_doubling_all_reduce", says="rounds; halving and doubling takes 4.*this is a ring")
 def halving_is_a_ring(tensor):
     _ring(tensor)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="rank 0 sent 2.0 times the tensor.*both partners send")
+def halving_is_a_tree(tensor):
+    _right_tree(tensor)
 
 
 @wrong("lesson_02.halving_doubling_all_reduce", says="whole tensors are exchanged")

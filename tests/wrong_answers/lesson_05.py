@@ -118,6 +118,7 @@ for _name, _formula, _says in [
     ("drops_the_last", lambda p, m, b, n: p * (m // (b * n)), "smaller batch is an iteration too"),
     ("iterations_only", lambda p, m, b, n: -(-m // (b * n)), "one call a parameter"),
     ("alone_too", lambda p, m, b, n: p * -(-m // (b * n)), "nobody to talk to"),
+    ("each_rank_drops_some", lambda p, m, b, n: p * -(-(m // n) // b) * (n > 1), "smaller batch is an iteration too"),
     ("every_example", lambda p, m, b, n: p * m, "expected"),
 ]:
     wrong_values("lesson_05.calls_per_epoch", _name, _formula, says=_says)
@@ -222,6 +223,23 @@ def cuts_equal_parts(gradients, bucket_elements):
 def writes_back_in_reverse(gradients, bucket_elements):
     flat = torch.cat([g.flatten() for g in gradients[::-1]])
     for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="not written back")
+def puts_new_tensors_into_the_list(gradients, bucket_elements):
+    means = [g.clone() for g in gradients]
+    _bucketed(means, bucket_elements)
+    gradients[:] = means
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="no bytes, and no number of buckets")
+def cuts_into_so_many_buckets(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.tensor_split(bucket_elements):
         dist.all_reduce(bucket)
     flat /= dist.get_world_size()
     for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
@@ -400,6 +418,15 @@ class ReusesOneBuffer(Overlapped):
         return self.buffer[: values.numel()]
 
 
+@wrong("lesson_05.overlap", says="rank 0 has its gradients in another order.*before all its gradients were there")
+class StartsTheNextForEveryBucket(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            self.missing[k] -= 1
+            if self.missing[k] == 0:
+                self.start_next()
+
+
 @wrong("lesson_05.overlap_in_time", says="waited for inside the hook|later than their last gradient")
 class WaitsInTheHook(Overlapped):
     def start_next(self):
@@ -438,6 +465,12 @@ def _step(rank, world_size, conditions, *, barrier=True, who=None, cores=True, r
 @wrong("lesson_05.step_under", says="barrier after it")
 def nobody_waits_for_rank_zero(rank, world_size, conditions):
     _step(rank, world_size, conditions, barrier=False, who=-1)
+
+
+@wrong("lesson_05.step_under", says="does not wait for rank 0's serial part.*in a barrier")
+def every_rank_does_the_serial_part(rank, world_size, conditions):
+    time.sleep(conditions.get("serial_s", 0.0))
+    _step(rank, world_size, {k: v for k, v in conditions.items() if k != "serial_s"}, who=-1)
 
 
 @wrong("lesson_05.step_under", says="last rank only")
