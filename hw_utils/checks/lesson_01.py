@@ -43,6 +43,8 @@ def _why_hello(output: list[str], rank: int, name: str) -> str:
         return "nothing was printed: return gives a value back, print writes it."
     if not printed:
         return "only some ranks print: every rank runs the whole function."
+    if len(printed.splitlines()) > 1 and len(set(printed.splitlines())) == 1:
+        return "the same line stands there more than once: one line a rank."
     if len(printed.splitlines()) > 1:
         return "one rank prints for the others: no loop over ranks is needed, each prints its own line."
     if printed == f"Rank {rank + 1}: Hello, {name}!":
@@ -269,6 +271,12 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
     numbers = _numbers(world_size, n_elements)
     last = 0 if closed else world_size - 1
     _require_sum(data["results"][last], sum(numbers), what, last, world_size)
+    for rank, result in enumerate(data["results"]):
+        if rank != last and result is not None:
+            raise CheckFailed(
+                f"{what}: rank {rank} returned a {type(result).__name__}, expected None.",
+                cause=f"the relay ends on rank {last}: only that rank has the sum, the others return None.",
+            )
     for rank, after in enumerate(data["owns_after"][last] or []):
         if not torch.equal(torch.from_numpy(after), numbers[rank]):
             raise CheckFailed(f"{what}: numbers[{rank}] was changed; add into a copy of it.")
@@ -395,6 +403,12 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
     if way == "shift_at_once" and not asynchronous:
         raise CheckFailed(f"{what}: only blocking calls; this repair starts with isend or irecv.")
     _require_shift_rounds(trace, what, way, world_size)
+    for event in trace.of_op("isend", "irecv"):
+        if event.waited is None:
+            raise CheckFailed(
+                f"{what}: every value is right, but rank {event.rank} never waits for its {event.op}.",
+                cause="until wait() has returned the buffer is not yours: keep what isend gives back, and wait for it.",
+            )
 
 
 def _why_shift_hangs(way: str, world_size: int) -> str:

@@ -206,6 +206,13 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, the mean is {_numbers(expected)}.",
                 cause=causes.average(states, marks, name, rank),
             )
+    for rank, state in enumerate(states):
+        for name in [n for n in marks[0] if "running" in n or "num" in n]:
+            if not np.array_equal(state[name], marks[rank][name]):
+                raise CheckFailed(
+                    f"{what}: the buffer {name} of rank {rank} has changed.",
+                    cause="parameters alone are averaged: model.parameters(), not model.state_dict().",
+                )
     if own and any(type(n) is not int or n == 0 for _, n in results):
         raise CheckFailed(
             f"{what}: it was never called.",

@@ -49,6 +49,11 @@ def prints_the_world_size(rank, world_size, name):
     print(f"Rank {world_size}: Hello, {name}!")
 
 
+@wrong("lesson_01.hello", says="more than once: one line a rank")
+def says_it_twice(rank, world_size, name):
+    print(f"Rank {rank}: Hello, {name}!\n" * 2)
+
+
 # 1.2 predictions and times
 
 _RIGHT = {
@@ -240,6 +245,11 @@ def sums_the_argument(rank, world_size, numbers, close_ring=False):
     return sum(numbers) if rank == (0 if close_ring else world_size - 1) else None
 
 
+@wrong("lesson_01.relay", says="rank 0 returned a .*expected None.*only that rank has the sum")
+def all_return_what_they_have(rank, world_size, numbers, close_ring=False):
+    return _relay(rank, world_size, numbers, close_ring)
+
+
 # 1.4 read a hang and repair it
 
 for _name, _waits, _says in [
@@ -357,6 +367,14 @@ def receives_into_its_own(rank, world_size, values):
     dist.recv(theirs, left)
     sending.wait()
     return mine.item()
+
+
+@wrong("lesson_01.shift_at_once", says="never waits for its isend")
+def never_waits(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.isend(mine, right)
+    dist.recv(theirs, left)
+    return theirs.item()
 
 
 # 1.5 measure a link

@@ -227,6 +227,14 @@ def ignores_the_given_all_reduce(model, all_reduce=dist.all_reduce):
     mean_model(model)
 
 
+@wrong("lesson_03.average", says="buffer 1.running_mean of rank 0 has changed.*parameters alone")
+def averages_buffers_too(model, all_reduce=dist.all_reduce):
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            all_reduce(tensor)
+            tensor /= dist.get_world_size()
+
+
 @wrong("lesson_03.average", says="hangs")
 def rank_zero_alone(model, all_reduce=dist.all_reduce):
     if dist.get_rank() == 0:
