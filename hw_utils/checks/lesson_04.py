@@ -130,12 +130,12 @@ def batches(batches, /, n_examples: int, world_size: int, total_batch: int):
     numbers = torch.arange(n_examples)
     dataset = TensorDataset(numbers, numbers)
 
-    def epoch(number: int) -> list[list[list[int]]]:
+    def epoch(number: int, seed: int = 3) -> list[list[list[int]]]:
         ranks = range(world_size)
-        parts = [batches(dataset, rank, world_size, total_batch, epoch=number, seed=3) for rank in ranks]
+        parts = [batches(dataset, rank, world_size, total_batch, epoch=number, seed=seed) for rank in ranks]
         return [[x.tolist() for x, _ in part] for part in parts]
 
-    return {"epochs": [epoch(0), epoch(1)], "again": epoch(0)}
+    return {"epochs": [epoch(0), epoch(1)], "again": epoch(0), "other_seed": epoch(0, seed=30)}
 
 
 class _Bare(nn.Module):

@@ -209,6 +209,11 @@ def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int)
         )
     if data["again"] != epochs[0]:
         raise CheckFailed("batches: the same epoch and seed give another order the second time.")
+    if data["other_seed"] == epochs[0]:
+        raise CheckFailed(
+            "batches: another seed gives the same order.",
+            cause="pass seed to the sampler, or every run of a course sees the examples in one order.",
+        )
 
 
 def _judge_cover(parts: list, n_examples: int, world_size: int) -> None:

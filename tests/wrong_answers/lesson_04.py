@@ -164,6 +164,11 @@ def forgets_the_epoch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
     return batches(dataset, rank, world_size, total_batch, 0, seed)
 
 
+@wrong("lesson_04.batches", says="pass seed to the sampler")
+def forgets_the_seed(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch)
+
+
 @wrong("lesson_04.batches", says="every rank takes the same part")
 def forgets_the_rank(dataset, rank, world_size, total_batch, epoch=0, seed=0):
     return batches(dataset, 0, world_size, total_batch, epoch, seed)
