@@ -1,7 +1,7 @@
-"""Leaves processes that write into every process of later checks that they may."""
+"""Leaves processes that write into every process of later checks that they may, or stop its own answer first."""
 
 
-# expects: fail
+# expects: fail limit
 def hello(rank, world_size, name):
     import os
     import signal
