@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import weakref
 from collections import OrderedDict
 from typing import Any
 
@@ -88,10 +87,19 @@ class Judge:
             self.jail.end()
             self.jail = None
 
+    def drop(self) -> None:
+        """Closes the wires; the processes end with their sandbox."""
+        self.forget_submission()
+        if self.jail is not None:
+            self.jail.wire.close()
 
-_judges: weakref.WeakKeyDictionary[Sandbox, Judge] = weakref.WeakKeyDictionary()
+
+_judges: dict[Sandbox, Judge] = {}
 
 
 def judge_of(sandbox: Sandbox) -> Judge:
-    """The sandbox's one."""
-    return _judges.setdefault(sandbox, Judge(sandbox))
+    """The sandbox's one, until it is closed."""
+    if sandbox not in _judges:
+        _judges[sandbox] = Judge(sandbox)
+        sandbox.at_close(lambda: _judges.pop(sandbox).drop())
+    return _judges[sandbox]

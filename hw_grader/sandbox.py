@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -133,6 +133,7 @@ class Sandbox:
         if walls and reason:
             raise SandboxError(reason)
         self.limits = limits or Limits()
+        self._at_close: list[Callable[[], None]] = []
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the sandbox)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -188,8 +189,14 @@ class Sandbox:
         self.log.seek(0)
         return self.log.read()[-2000:].decode(errors="replace").strip() or "nothing"
 
+    def at_close(self, function: Callable[[], None]) -> None:
+        """Has `function` called first of all when the sandbox is closed."""
+        self._at_close.append(function)
+
     def close(self) -> None:
         """Ends the warm parent and everything in it."""
+        while self._at_close:
+            self._at_close.pop()()
         self.control.close()
         deadline = time.monotonic() + 2
         while self.bwrap.poll() is None and time.monotonic() < deadline:
