@@ -118,4 +118,5 @@ def _error(error: BaseException) -> dict[str, Any]:
             where = locate(frame.filename, frame.lineno)
             lines += [f"{where}, in {frame.name}", f"    {where.source}"]
         lines.append(f"{name}: {error}")
-    return {"error": name[:100], "lines": [line[:500] for line in lines[:60]]}
+    reason = lines[0] if isinstance(error, HwError) else lines[-1]
+    return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]]}

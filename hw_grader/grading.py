@@ -266,8 +266,8 @@ class Judging:
         lines = [str(line)[:500] for line in reply.get("lines", ()) if isinstance(line, str)][:60]
         text = "\n".join(lines) or str(reply.get("error", "no reply"))[:200]
         shown = _without_case(call, "your code raises " + str(reply.get("error"))[:100]) if call.hidden else text
-        return _verdict(cell, "fail", lines[-1] if reply.get("error") != "CheckFailed" and lines else text,
-                        shown=shown, detail=text, hidden=call.hidden)  # fmt: skip
+        reason = text if reply.get("error") == "CheckFailed" else str(reply.get("reason") or text)[:500]
+        return _verdict(cell, "fail", reason, shown=shown, detail=text, hidden=call.hidden)
 
     def _problem(self, cell: Cell, call: Call, case: dict, data: bytes) -> Verdict | None:
         said = self.judge.judge(call.check, case, data, self.times.case_s)

@@ -14,6 +14,7 @@ from hw_utils.run import Run
 Case = Mapping[str, Any]
 
 REGISTRY: dict[str, Check] = {}
+_SHOWN_CHARS = 200  # of a case
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Check:
         except WorkerFailed as error:
             if all(isinstance(failure.exception, NotImplementedError) for failure in error.failures):
                 raise self._not_written() from None
+            if not error.note and case:
+                error.note = f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"
             raise
 
     def _not_written(self) -> CheckFailed:

@@ -70,6 +70,8 @@ def why_ring(seen: Reduced) -> str:
     """The likely cause of a wrong sum in a ring of chunks."""
     complete, n = _complete(seen), seen.world_size
     some = all(any(elements) for elements in complete)
+    if n > 2 and seen.sends() and all(n_bytes == seen.n_bytes for _, _, n_bytes in seen.sends()):
+        return "whole tensors travel. A ring sends one chunk a step, 1 / world_size of the tensor, in 2 (N - 1) steps."
     if "irecv" in seen.trace.ops and n > 2 and _counts(seen) and all(sum(c) <= 1 for c in _counts(seen)):
         return f"{READ_TOO_SOON} Nothing was ever added."
     if n > 2 and seen.sends() and all(peer == (rank + 1) % n for rank, peer, _ in seen.sends()):
