@@ -21,21 +21,25 @@ import torch.distributed.distributed_c10d as c10d
 
 from hw_utils.board import (
     ANY_PEER,
-    BLOCKED,
-    CODE,
+    CALLS,
     COLLECTIVE,
     DONE,
+    FIRST,
     MAX_GROUPS,
+    ONE,
     OVERFLOW,
+    POSTED,
     RECEIVE,
     RUNNING,
     SEND,
     SINCE,
-    STATE,
+    WAIT,
     Board,
+    Calls,
     Channel,
     K,
     Publisher,
+    wait_word,
 )
 from hw_utils.keeper import Keeper
 from hw_utils.ops import DTYPE_CODES, caller
@@ -59,8 +63,8 @@ class LedgerGroup(dist.ProcessGroup):
         self._rank, self._size = rank, size
         self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
-        self.n_collectives = 0
-        self.ranks: tuple[int, ...] = ()  # global; known when the group is first used
+        self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
+        self.calls: Calls | None = None
 
     def getBackendName(self) -> str:
         return "gloo"
@@ -96,7 +100,9 @@ class LedgerGroup(dist.ProcessGroup):
         if self.slot == MAX_GROUPS:
             publisher.q[publisher.header + OVERFLOW] = 1
         publisher.board.set_members(self.slot, self.ranks)
-        self.compared = [self.ranks[i] for i in compared(self._rank, self._size)]
+        places = [publisher.layout.group_calls(self.slot, r) for r in self.ranks]
+        self.calls = self.calls or Calls(places[self._rank], wait_word(COLLECTIVE, self.slot))
+        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size)}
         self.send = point_to_point(self, SEND)
         self.recv = point_to_point(self, RECEIVE)
         for name, own in COLLECTIVES.items():
@@ -119,44 +125,51 @@ class LedgerGroup(dist.ProcessGroup):
             self.channels[peer, tag, direction] = channel
         return channel
 
-    def find_other(self, channel: Channel, peer: int, tag: int, direction: int, own: tuple[int, int, int]) -> int:
-        """Where the peer's end of the channel is, 0 if it has none yet; a send may meet a receive from anybody."""
+    def look(self, channel: Channel, peer: int, tag: int, direction: int, k: int) -> None:
+        """Compares message k with what the peer has posted; a send may meet a receive from anybody."""
         publisher, other = self.keeper.publisher, self.ranks[peer]
-        channel.seen = publisher.q[channel.peer_count_at]
-        channel.other_at = publisher.counterpart(other, tag, self.slot, direction)
-        if not channel.other_at and direction == SEND:
-            at, k = publisher.waiting_wildcard(other, tag, self.slot)
-            if at:
-                channel.seen = -1  # look again next time
-                self.compare(SEND, other, own, at, k)
-        return channel.other_at
+        n_channels = 0 if channel.is_met else publisher.q[channel.other_at]
+        if not channel.is_met and n_channels != channel.seen:
+            channel.seen = n_channels
+            at = publisher.counterpart(other, tag, self.slot, direction)
+            channel.is_met, channel.other_at = bool(at), at or channel.other_at
+        if channel.is_met:
+            self.compare(channel, direction, other, channel.other_at, k)
+        elif direction == SEND:
+            self.compare(channel, SEND, other, *publisher.waiting_wildcard(other, tag, self.slot))
 
-    def compare(self, direction: int, other: int, own: tuple[int, int, int], at: int, k: int) -> None:
-        theirs = self.keeper.publisher.board.posting(at, k) if at else None
-        if theirs is not None and theirs[:2] != own[:2]:
-            raise messages_differ(self.keeper.publisher, own, direction, other, theirs)
+    def compare(self, own: Calls, direction: int, other: int, at: int, k: int) -> None:
+        """Raises if message k of the calls at a place is unlike our last one."""
+        theirs = self._unlike(own, at, k) if at else None
+        if theirs is not None:
+            mine = (own.n_bytes, own.code, own.site)
+            raise messages_differ(self.keeper.publisher, mine, direction, other, theirs)
+
+    def look_around(self, k: int) -> None:
+        """Compares collective k with those of other members that have posted it."""
+        own = self.calls
+        for rank, at in self.compared.items():
+            theirs = self._unlike(own, at, k)
+            if theirs is not None:
+                raise collectives_differ(self.keeper.publisher, (own.n_bytes, own.code, own.site), rank, theirs)
+
+    def _unlike(self, own: Calls, at: int, k: int) -> tuple[int, int, int] | None:
+        """(bytes, code, site) of call k at a place if it is unlike our last one."""
+        board = self.keeper.publisher.board
+        if board.q[at + POSTED] % ONE == own.mark and board.q[at + FIRST] <= k:
+            return None  # its mark is ours since call k or longer
+        theirs = board.call(at, k)
+        return theirs if theirs is not None and theirs[:2] != (own.n_bytes, own.code) else None
 
     def announce(self, op: str, size: int, frame) -> None:
         """Publishes a collective call that is not written down, and that the rank waits in it."""
         keeper = self.keeper
-        publisher, q = keeper.publisher, keeper.q
         _, _, file, line = caller(frame, op)
-        site = keeper.site((op, file, line))
-        k = self.n_collectives
-        self.n_collectives = k + 1
-        first = publisher.layout.group_posting(self.slot, 0, k)
-        at = first + keeper.rank * 4
-        q[at] = 0  # until the rest is written, no other rank may read it
-        q[at + 1], q[at + 2], q[at + 3] = CODES[op], size, site
-        q[at] = k + 1
-        q[publisher.layout.group_count(self.slot, keeper.rank)] = k + 1
-        for rank in self.compared:
-            theirs = tuple(q[first + rank * 4 : first + rank * 4 + 4])
-            if theirs[0] == k + 1 and theirs[1:3] != (CODES[op], size):
-                raise collectives_differ(publisher, (size, 0, site, -1), rank, (theirs[2], 0, theirs[3], -1))
-        q[keeper.header + CODE], q[keeper.header + K] = COLLECTIVE + 4 * self.slot, k
+        k = keeper.publisher.post(self.calls, size, CODES[op], keeper.site((op, file, line)))
+        self.look_around(k)
         keeper.d[keeper.header + SINCE] = perf_counter()
-        q[keeper.header + STATE] = BLOCKED
+        keeper.q[keeper.header + K] = k
+        keeper.q[keeper.header + WAIT] = self.calls.wait_word
 
     def recv_anysource(self, tensors, tag: int = 0):
         if not self.ranks:
@@ -170,10 +183,10 @@ class LedgerGroup(dist.ProcessGroup):
         for rank in range(self._size):
             at = keeper.publisher.counterpart(self.ranks[rank], tag, self.slot, RECEIVE)
             known = self.channels.get((rank, tag, RECEIVE))
-            self.compare(RECEIVE, self.ranks[rank], own, at, known.n if known else 0)
+            self.compare(channel, RECEIVE, self.ranks[rank], at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
-        row = _any_source_class(keeper)((*row, work, channel.wait_code))
+        row = _any_source_class(keeper)((*row, work, channel.wait_word))
         row.found = lambda src: self._received(src, tag, own, channel, row)
         keeper.rows.append(row)
         return row
@@ -183,7 +196,7 @@ class LedgerGroup(dist.ProcessGroup):
         publisher = self.keeper.publisher
         row[PEER] = self.ranks[src]
         row[SEQ] = publisher.post(self.open(src, tag, RECEIVE), *own)
-        publisher.q[channel.at + DONE] += 1
+        publisher.q[channel.at - CALLS + DONE] += 1
 
 
 @functools.cache
@@ -239,7 +252,7 @@ def _announced(new_group: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return new_group(ranks, *arguments, **named)
         finally:
-            world.keeper.q[world.keeper.header + STATE] = RUNNING
+            world.keeper.q[world.keeper.header + WAIT] = RUNNING
 
     return announced
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from hw_utils import ledger
-from hw_utils.board import RETURNED, STATE, Publisher
+from hw_utils.board import RETURNED, WAIT, Publisher
 from hw_utils.ops import OBJECT_OPS, PUBLIC_NAMES, caller
 from hw_utils.where import is_students
-from hw_utils.work import COLUMNS, END, KIND, PART, START, WAIT_END, work_class
+from hw_utils.work import COLUMNS, END, START, WAIT_END, work_class
 
 _FLOATS = {"start_s", "end_s", "wait_start_s", "wait_end_s"}
 
@@ -24,10 +25,9 @@ class Keeper:
         self.rank, self.world_size, self.publisher = rank, world_size, publisher
         self.q, self.d, self.header = publisher.q, publisher.d, publisher.header
         self.groups: dict[tuple[str, tuple[int, ...] | None], int] = {}  # name and global ranks, None: all of them
-        self.rows: list[list[Any]] = []
+        self.rows: list[Sequence[Any]] = []
         self.Work = work_class(self.q, self.d, self.header)
         self._sites: dict[tuple[str, str, int], int] = {}
-        self._codes: list[Any] = []  # keeps code objects alive whose ids are keys
         self.begin()
 
     def begin(self) -> None:
@@ -45,33 +45,35 @@ class Keeper:
             number = self._sites[key] = self.publisher.site(key)
         return number
 
-    def slow_site(self, top: FrameType, method: str, guess: FrameType | None, known: dict) -> tuple[int, Any]:
-        """(site, the frame of the student's call) by a walk up the stack; None as the frame if C++ called.
+    def slow_site(self, top: FrameType, method: str, guess: FrameType | None, known: dict) -> tuple[int, Any, int, int]:
+        """(site, the frame of the student's call, its part, its kind) by a walk up the stack.
 
-        If `guess` is that call's own line of the student's code, `known` learns it.
+        The frame is None if C++ called, True if the call is no part of another one. If `guess` is that call's own line
+        of the student's code, `known` learns it: by its instruction, and by its code and instruction.
         """
         if top.f_globals["__name__"] == "hw_utils.group":  # the first call on a group, which settles it
             top, guess = top.f_back, None
+        if guess is not None and (id(guess.f_code), guess.f_lasti) in known:
+            found = known[guess.f_lasti] = known[id(guess.f_code), guess.f_lasti]
+            return found[1], True, 0, 0
         op, outer, file, line = caller(top, method)
         site = self.site((op, file, line))
         if outer is None:
-            return site, None
+            return site, None, 0, 0
         if op in OBJECT_OPS:
-            return site, outer
+            return site, outer, *self._part(outer, method)
         if guess is not None and is_students(guess.f_code.co_filename):
-            self._codes.append(guess.f_code)
-            known[id(guess.f_code), guess.f_lasti] = site
-        return site, True
+            known[guess.f_lasti] = known[id(guess.f_code), guess.f_lasti] = guess.f_code, site
+        return site, True, 0, 0
 
-    def note_part(self, row: list[Any], outer: FrameType, method: str) -> None:
+    def _part(self, outer: FrameType, method: str) -> tuple[int, int]:
         """An object collective is several calls: those of the same `outer` are one for the student.
 
         Each travels by the algorithm of its own `method`.
         """
         if outer is not self.outer:
             self.outer, self.n_outer = outer, self.n_outer + 1
-        row[PART] = self.n_outer
-        row[KIND] = ledger.kind_of(PUBLIC_NAMES.get(method, method))
+        return self.n_outer, ledger.kind_of(PUBLIC_NAMES.get(method, method))
 
     def compact(self) -> None:
         """Rows that will not change any more become arrays."""
@@ -83,7 +85,7 @@ class Keeper:
 
     def returned(self) -> None:
         """Publishes that the worker has ended: nobody need wait for this rank."""
-        self.q[self.header + STATE] = RETURNED
+        self.q[self.header + WAIT] = RETURNED
 
     def finish(self) -> dict[str, Any]:
         """The ledger as `ledger.merge` takes it."""
@@ -107,7 +109,7 @@ class Keeper:
             time.sleep(0.0005)
 
 
-def _columns(rows: list[list[Any]]) -> dict[str, np.ndarray]:
+def _columns(rows: list[Sequence[Any]]) -> dict[str, np.ndarray]:
     values = zip(*rows) if rows else [()] * len(COLUMNS)
     columns = {name: np.array(column, "f8" if name in _FLOATS else "i8") for name, column in zip(COLUMNS, values)}
     end, waited = columns["end_s"], columns["wait_end_s"]

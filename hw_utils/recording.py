@@ -9,16 +9,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import perf_counter
+from types import CodeType
 from typing import Any
 
 import torch
 
-from hw_utils.board import COLLECTIVE, RAW, SEND, Channel
+from hw_utils.board import ONE, RAW, SEND, SINCE, WAIT, Channel, K
 from hw_utils.keeper import Keeper
 from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES
-from hw_utils.unlike import collectives_differ
-from hw_utils.work import END, START, WAIT_END, WAIT_START, note_end
+from hw_utils.work import DONE, END, IS_WAITING, START, WAIT_END, WAIT_START, alone, may_move, note_end
 
+_CODE_AND_ITEMSIZE = {dtype: (code, dtype.itemsize) for dtype, code in DTYPE_CODES.items()}
 _TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
 _COMPACT_CALLS = 1 << 14
 
@@ -32,28 +33,32 @@ def compared(place: int, size: int) -> list[int]:
 
 def point_to_point(group, direction: int) -> Callable[..., Any]:
     keeper = group.keeper
-    publisher, q, add = keeper.publisher, keeper.q, keeper.rows.append
+    q, d, board, add = keeper.q, keeper.d, keeper.publisher.board, keeper.rows.append
     channels, ranks, number, getframe = {}, group.ranks, group.number, sys._getframe
     untagged: list[Channel | None] = [None] * len(ranks)
     hand_on = group._inner.send if direction == SEND else group._inner.recv
     method, Work = "send" if direction == SEND else "recv", keeper.Work
     blocking, n_frames = ENTRIES[method]
     blocking_depth = 2 + n_frames
-    sites, blocking_sites = {}, {}  # (code, instruction) of a student's call -> site
-    compact_calls = _COMPACT_CALLS
-    layout_header, ring, posting = publisher.channel_header, publisher.ring, publisher.posting_size
+    # Of the student's calls: instruction -> (code, site). Another code's call at the same instruction takes longer.
+    sites: dict[int, tuple[CodeType, int]] = {}
+    blocking_sites: dict[int, tuple[CodeType, int]] = {}
+    unknown, last_call = (None, 0), _COMPACT_CALLS - 1
+    wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
 
     def post(tensors, peer, tag=0):
         # Above are isend and then either the student's frame or send's; asking for a frame costs 50 ns.
         frame = getframe(2)
-        known = sites
-        if frame.f_code is blocking:
+        blocks = frame.f_code is blocking
+        if blocks:
             frame = getframe(blocking_depth)
-            known = blocking_sites
-        site = known.get((id(frame.f_code), frame.f_lasti))
-        outer = True
-        if site is None:
-            site, outer = keeper.slow_site(getframe(1), method, frame, known)
+            code, site = blocking_sites.get(frame.f_lasti, unknown)
+        else:
+            code, site = sites.get(frame.f_lasti, unknown)
+        outer, part, kind = True, 0, 0
+        if code is not frame.f_code:
+            known = blocking_sites if blocks else sites
+            site, outer, part, kind = keeper.slow_site(getframe(1), method, frame, known)
         channel = untagged[peer] if tag == 0 else channels.get((peer, tag))
         if channel is None:
             channel = group.open(peer, tag, direction)
@@ -63,107 +68,112 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
                 channels[peer, tag] = channel
         tensor = tensors[0]
         n_bytes = tensor.nbytes
-        dtype = tensor.dtype
-        if dtype is not channel.dtype:
-            channel.dtype, channel.code = dtype, DTYPE_CODES[dtype]
-        code = channel.code
         start = perf_counter()
         k = channel.n
+        if n_bytes != channel.n_bytes or tensor.dtype is not channel.dtype or site != channel.site:
+            channel.begin_run(board, n_bytes, DTYPE_CODES[tensor.dtype], site)
+            channel.dtype = tensor.dtype
         channel.n = k + 1
-        at = channel.at
-        entry = at + layout_header + k % ring * posting
-        q[entry] = n_bytes
-        q[entry + 1] = code
-        q[entry + 2] = site
-        q[at + 4] = k + 1  # POSTED: now others see it; then look at theirs, and whoever comes second sees a difference
-        other = channel.other_at
-        if not other and q[channel.peer_count_at] != channel.seen:
-            other = group.find_other(channel, peer, tag, direction, (n_bytes, code, site))
-        if other and q[other + 4] > k:
-            entry = other + layout_header + k % ring * posting
-            if (q[entry] != n_bytes or q[entry + 1] != code) and q[other + 4] < k + ring:
-                group.compare(direction, ranks[peer], (n_bytes, code, site), other, k)
+        q[channel.at] = channel.posted = posted = channel.posted + ONE
+        theirs = q[channel.other_at]  # whoever comes second sees a difference
+        if theirs != posted and (theirs >= posted - channel.mark or not channel.is_met):
+            group.look(channel, peer, tag, direction, k)
         work = hand_on(tensors, peer, tag)
-        row = Work((
-            site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, 0, 0,
-            work, channel.wait_code,
-        ))  # fmt: skip
-        add(row)
-        if outer is not True:
-            if outer is None:
-                return work
-            keeper.note_part(row, outer, method)
-        if not k % compact_calls:
+        if blocks and outer is not None:
+            q[k_at] = k
+            d[since_at] = start
+            word = channel.wait_word
+            q[wait_at] = word if alone else may_move(word)
+            try:
+                work.wait()
+            finally:
+                q[wait_at] = word - IS_WAITING
+            end = perf_counter()
+            add((site, ranks[peer], n_bytes, start, end, tag, number, k, start, end, direction, 1, part, kind))
+            work = DONE
+        elif outer is not None:
+            work = Work((
+                site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, part, kind,
+                work, channel.wait_word,
+            ))  # fmt: skip
+            add(work)
+        if k & last_call == last_call:
             keeper.compact()
-        return row
+        return work
 
     return post
 
 
 def collective(group, method: str, own: int | None) -> Callable[..., Any]:
     keeper = group.keeper
-    publisher, q, add = keeper.publisher, keeper.q, keeper.rows.append
-    me, number, getframe = publisher.rank, group.number, sys._getframe
-    compared, slot, layout = group.compared, group.slot, publisher.layout
+    q, d, board, add = keeper.q, keeper.d, keeper.publisher.board, keeper.rows.append
+    number, getframe, calls, others = group.number, sys._getframe, group.calls, tuple(group.compared.values())
     hand_on = getattr(group._inner, ALIASES.get(method, method), None)
     entry_code, n_frames = ENTRIES.get(method, (None, 0))
-    depth = 1 + n_frames
-    Work, compact_calls = keeper.Work, _COMPACT_CALLS
-    method_code = CODES[method]
-    any_size, is_rooted = method in _UNEVEN, method in _ROOTED
-    codes = DTYPE_CODES
-    count_at, first_at = layout.group_count(slot, me), layout.group_posting(slot, 0, 0)
-    ring, row_size, wait_code = publisher.group_ring, layout.world_size * 4, COLLECTIVE + 4 * slot
-    sites: dict[tuple[int, int], int] = {}
+    depth, calls_at, wait_word = 1 + n_frames, calls.at, calls.wait_word
+    Work, last_call = keeper.Work, _COMPACT_CALLS - 1
+    method_code, is_list, any_size, is_rooted = CODES[method], own == 0, method in _UNEVEN, method in _ROOTED
+    wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
+    sites: dict[int, tuple[CodeType, int]] = {}
+    unknown = (None, 0)
 
     def collect(*arguments, **named):
         frame = getframe(depth)
-        site, outer = sites.get((id(frame.f_code), frame.f_lasti)), True
-        if site is None:
-            top = getframe(1)
-            site, outer = keeper.slow_site(top, method, frame if top.f_code is entry_code else None, sites)
+        code, site = sites.get(frame.f_lasti, unknown)
+        outer, part, kind = True, 0, 0
+        if code is frame.f_code:  # called by torch's own function, which always gives options
+            options = arguments[-1] if arguments else named["opts"]
+            waits = not getattr(options, "asyncOp", True)
+        else:
+            top, waits = getframe(1), False
+            guess = frame if top.f_code is entry_code else None
+            site, outer, part, kind = keeper.slow_site(top, method, guess, sites)
         if own is None:
             n_bytes, itemsize, code = 0, 1, 0
         else:
             tensor = arguments[own]
-            if own == 0 and len(tensor) == 1:
+            if is_list and len(tensor) == 1:
                 tensor = tensor[0]
-                n_bytes, itemsize, code = tensor.nbytes, tensor.itemsize, codes[tensor.dtype]
+                n_bytes, (code, itemsize) = tensor.nbytes, _CODE_AND_ITEMSIZE[tensor.dtype]
             else:
                 n_bytes, itemsize, code = _measure(tensor)
         root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         start = perf_counter()
-        k = group.n_collectives
-        group.n_collectives = k + 1
+        k = calls.n
         signature = method_code | code << 16 | root + 1
         size = -1 if any_size else n_bytes
-        base = first_at + k % ring * row_size
-        at = base + me * 4
-        q[at] = 0  # until the rest is written, no other rank may read it
-        q[at + 1] = signature
-        q[at + 2] = size
-        q[at + 3] = site
-        q[at] = k + 1
-        q[count_at] = k + 1
-        for rank in compared:
-            at = base + rank * 4
-            if q[at] == k + 1 and (q[at + 1] != signature or q[at + 2] != size):
-                theirs = (q[at + 2], (q[at + 1] >> 16) & 0xFFFF, q[at + 3], (q[at + 1] & 0xFFFF) - 1)
-                if q[at] == k + 1:  # still the same call: that rank may be a whole ring ahead by now
-                    raise collectives_differ(publisher, (size, code, site, root), rank, theirs)
+        if signature != calls.code or size != calls.n_bytes or site != calls.site:
+            calls.begin_run(board, size, signature, site)
+        calls.n = k + 1
+        q[calls_at] = calls.posted = posted = calls.posted + ONE
+        for other in others:
+            theirs = q[other]
+            if theirs != posted and theirs >= posted - calls.mark:
+                group.look_around(k)
+                break
         work = hand_on(*arguments, **named)
-        row = Work((
-            site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, 0, 0, work, wait_code
-        ))  # fmt: skip
-        add(row)
-        if not k % compact_calls:
+        if waits and work is not None:
+            q[k_at] = k
+            d[since_at] = start
+            q[wait_at] = wait_word if alone else may_move(wait_word)
+            try:
+                work.wait()
+            finally:
+                q[wait_at] = wait_word - IS_WAITING
+            end = perf_counter()
+            add((site, -1, n_bytes, start, end, 0, number, k, start, end, root, itemsize, part, kind))
+            row = DONE
+        else:
+            row = Work((
+                site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, part, kind, work, wait_word
+            ))  # fmt: skip
+            add(row)
+            if work is None or outer is None:
+                row = _unseen(work, row, keeper)
+            elif n_bytes >= _TIMED_BYTES:
+                note_end(work, row)
+        if k & last_call == last_call:
             keeper.compact()
-        if outer is not True and outer is not None:
-            keeper.note_part(row, outer, method)
-        if work is None or outer is None:
-            return _unseen(work, row, keeper)
-        if n_bytes >= _TIMED_BYTES:
-            note_end(work, row)
         return row
 
     return collect

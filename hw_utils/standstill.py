@@ -13,28 +13,25 @@ from dataclasses import dataclass
 from hw_utils.board import (
     ANY_PEER,
     BLOCKED,
-    CODE,
+    CALLS,
     COLLECTIVE,
     DIRECTION,
     DONE,
     GROUP,
-    GROUP_RING,
     MAX_GROUPS,
     MAY_MOVE,
     N_CHANNELS,
     OVERFLOW,
     PEER,
-    POSTED,
     RAW,
     RECEIVE,
     RETURNED,
+    RING,
     RUNNING,
     SEND,
     SINCE,
-    STATE,
     TAG,
     Board,
-    K,
 )
 from hw_utils.errors import Waiting, WaitTable
 from hw_utils.waitfor import wait_table
@@ -73,7 +70,7 @@ class Watcher:
         self._since = 0.0
 
     def _state(self, rank: int) -> int:
-        return self.q[self.layout.header(rank) + STATE]
+        return self.board.wait_of(rank)[0]
 
     def blocked(self) -> list[int]:
         """The ranks that are in a wait now."""
@@ -110,37 +107,33 @@ class Watcher:
             return None
         for group in range(MAX_GROUPS):
             members = self.board.members(group)
-            posted = self.q[self.layout.group_count(group, rank)]
-            for k in range(max(posted - GROUP_RING, 0), posted):
-                missing = tuple(r for r in members if self.q[self.layout.group_count(group, r)] <= k)
+            posted = self._collectives(group, rank)
+            for k in range(max(posted - RING, 0), posted):
+                missing = tuple(r for r in members if self._collectives(group, r) <= k)
                 if missing:
                     return Wait(rank, COLLECTIVE, group, k, 0.0, missing, False, cpu_s=gang.cpu_s(rank))
         return None
 
     def last_call(self, rank: int) -> Where | None:
         """The line of the last wait that a rank has published."""
-        at = self.layout.header(rank)
-        code, k = self.q[at + CODE], self.q[at + K]
-        if self.board.d[at + SINCE] == 0 or code < 0:
+        _, kind, place, k = self.board.wait_of(rank)
+        if self.board.d[self.layout.header(rank) + SINCE] == 0:
             return None
-        _, file, line = self.board.site(rank, self._site(Wait(rank, code & 3, code >> 2, k, 0.0, ())))
+        _, file, line = self.board.site(rank, self._site(Wait(rank, kind, place, k, 0.0, ())))
         return locate(file, line) if file else None
 
     def _wait(self, rank: int) -> Wait | None:
         at = self.layout.header(rank)
-        q = self.q
-        code, k, since = q[at + CODE], q[at + K], self.board.d[at + SINCE]
-        if q[at + OVERFLOW]:
-            return None
-        kind, place = code & 3, code >> 2
-        if place < 0:
+        since, published = self.board.d[at + SINCE], self.board.wait_of(rank)
+        state, kind, place, k = published
+        if self.q[at + OVERFLOW] or state != BLOCKED:
             return None
         found = (
             self._collective(rank, place, k, since)
             if kind == COLLECTIVE
             else self._message(rank, kind, place, k, since)
         )
-        return found if q[at + K] == k and self.board.d[at + SINCE] == since else None  # it has moved meanwhile
+        return found if self.board.wait_of(rank) == published else None  # it has moved meanwhile
 
     def _message(self, rank: int, kind: int, place: int, k: int, since: float) -> Wait | None:
         at = self.layout.channel(rank, place)
@@ -165,7 +158,7 @@ class Watcher:
 
     def _posted(self, rank: int, peer: int, tag: int, group: int, direction: int) -> int:
         at = self._find(rank, peer, tag, group, direction)
-        return self.q[at + POSTED] if at else 0
+        return self.board.posted(at + CALLS) if at else 0
 
     def _pending_send(self, sender: int, receiver: int, tag: int, group: int) -> bool:
         sent = self._posted(sender, receiver, tag, group, SEND)
@@ -173,13 +166,13 @@ class Watcher:
 
     def _wildcards(self, rank: int, tag: int, group: int) -> bool:
         at = self._find(rank, ANY_PEER, tag, group, RECEIVE)
-        return bool(at) and self.q[at + POSTED] > self.q[at + DONE]
+        return bool(at) and self.board.posted(at + CALLS) > self.q[at + DONE]
 
     def _collective(self, rank: int, group: int, k: int, since: float) -> Wait | None:
         if group >= MAX_GROUPS:
             return None
         members = self.board.members(group)
-        missing = tuple(r for r in members if self.q[self.layout.group_count(group, r)] <= k)
+        missing = tuple(r for r in members if self._collectives(group, r) <= k)
         op, root = self._op_and_root(group, rank, k)
         root = members[root] if 0 <= root < len(members) else -1
         sure = True
@@ -189,9 +182,12 @@ class Watcher:
             missing, sure = ((root,), op != "reduce") if root in missing else (missing, False)
         return Wait(rank, COLLECTIVE, group, k, since, missing, sure)
 
+    def _collectives(self, group: int, rank: int) -> int:
+        return self.board.posted(self.layout.group_calls(group, rank))
+
     def _op_and_root(self, group: int, rank: int, k: int) -> tuple[str, int]:
-        at = self.layout.group_posting(group, rank, k)
-        return self.board.site(rank, self.q[at + 3])[0], (self.q[at + 1] & 0xFFFF) - 1
+        call = self.board.call(self.layout.group_calls(group, rank), k)
+        return (self.board.site(rank, call[2])[0], (call[1] & 0xFFFF) - 1) if call else ("", -1)
 
     def _row(self, wait: Wait, start_s: float) -> Waiting:
         op, file, line = self.board.site(wait.rank, self._site(wait))
@@ -203,9 +199,11 @@ class Watcher:
 
     def _site(self, wait: Wait) -> int:
         if wait.kind == COLLECTIVE:
-            return self.q[self.layout.group_posting(wait.place, wait.rank, wait.k) + 3]
-        posting = self.board.posting(self.layout.channel(wait.rank, wait.place), wait.k)
-        return posting[2] if posting else -1
+            at = self.layout.group_calls(wait.place, wait.rank)
+        else:
+            at = self.layout.channel(wait.rank, wait.place) + CALLS
+        call = self.board.call(at, wait.k)
+        return call[2] if call else -1
 
     def _other_tags(self, wait: Wait) -> str:
         """`rank 1 sends with tag 7`: the other side is there, with another tag."""
@@ -213,10 +211,10 @@ class Watcher:
             return ""
         for index in range(self.q[self.layout.header(wait.peer) + N_CHANNELS]):
             at = self.layout.channel(wait.peer, index)
-            peer, tag, group, direction, posted = (self.q[at + i] for i in range(5))
+            peer, tag, group, direction = self.q[at : at + 4]
             if (peer, direction) == (wait.rank, 1 - wait.kind) and tag != wait.tag:
                 mine = self._posted(wait.rank, wait.peer, tag, group, wait.kind)
-                if posted > mine:
+                if self.board.posted(at + CALLS) > mine:
                     verb = "sends" if wait.kind == RECEIVE else "receives"
                     return f"rank {wait.peer} {verb} with tag {tag}"
         return ""

@@ -34,7 +34,7 @@ def messages_differ(publisher: Publisher, own: tuple, direction: int, other: int
 
 
 def collectives_differ(publisher: Publisher, own: tuple, other: int, theirs: tuple) -> CollectiveMismatch:
-    """own, theirs: (bytes or -1, dtype, site, root) of two members' calls."""
+    """own, theirs: (bytes or -1, signature, site) of two members' calls."""
     mine, others = (_call(publisher, r, c) for r, c in ((publisher.rank, own), (other, theirs)))
     return CollectiveMismatch(
         f"{mine}, but {others}; all members call the same collectives with the same sizes, in the same order",
@@ -43,7 +43,8 @@ def collectives_differ(publisher: Publisher, own: tuple, other: int, theirs: tup
 
 
 def _call(publisher: Publisher, rank: int, call: tuple) -> str:
-    n_bytes, dtype, site, root = call
+    n_bytes, signature, site = call
+    dtype, root = signature >> 16 & 0xFFFF, (signature & 0xFFFF) - 1
     op, _, _ = _site(publisher, rank, site)
     amount = f" with {_amount(n_bytes, dtype)}" if n_bytes > 0 and op != "new_group" else ""
     with_root = f" and root {root}" if root >= 0 else ""

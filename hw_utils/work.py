@@ -6,16 +6,17 @@ import threading
 from time import perf_counter
 from typing import Any
 
-from hw_utils.board import BLOCKED, CODE, MAY_MOVE, RUNNING, SINCE, STATE, K
+from hw_utils.board import BLOCKED, MAY_MOVE, RUNNING, SINCE, WAIT, K
 
-# A row of the ledger while the rank runs, which is also the work: one object a call instead of two. `site` stands for
-# the ledger's op, file and line; order and waited follow from the times; `kind` is for an object collective's parts.
+# A row of the ledger while the rank runs: a tuple if the call is over, else a list, which is also the work, one object
+# instead of two. `site` stands for the ledger's op, file and line; order and waited follow from the times; `kind` is
+# for an object collective's parts.
 COLUMNS = (
     "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
     "itemsize", "part", "kind",
 )  # fmt: skip
-PEER, START, END, SEQ, WAIT_START, WAIT_END, PART, KIND = 1, 3, 4, 7, 8, 9, 12, 13
-INNER, CODE_OF = 14, 15
+PEER, START, END, SEQ, WAIT_START, WAIT_END = 1, 3, 4, 7, 8, 9
+INNER, WORD = 14, 15
 
 alone = [True]  # empty once the rank has started a thread of its own
 
@@ -32,7 +33,7 @@ def watch_threads() -> None:
 
 
 class LedgerWork(list):
-    """What `isend`, `irecv` and asynchronous collectives return: a row, then gloo's work and the code of the wait.
+    """What `isend`, `irecv` and asynchronous collectives return: a row, then gloo's work and the number of its wait.
 
     A list because that is quickest; it behaves as a work, not as a list.
     """
@@ -61,30 +62,30 @@ class _Done:
         return None
 
 
-_DONE = _Done()
+DONE = _Done()
 
 
 def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
     """The works of a rank whose header is at a place of its board."""
-    state_at, code_at, k_at, since_at = header + STATE, header + CODE, header + K, header + SINCE
+    wait_at, k_at, since_at = header + WAIT, header + K, header + SINCE
 
     class Work(LedgerWork):
         __slots__ = ()
 
         def wait(self, *timeout) -> bool:
             inner = self[14]  # INNER
-            if inner is _DONE:
+            if inner is DONE:
                 return True
             start = perf_counter()
-            q[code_at] = self[15]  # CODE_OF
+            word = self[15]  # WORD
             q[k_at] = self[7]  # SEQ
             d[since_at] = start
-            q[state_at] = BLOCKED if alone and not timeout else _state(timeout)
+            q[wait_at] = word if alone and not timeout else may_move(word, timeout)
             try:
                 done = inner.wait(*timeout)
             finally:
-                q[state_at] = RUNNING
-            self[14] = _DONE
+                q[wait_at] = word - IS_WAITING
+            self[14] = DONE
             self[8] = start
             self[9] = perf_counter()
             return done
@@ -92,10 +93,13 @@ def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
     return Work
 
 
-def _state(timeout: tuple) -> int:
-    """Whether a rank that waits is blocked for good: not if another of its threads may post, or if it gives up."""
+IS_WAITING = BLOCKED - RUNNING
+
+
+def may_move(word: int, timeout: tuple = ()) -> int:
+    """What a rank that waits publishes: perhaps that it may go on by itself, as another thread posts or it gives up."""
     posting = [t for t in threading.enumerate() if type(t).__name__ != "TMonitor" and "hw_utils" not in t.name]
-    return MAY_MOVE if timeout or len(posting) > 1 else BLOCKED  # TMonitor is tqdm's
+    return word + MAY_MOVE - BLOCKED if timeout or len(posting) > 1 else word  # TMonitor is tqdm's
 
 
 def note_end(work: Any, row: list[Any]) -> None:
