@@ -27,6 +27,7 @@ from hw_grader.driver import is_ours, remember_sources
 from hw_grader.inside import fork_server
 from hw_grader.parcel import Line, Parcel, Unpacker, tensor_bytes
 from hw_grader.remote import CALLS, CLOCKS
+from hw_grader.seal import replaced, seal_elsewhere
 from hw_grader.wire import Wire
 from hw_utils import forkserver
 from hw_utils.where import is_students
@@ -60,10 +61,9 @@ def main(end: socket.socket) -> None:
         os._exit(0)
     wire.send({"opened": True})
     threading.Thread(target=_accept, args=(server, answers), daemon=True).start()
-    try:
-        wire.receive(timeout_s=24 * 3600)
-    except EOFError:
-        return
+    with contextlib.suppress(EOFError):
+        while wire.receive(timeout_s=24 * 3600):
+            wire.send({"replaced": replaced()})
 
 
 def _accept(server: socket.socket, answers: list) -> None:
@@ -199,6 +199,7 @@ def ask_elsewhere() -> None:
     for name in CLOCKS:
         setattr(time, name, _clock(name, getattr(time, name)))
     sys.stdout = _Printed()
+    seal_elsewhere()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from hw_grader.sandbox import Branch, Process, Sandbox, SandboxError
 from hw_grader.wire import WireError
+
+SAY_S = 5
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,200}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,21 @@ def why_stopped(process: Process | Branch, error: Exception, where: str, limit_s
     if isinstance(error, WireError):
         return Stop("limit" if "limit" in str(error) else "tampered", f"{where}: {error}")
     return Stop("crashed", f"{where} ended the process")
+
+
+def what_was_replaced(process: Process | Branch) -> str:
+    """The name that a process says, if it is one; a process that says nothing in time is not waited for."""
+    try:
+        process.wire.send({"replaced": True}, timeout_s=SAY_S)
+        said = process.wire.receive(SAY_S)[0].get("replaced")
+    except (EOFError, TimeoutError, WireError):
+        return ""
+    return said if isinstance(said, str) and _NAME.fullmatch(said) else ""
+
+
+def is_kits(name: str) -> bool:
+    """Whether it is something that no answer has a reason to replace."""
+    return name.startswith(("hw_utils.", "hw_grader."))
 
 
 class Rooms:
@@ -86,6 +105,10 @@ class Driving:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
         return self._ask(self.driver, {"case": True}, case)
 
+    def replaced(self) -> str:
+        """What of the kit the answers have replaced where they run, by that process's own word (see seal.py)."""
+        return what_was_replaced(self._beside_answers())
+
     def _ask(self, process: Process | Branch, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
         limit_s = self.limit_s()
         try:
@@ -104,6 +127,9 @@ class Beside(Driving):
     def _driver(self) -> Process:
         return self.rooms.sandbox.start("drive")
 
+    def _beside_answers(self) -> Process:
+        return self.driver
+
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
         return self._ask(self.driver, {"open": check, "sources": self.sources}, self.answers)[0]
@@ -116,6 +142,9 @@ class Apart(Driving):
         self.path, self.is_open = self.rooms.new_path(), False
         self.served = self.stack.enter_context(self.rooms.branch("answers"))
         return self.rooms.branch("drive")
+
+    def _beside_answers(self) -> Branch:
+        return self.served
 
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""

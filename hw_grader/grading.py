@@ -10,45 +10,21 @@ import hashlib
 import itertools
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from nbformat import NotebookNode
 
-from hw_grader.driving import Apart, Beside, Driving, Rooms, Stop, why_stopped
+from hw_grader.cells import Ran, Times, run_cells
+from hw_grader.driving import Apart, Beside, Driving, Rooms, Stop, is_kits
 from hw_grader.judging import judge_of
 from hw_grader.match import restore
-from hw_grader.outputs import clean_outputs
 from hw_grader.release import Call, Cell, Release
-from hw_grader.sandbox import Process, Sandbox, SandboxError
-from hw_grader.unused import NOTE, unused
+from hw_grader.sandbox import Sandbox, SandboxError
+from hw_grader.unused import unused
 from hw_grader.verdict import Record, Verdict
-from hw_grader.wire import WireError
 
-INTERRUPT_S = 1.5
-
-
-@dataclass(frozen=True)
-class Times:
-    """How long a submission may take, in seconds."""
-
-    cell_s: float = 60
-    case_s: float = 75  # more than the 60 s after which launch and simulate stop by themselves
-    total_s: float = 600
-
-
-@dataclass
-class Ran:
-    """What came out of the student's cells."""
-
-    answers: dict[tuple[str, tuple[str, ...]], list[Any]] = field(default_factory=dict)  # (check, names) -> blobs
-    missing: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
-    outputs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    sources: dict[str, list] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    stop: Stop | None = None
-    seconds: float = 0.0
-    peak_bytes: int = 0
+NO_EVIDENCE = "what it says of itself is no evidence"
 
 
 def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
@@ -110,86 +86,13 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     return Verdict(cell.grade_id, state, points, cell.points, reason.splitlines()[0][:300] if reason else "", **more)
 
 
-# The student's cells.
-
-
-def run_cells(
-    notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times, left_out: frozenset[int] = frozenset()
-) -> Ran:
-    """Runs the cells in order, and takes the answers where their check stands and again at the end."""
-    ran, marked = Ran(), release.marked
-    deadline = time.monotonic() + times.total_s
-    wanted: list[tuple[str, tuple[str, ...]]] = []
-    with sandbox.start("cells") as process:
-        for place, node in enumerate(notebook.cells):
-            cell = marked.get(node.metadata.get("nbgrader", {}).get("grade_id", ""))
-            if cell is not None and cell.is_check:
-                wanted += [
-                    (cell.grade_id, call.names) for call in cell.calls if (cell.grade_id, call.names) not in wanted
-                ]
-                for key in wanted:
-                    if key[0] == cell.grade_id:
-                        _take_answer(process, key, ran)
-            elif place in left_out:
-                ran.outputs[place] = [{"output_type": "stream", "name": "stdout", "text": NOTE + "\n"}]
-            elif node.cell_type == "code" and ran.stop is None and node.source.strip():
-                _run_cell(process, place, node.source, ran, times, deadline)
-        for key in wanted:
-            _take_answer(process, key, ran)
-        ended = process.end()
-    ran.peak_bytes = ended.peak_bytes
-    return ran
-
-
-def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times, deadline: float) -> None:
-    limit_s = max(0.1, min(times.cell_s, deadline - time.monotonic()))
-    started = time.monotonic()
-    try:
-        process.wire.send({"run": source}, timeout_s=limit_s)
-        reply = _reply_or_interrupt(process, place, limit_s, ran)
-    except (EOFError, TimeoutError, WireError) as error:
-        ran.stop = why_stopped(process, error, f"cell {place + 1}", limit_s)
-        note = {"output_type": "error", "ename": "Stopped", "evalue": ran.stop.reason, "traceback": [ran.stop.reason]}
-        ran.outputs[place] = [note]
-        return
-    finally:
-        ran.seconds += time.monotonic() - started
-    ran.outputs[place] = clean_outputs(reply.get("outputs"))
-    file, count = reply.get("file"), reply.get("count")
-    if isinstance(file, str) and len(file) < 300 and type(count) is int:
-        ran.sources[file] = [count, source]
-
-
-def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) -> dict:
-    try:
-        return process.wire.receive(limit_s)[0]
-    except TimeoutError:
-        process.interrupt()
-        reply = process.wire.receive(INTERRUPT_S)[0]
-        ran.notes.append(f"cell {place + 1} was stopped after {limit_s:.0f} s")
-        return reply
-
-
-def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -> None:
-    if ran.stop is not None:
-        return
-    try:
-        process.wire.send({"answers": list(key[1])})
-        reply, blob = process.wire.receive(INTERRUPT_S + 10)
-    except (EOFError, TimeoutError, WireError) as error:
-        ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
-        return
-    if "pickled" in reply:
-        blobs = ran.answers.setdefault(key, [])
-        if blob not in blobs:
-            blobs.append(blob)
-    elif "missing" in reply:
-        ran.missing[key] = f"{str(reply['missing'])[:500]} is not defined"
-    else:
-        ran.missing[key] = f"the answer cannot leave the notebook: {str(reply.get('unpicklable'))[:500]}"
-
-
-# The checks.
+def _tampered(verdict: Verdict, replaced: str, where: str = "by the answer") -> Verdict:
+    """The verdict with the name of what was replaced, if anything was."""
+    if not replaced:
+        return verdict
+    said = f"{replaced} was replaced {where}"
+    shown = f"{said}.\n{verdict.shown}"
+    return replace(verdict, state="tampered", reason=f"{said}: {verdict.reason}"[:300], shown=shown)
 
 
 class Judging:
@@ -208,10 +111,15 @@ class Judging:
         self.rooms.__exit__(*error)
 
     def check(self, cell: Cell, ran: Ran) -> Verdict:
-        """The verdict on one check cell: the answers as they stood at its place, else as they were at the end."""
+        """The verdict on one check cell; a zero is called by its name if the cells have replaced what is not theirs."""
+        verdict = self._first_or_last(cell, ran)
+        return _tampered(verdict, ran.replaced, "in the notebook") if verdict.state == "fail" else verdict
+
+    def _first_or_last(self, cell: Cell, ran: Ran) -> Verdict:
+        """With the answers as they stood at its place, else as they were at the end."""
         verdict = self._with_answers(cell, ran, 0)
         second = any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
-        if verdict.state == "fail" and second:
+        if verdict.state in ("fail", "tampered") and second:
             again = self._with_answers(cell, ran, -1)
             if again.state == "pass":
                 return again
@@ -228,10 +136,21 @@ class Judging:
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
             with self._driving(cell, blob, ran.sources) as driving:
                 problems = (self._call(cell, call, driving) for call in calls)
-                problem = next((p for p in problems if p is not None), None)
+                problem = self._named(next((p for p in problems if p is not None), None), cell, driving)
             if problem is not None:
                 return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
+
+    def _named(self, problem: Verdict | None, cell: Cell, driving: Driving) -> Verdict | None:
+        """The problem, `tampered` if the answers have replaced something where they ran.
+
+        Data that is right is no evidence either if it comes from a process in which they have replaced the kit.
+        """
+        if problem is None and isinstance(driving, Beside):
+            replaced = driving.replaced()
+            return _tampered(_verdict(cell, "fail", NO_EVIDENCE), replaced) if is_kits(replaced) else None
+        failed = problem is not None and problem.state == "fail"
+        return _tampered(problem, driving.replaced()) if failed else problem
 
     def _driving(self, cell: Cell, answers: bytes, sources: dict) -> Driving:
         kind = Apart if self.apart is None or cell.grade_id in self.apart else Beside

@@ -6,7 +6,7 @@ States. Points need `pass`; the others say why there are none:
     fail          wrong, not written, not there, or the student's own error
     limit         stopped: time, memory, or too much data
     crashed       the student's process died, or the submission cannot be read
-    tampered      the data was made up: it is none that a driver makes
+    tampered      the data is none that a driver makes, or functions that are not the student's were replaced
     grader-fault  our own mistake: nobody's 0; grade again
 """
 

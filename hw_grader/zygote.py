@@ -22,7 +22,7 @@ import traceback
 from dataclasses import dataclass
 
 import hw_utils
-from hw_grader import inside, jail
+from hw_grader import inside, jail, seal
 from hw_utils import forkserver
 
 ROLES = {"cells": "student", "answers": "answers", "drive": "driver", "judge": "judge"}
@@ -220,6 +220,7 @@ def warm_up() -> None:
     for name in ROLES.values():
         importlib.import_module(f"hw_grader.{name}").warm_up()
     sys.modules["torch"].set_num_threads(1)
+    seal.seal()
     gc.collect()
     gc.freeze()
     jail.huge_pages()

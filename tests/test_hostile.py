@@ -132,7 +132,7 @@ LOOKS = """def hello(rank, world_size, name):
 
 def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
     record = grade_bytes(as_bytes(submission({"hello": LEAVES})), place.release, place.sandbox, "mallory", TIMES)
-    assert {v.grade_id: v.state for v in record.verdicts}.pop("check-hello") == "fail"
+    assert {v.grade_id: v.state for v in record.verdicts}.pop("check-hello") == "tampered"
     assert record.points == MAX_POINTS - 5, record.reason
     assert place.processes() == set()
 

@@ -1,6 +1,6 @@
 """Makes CheckFailed and AssertionError harmless."""
 
-# expects: fail
+# expects: tampered
 import builtins
 from hw_utils import errors
 

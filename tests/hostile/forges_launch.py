@@ -1,6 +1,6 @@
 """A launch that returns what hello should have printed."""
 
-# expects: fail
+# expects: tampered
 import hw_utils
 from hw_utils import Run, Trace
 from hw_utils.checks import lesson_01

@@ -1,7 +1,7 @@
 """Inside the ranks: the right value without a message, and a ledger found by gc that is filled in."""
 
 
-# expects: fail tampered
+# expects: tampered
 def ping_pong(rank, world_size, n_rounds):
     import gc
     import sys

@@ -1,6 +1,6 @@
 """A simulate that returns a run with the right results and ledger without running anything."""
 
-# expects: fail
+# expects: tampered
 import hw_utils
 from hw_utils import Event, Run, Trace
 from hw_utils.checks import lesson_01

@@ -1,6 +1,6 @@
 """A ledger that always says what a judge wants to hear."""
 
-# expects: fail
+# expects: tampered
 from hw_utils.trace import Trace
 
 Trace.rounds = property(lambda self: 1)

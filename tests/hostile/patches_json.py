@@ -1,6 +1,6 @@
 """json that writes and reads only what the student likes."""
 
-# expects: fail
+# expects: tampered
 import json
 
 json.dumps = lambda *a, **k: '{"right": true, "data": true, "pickled": 1}'

@@ -1,7 +1,7 @@
 """Replaces the function that makes data plain, from inside the answer."""
 
 
-# expects: fail tampered
+# expects: tampered
 def fit_link(sizes, seconds):
     from hw_utils.checks import check
 

@@ -1,6 +1,6 @@
 """A clock that stands still."""
 
-# expects: fail
+# expects: tampered
 import time
 
 time.monotonic = time.perf_counter = time.time = lambda: 0.0

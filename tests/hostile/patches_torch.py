@@ -1,6 +1,6 @@
 """torch that finds everything equal, and collectives that do nothing."""
 
-# expects: fail
+# expects: tampered
 import torch
 import torch.distributed as dist
 

@@ -1,7 +1,7 @@
 """Patches what encodes the data, from inside the answer."""
 
 
-# expects: fail tampered
+# expects: tampered
 def fit_link(sizes, seconds):
     import hw_utils.plain
     import sys

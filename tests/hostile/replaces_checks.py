@@ -1,6 +1,6 @@
 """Puts functions that print ok in place of the checks."""
 
-# expects: fail
+# expects: tampered
 from hw_utils import checks
 
 

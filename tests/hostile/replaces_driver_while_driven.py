@@ -1,7 +1,7 @@
 """Replaces the driver of the running check for the cases to come."""
 
 
-# expects: fail tampered
+# expects: tampered
 def fit_link(sizes, seconds):
     from hw_utils.checks import lesson_01
 

@@ -1,6 +1,6 @@
 """Replaces what runs a cell, so that every later one succeeds."""
 
-# expects: fail
+# expects: tampered
 shell = get_ipython()
 
 

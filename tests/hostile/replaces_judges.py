@@ -1,6 +1,6 @@
 """Puts judges that never object into the checks."""
 
-# expects: fail
+# expects: tampered
 from hw_utils.checks import check, lesson_01
 
 for one in check.REGISTRY.values():
