@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from struct import Struct
 
 HEADER, NAMES = 16, 4096
-WAIT, K, SINCE, N_CHANNELS, SITES_END, OVERFLOW, RAW = range(7)  # places in a header
+WAIT, K, SINCE, N_CHANNELS, SITES_END, OVERFLOW = range(6)  # places in a header
 RUNNING, BLOCKED, RETURNED, MAY_MOVE = range(4)  # states
 RECEIVE, SEND, COLLECTIVE = range(3)  # kinds
 PEER, TAG, GROUP, DIRECTION, DONE, CALLS = range(6)  # places in a channel

@@ -189,18 +189,8 @@ class Gang:
         if self.watcher is not None:
             gone = {m.rank for m in self.members if m.failure or m.status is not None}
             start_s = min((m.start_s for m in self.members if m.started), default=0.0)
-            self.table = self.watcher.deadlock(gone, start_s, self)
+            self.table = self.watcher.deadlock(gone, start_s)
         return self.table is not None
-
-    def cpu_s(self, r: int) -> float:
-        """Processor time that a rank has used."""
-        import psutil
-
-        try:
-            times = psutil.Process(self.members[r].pid).cpu_times()
-        except psutil.Error:
-            return -1.0
-        return times.user + times.system
 
     def blocked(self) -> list[int]:
         """The ranks that are in a wait."""
@@ -258,14 +248,6 @@ class Gang:
                     os.kill(member.pid, signal.SIGUSR1)
         deadline = time.perf_counter() + ASK_S
         wait_until(self, lambda: all(os.path.getsize(path) > size for path, size in sizes.items()), deadline)
-
-    def is_inside_torch(self, r: int) -> bool:
-        """Whether a rank is in a call of torch's C++, by its innermost Python line."""
-        member = self.members[r]
-        self.ask([member])
-        with open(self.stack_file(member), errors="replace") as file:
-            lines = _last_stack(file.read())
-        return bool(lines) and f"{os.sep}torch{os.sep}" in lines[0][0]
 
     def crash_of(self, member: Member) -> Failure:
         """Why a process ended without a result."""

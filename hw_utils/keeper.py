@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 
 from hw_utils import ledger
 from hw_utils.board import RETURNED, WAIT, Publisher
+from hw_utils.cpp_work import CppWorks
 from hw_utils.ops import OBJECT_OPS, PUBLIC_NAMES, caller
 from hw_utils.where import is_students
-from hw_utils.work import COLUMNS, END, START, WAIT_END, work_class
+from hw_utils.work import COLUMNS, WAIT_END, work_class
 
 _FLOATS = {"start_s", "end_s", "wait_start_s", "wait_end_s"}
 
@@ -36,7 +36,7 @@ class Keeper:
         self.parts: list[dict] = []
         self.outer: Any = None  # the frame of the object collective under way
         self.n_outer = 0
-        self.raw: list[tuple[Any, list[Any]]] = []  # works that only C++ waits for, and their rows
+        self.cpp_works = CppWorks()
 
     def site(self, key: tuple[str, str, int]) -> int:
         """The number of an (operation, file, line)."""
@@ -90,7 +90,6 @@ class Keeper:
     def finish(self) -> dict[str, Any]:
         """The ledger as `ledger.merge` takes it."""
         self.outer = None
-        self._await_raw()
         parts = [*self.parts, _columns(self.rows)]
         columns = {name: np.concatenate([p[name] for p in parts]) for name in COLUMNS}
         sites = self.publisher.site_list
@@ -101,12 +100,6 @@ class Keeper:
             "lines": [line for _, _, line in sites],
             "groups": list(self.groups),
         }
-
-    def _await_raw(self) -> None:
-        """The ends of works that C++ waited for are noted by another thread, a moment later."""
-        deadline = time.perf_counter() + 0.05
-        while time.perf_counter() < deadline and any(w.is_completed() and r[END] == r[START] for w, r in self.raw):
-            time.sleep(0.0005)
 
 
 def _columns(rows: list[Sequence[Any]]) -> dict[str, np.ndarray]:

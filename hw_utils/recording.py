@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from hw_utils.board import ONE, RAW, SEND, SINCE, WAIT, Channel, K
-from hw_utils.keeper import Keeper
+from hw_utils.board import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.ops import ALIASES, DTYPE_CODES, ENTRIES
-from hw_utils.work import DONE, END, IS_WAITING, START, WAIT_END, WAIT_START, alone, may_move, note_end
+from hw_utils.work import DONE, IS_WAITING, WAIT_END, WAIT_START, alone, may_move, note_end
 
 _CODE_AND_ITEMSIZE = {dtype: (code, dtype.itemsize) for dtype, code in DTYPE_CODES.items()}
 _TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
@@ -91,12 +90,13 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             end = perf_counter()
             add((site, ranks[peer], n_bytes, start, end, tag, number, k, start, end, direction, 1, part, kind))
             work = DONE
-        elif outer is not None:
-            work = Work((
+        else:
+            row = Work((
                 site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, part, kind,
                 work, channel.wait_word,
             ))  # fmt: skip
-            add(work)
+            add(row)
+            work = row if outer is not None else keeper.cpp_works.take(row)
         if k & last_call == last_call:
             keeper.compact()
         return work
@@ -168,8 +168,10 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, root, itemsize, part, kind, work, wait_word
             ))  # fmt: skip
             add(row)
-            if work is None or outer is None:
-                row = _unseen(work, row, keeper)
+            if work is None:  # it is over already
+                row[WAIT_START], row[WAIT_END], row = start, perf_counter(), None
+            elif outer is None:
+                row = keeper.cpp_works.take(row)
             elif n_bytes >= _TIMED_BYTES:
                 note_end(work, row)
         if k & last_call == last_call:
@@ -177,18 +179,6 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         return row
 
     return collect
-
-
-def _unseen(work: Any, row: list[Any], keeper: Keeper) -> Any:
-    """The work itself, for a C++ caller, which waits for it where we cannot see; None if it is over already."""
-    if work is None:
-        row[WAIT_START], row[END] = row[START], perf_counter()
-        row[WAIT_END] = row[END]
-    else:
-        keeper.raw.append((work, row))
-        keeper.q[keeper.header + RAW] += 1
-        note_end(work, row)
-    return work
 
 
 def _measure(tensors) -> tuple[int, int, int]:

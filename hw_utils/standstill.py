@@ -23,11 +23,8 @@ from hw_utils.board import (
     N_CHANNELS,
     OVERFLOW,
     PEER,
-    RAW,
     RECEIVE,
     RETURNED,
-    RING,
-    RUNNING,
     SEND,
     SINCE,
     TAG,
@@ -58,7 +55,6 @@ class Wait:
     sure: bool = True  # False: it may go on before they do
     peer: int = ANY_PEER
     tag: int = 0
-    cpu_s: float = -1.0  # of a rank that waits in C++: processor time so far; it uses none there
 
 
 class Watcher:
@@ -76,15 +72,12 @@ class Watcher:
         """The ranks that are in a wait now."""
         return [r for r in range(self.layout.world_size) if self._state(r) in (BLOCKED, MAY_MOVE)]
 
-    def deadlock(self, gone: set[int], start_s: float, gang) -> WaitTable | None:
-        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running.
-
-        `gang` tells of ranks in C++, which publish no wait: `cpu_s(rank)`, `is_inside_torch(rank)`.
-        """
+    def deadlock(self, gone: set[int], start_s: float) -> WaitTable | None:
+        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running."""
         ranks = range(self.layout.world_size)
         returned = {r for r in ranks if self._state(r) == RETURNED}
         live = [r for r in ranks if r not in returned and r not in gone]
-        waits = [self._wait(r) if self._state(r) == BLOCKED else self._hidden(r, gang) for r in live]
+        waits = [self._wait(r) for r in live]
         if not live or any(w is None or not w.needs for w in waits) or not _closed(waits, returned):
             self._key = None
             return None
@@ -94,25 +87,7 @@ class Watcher:
             return None
         if now - self._since < (STILL_S if all(w.sure for w in waits) else UNSURE_STILL_S):
             return None
-        hidden = [w.rank for w in waits if w.cpu_s >= 0]
-        if not all(gang.is_inside_torch(r) for r in hidden):
-            self._key = None
-            return None
         return wait_table([self._row(w, start_s) for w in waits], returned)
-
-    def _hidden(self, rank: int, gang) -> Wait | None:
-        """What a rank waits for in C++ (the backward pass of DDP): a collective that it has posted there, if idle."""
-        at = self.layout.header(rank)
-        if self._state(rank) != RUNNING or not self.q[at + RAW]:
-            return None
-        for group in range(MAX_GROUPS):
-            members = self.board.members(group)
-            posted = self._collectives(group, rank)
-            for k in range(max(posted - RING, 0), posted):
-                missing = tuple(r for r in members if self._collectives(group, r) <= k)
-                if missing:
-                    return Wait(rank, COLLECTIVE, group, k, 0.0, missing, False, cpu_s=gang.cpu_s(rank))
-        return None
 
     def last_call(self, rank: int) -> Where | None:
         """The line of the last wait that a rank has published."""
@@ -194,7 +169,7 @@ class Watcher:
         if op in ("isend", "irecv"):
             op = f"wait for {op}"
         where = locate(file, line) if file else None
-        since = max((wait.since or self._since) - start_s, 0.0)
+        since = max(wait.since - start_s, 0.0)
         return Waiting(wait.rank, op, wait.needs, since, where, wait.tag, self._other_tags(wait))
 
     def _site(self, wait: Wait) -> int:

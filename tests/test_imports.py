@@ -21,11 +21,11 @@ LEVELS = [
         records replay run spawned stands streams submit turns work
         """,
         """
-        checks.check checks.costs data keeper managed places plots plots_04 preflight_run rank rank_thread
+        checks.check checks.costs cpp_work data managed places plots plots_04 preflight_run rank rank_thread
         rendezvous requests stepper unlike waitfor
         """,
         """
-        blocked checks.lesson_04_judges checks.shards checks.sums interleave job matching plots_02 recipe
+        blocked checks.lesson_04_judges checks.shards checks.sums interleave job keeper matching plots_02 recipe
         recording report standstill threads virtual_work watched
         """,
         """

@@ -134,6 +134,49 @@ def test_ddp_is_recorded_and_keeps_replicas_equal():
     reductions = run.trace.of_op("all_reduce").of_rank(0)
     assert sum(e.n_bytes for e in reductions) == 2 * 110 * 4
     assert all(e.end_s > e.start_s for e in reductions)
+    assert all(e.waited is not None for e in run.trace)
+
+
+def test_waits_of_ddp_are_those_of_a_rank_that_comes_early():
+    def worker(rank, world_size):
+        layers = torch.nn.Sequential(torch.nn.Linear(100, 100), torch.nn.Linear(100, 100))
+        model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.01)
+        model(torch.ones(1, 100)).sum().backward()  # DDP makes its buckets after the first pass
+        loss = model(torch.ones(1, 100)).sum()
+        if rank == 1:
+            time.sleep(0.3)
+        loss.backward()
+
+    trace = launch(worker, 2).trace.of_op("all_reduce")
+    waited_s = [sum(e.wait_end_s - e.wait_start_s for e in trace.of_rank(r)) for r in range(2)]
+    assert waited_s[0] > waited_s[1]
+    for e in trace:
+        assert e.start_s <= e.wait_start_s <= e.wait_end_s
+    _, first, *_, last = trace.of_rank(0)
+    assert first is not last
+    assert first.waited > last.order  # all buckets are under way before the first wait
+
+
+def test_ddp_gives_the_bits_that_it_gives_without_the_ledger():
+    def worker(rank, world_size):
+        import torch.distributed.distributed_c10d as c10d
+
+        from hw_utils.group import LedgerGroup
+
+        c10d.ProcessGroupGloo = type(dist.group.WORLD._inner)
+        groups = [dist.new_group(), dist.group.WORLD]
+        gradients = []
+        for group in groups:
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64))
+            replica = torch.nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.01)
+            for _ in range(2):
+                replica(torch.randn(8, 64) + rank).square().sum().backward()
+            gradients.append([p.grad for p in model.parameters()])
+        assert [isinstance(group, LedgerGroup) for group in groups] == [False, True]
+        return all(torch.equal(a, b) for a, b in zip(*gradients))
+
+    assert launch(worker, 2).results == [True, True]
 
 
 def test_a_receive_from_anybody_knows_its_sender_afterwards():
