@@ -15,9 +15,10 @@ _TO_OTHER_NAMES = """
     get_referrers run_cell settrace setprofile get_ipython sys.modules inspect.stack inspect.getouterframes
 """
 _WAYS_AROUND = frozenset(_TO_OTHER_NAMES.split())  # as a name, an attribute, a module, a text
-_BUILT_IN_WAYS = {"exec", "eval", "compile", "globals", "locals", "vars", "dir", "setattr", "delattr", "In", "Out"}
+_BUILT_IN_WAYS = {"exec", "eval", "compile", "globals", "locals", "vars", "dir", "In", "Out"}
+_SETS = {"setattr", "delattr"}
 _MODULES_WAYS = {"importlib", "builtins", "ctypes", "gc", "pickle", "cloudpickle", "dill", "marshal", "atexit"}
-_DECORATORS = {"contextmanager", "staticmethod", "classmethod", "property"}
+_DECORATORS = {"contextmanager", "staticmethod", "classmethod", "property", "torch.no_grad", "torch.inference_mode"}
 _METHODS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__", "__str__"}
 
 
@@ -29,10 +30,12 @@ class Facts:
     binds: frozenset[str]
     functions: frozenset[str]  # of these, those that only `def` or `class` binds
     imports: dict[str, str]  # of these, those that only an import binds: where from
+    uses: frozenset[str]  # what it imports, in functions too, and what it uses of that: "torch.nn.Linear"
     chains: frozenset[tuple[str, tuple[str, ...]]]  # what is used of names that it reads: `a.b.c` is ("a", ("b", "c"))
     patches: frozenset[str]  # names whose attributes or items it sets, but for values of its own
     is_dynamic: bool  # it may reach names in ways that do not show
-    is_tame: bool  # it changes nothing but what it makes itself, as far as its own text goes
+    is_tame: bool  # it keeps and changes nothing but what it makes itself and `patches`, as far as its own text goes
+    is_quiet: bool  # it runs nothing: it imports, defines functions and classes, and names literals
 
 
 @lru_cache(maxsize=256)
@@ -49,11 +52,14 @@ def facts_of(source: str) -> Facts | None:
 def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
     nodes = list(ast.walk(tree))
     reads, binds = _globals(table)
+    caught = _caught(nodes)
+    reads, binds = reads - caught, binds - caught
     reads |= {n.id for node in nodes if isinstance(node, ast.AugAssign | ast.Delete) for n in _targets(node)} & binds
     origins, is_plain = _imports(nodes)
     made = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     assigned = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    chains = {chain for chain in _chains(nodes) if chain[0] in reads}
+    used = set(_chains(nodes))
+    chains = {chain for chain in used if chain[0] in reads}
     patches = {_root(node) for node in nodes if _is_store(node)} & reads - (binds - made - set(origins))
     is_dynamic = not is_plain or _goes_around(nodes, reads, binds, origins, chains)
     return Facts(
@@ -61,10 +67,12 @@ def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
         binds=frozenset(binds),
         functions=frozenset(made - set(origins) - assigned),
         imports={name: origin for name, origin in origins.items() if name not in made | assigned},
+        uses=frozenset({*origins.values(), *(".".join([origins[a], *b]) for a, b in used if a in origins and b)}),
         chains=frozenset(chains),
         patches=frozenset(patches),
         is_dynamic=is_dynamic,
-        is_tame=not (is_dynamic or patches or any(map(_is_wild, nodes))),
+        is_tame=not (is_dynamic or any(map(_is_wild, nodes))),
+        is_quiet=not is_dynamic and all(map(_runs_nothing, tree.body)),
     )
 
 
@@ -115,9 +123,11 @@ def _goes_around(nodes: list[ast.AST], reads: set[str], binds: set[str], origins
     words |= {f"{origins.get(name, name)}.{attributes[0]}" for name, attributes in chains if attributes}
     words |= set(origins.values()) | {part for origin in origins.values() for part in origin.split(".")}
     modules = {origin.split(".")[0] for origin in origins.values()}
+    called = {id(node.func) for node in nodes if _is_store(node) and isinstance(node, ast.Call)}
     return bool(
         words & _WAYS_AROUND
         or reads & _BUILT_IN_WAYS
+        or any(isinstance(n, ast.Name) and n.id in _SETS and id(n) not in called for n in nodes)
         or modules & _MODULES_WAYS
         or any(map(_is_history, reads - binds))
     )
@@ -134,12 +144,56 @@ def _targets(node: ast.AugAssign | ast.Delete) -> Iterator[ast.Name]:
         yield from (n for n in ast.walk(target) if isinstance(n, ast.Name))
 
 
+def _caught(nodes: list[ast.AST]) -> set[str]:
+    """Names that stand for a caught exception, within its handler, and for nothing else."""
+    handlers = [node for node in nodes if isinstance(node, ast.ExceptHandler) and node.name]
+    inside = {id(n) for h in handlers for n in ast.walk(h) if isinstance(n, ast.Name) and n.id == h.name}
+    others = {n.id for n in nodes if isinstance(n, ast.Name) and id(n) not in inside}
+    others |= {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    return {handler.name for handler in handlers} - others
+
+
+def _runs_nothing(statement: ast.stmt) -> bool:
+    """Whether a statement of a cell only names things: an import, a definition, a literal."""
+    if isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
+        return True
+    if isinstance(statement, ast.FunctionDef):
+        given = statement.args
+        said = [a.annotation for a in ast.walk(given) if isinstance(a, ast.arg)] + [statement.returns]
+        decorators = [d for d in statement.decorator_list if not _is_known(d)]
+        return all(map(_is_plain, [*said, *given.defaults, *given.kw_defaults])) and not decorators
+    if isinstance(statement, ast.ClassDef):
+        bare = not statement.keywords and not statement.decorator_list
+        return bare and all(map(_is_plain, statement.bases)) and all(map(_runs_nothing, statement.body))
+    if isinstance(statement, ast.Assign):
+        return all(isinstance(target, ast.Name) for target in statement.targets) and _is_plain(statement.value)
+    if isinstance(statement, ast.AnnAssign):
+        return isinstance(statement.target, ast.Name) and _is_plain(statement.annotation) and _is_plain(statement.value)
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_known(decorator: ast.expr) -> bool:
+    """Whether it keeps nothing and looks at nothing: `@property`, `@torch.no_grad()`."""
+    bare = isinstance(decorator, ast.Call) and not decorator.args and not decorator.keywords
+    return ast.unparse(decorator.func if bare else decorator) in _DECORATORS
+
+
+def _is_plain(value: ast.expr | None) -> bool:
+    """Names, what they hold, literals and types: working it out calls nothing of the notebook's."""
+    kinds = (ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.List, ast.Dict, ast.Set, ast.Subscript, ast.BinOp,
+             ast.UnaryOp, ast.expr_context, ast.operator, ast.unaryop)  # fmt: skip
+    return value is None or all(isinstance(node, kinds) for node in ast.walk(value))
+
+
 def _is_store(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SETS and node.args:
+        return True
     return isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load)
 
 
 def _root(node: ast.AST) -> str:
-    """`a` of `a.b[c].d`; empty if it does not start with a name."""
+    """`a` of `a.b[c].d` and of `setattr(a, ...)`; empty if it does not start with a name."""
+    node = node.args[0] if isinstance(node, ast.Call) else node
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -153,16 +207,16 @@ def _is_wild(node: ast.AST) -> bool:
         return not _root(node)
     if isinstance(node, ast.arguments):
         defaults = [*node.defaults, *(d for d in node.kw_defaults if d is not None)]
-        return not all(isinstance(d, ast.Constant | ast.UnaryOp) for d in defaults)
+        return not all(isinstance(d, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute) for d in defaults)
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        names = {d.id if isinstance(d, ast.Name) else "" for d in node.decorator_list}
-        return not names <= _DECORATORS or (isinstance(node, ast.ClassDef) and not _is_plain_class(node))
+        known = all(map(_is_known, node.decorator_list))
+        return not known or (isinstance(node, ast.ClassDef) and not _is_plain_class(node))
     return isinstance(node, ast.Global | ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
 
 
 def _is_plain_class(node: ast.ClassDef) -> bool:
-    """Methods and a docstring, on no other class: there is nothing that its objects would share."""
+    """Methods and a docstring, on classes that have a name: nothing of its own that its objects would share."""
     methods = [s.name for s in node.body if isinstance(s, ast.FunctionDef)]
     known = all(not name.startswith("__") or name in _METHODS for name in methods)
     plain = all(isinstance(s, ast.FunctionDef | ast.Pass | ast.Expr) for s in node.body)
-    return known and plain and not node.bases and not node.keywords
+    return known and plain and all(map(_is_plain, node.bases)) and not node.keywords

@@ -7,14 +7,18 @@ code cell without marks and
 - what it reads are its own names, those of other cells that are left out, what `HARMLESS` lists, and functions that
   themselves touch nothing else: so nothing that runs can see that it did not.
 
+Others, the trainings above all, leave something behind in their process: a random state, a cache, a file. `PASSING`
+lists what may. Such a cell is left out too if no cell that runs after it does anything but import and define (`quiet`):
+the process ends then, and what is taken out of it are definitions, which hold none of that.
+
 Whatever this analysis does not know makes a cell run; a cell that may reach names in other ways makes all of them run.
 Ids and metadata have no say. names.py says what a cell's text reads, binds and does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from nbformat import NotebookNode
 
@@ -42,13 +46,23 @@ _HARMLESS = """
     torch.distributed.ReduceOp torch.distributed.ReduceOp.* torch.distributed.get_rank
     torch.distributed.get_world_size
 """
+_PASSING = """
+    torch.manual_seed torch.rand* torch.Generator torch.nn torch.nn.* torch.optim.* torch.utils.data.* torch.autograd.*
+    torch.inference_mode torch.profiler.profile torch.get_default_dtype torch.distributed.is_initialized
+    hw_utils.data hw_utils.data.* hw_utils.models hw_utils.models.* hw_utils.recipe.* hw_utils.sweep.* hw_utils.job.*
+    hw_utils.on_paper.* hw_utils.netprofile.* hw_utils.report hw_utils.report.* hw_utils.perfetto hw_utils.perfetto.*
+    hw_utils.layers_05.* hw_utils.threads.run_threads hw_utils.watched.* hw_utils.handmade.*
+    dataclasses dataclasses.replace dataclasses.dataclass time.sleep time.time tempfile.mkdtemp pathlib.Path
+    tqdm.auto.tqdm os.cpu_count threading.* contextlib.contextmanager contextlib.suppress
+"""
 _BUILTINS = """
     abs all any bool bytes complex dict divmod enumerate filter float format frozenset getattr hasattr hash int
     isinstance issubclass len list map max min object pow print range repr reversed round set slice sorted str sum
     super tuple type zip staticmethod classmethod property NotImplementedError Exception ValueError TypeError
-    RuntimeError AssertionError IndexError KeyError ArithmeticError ZeroDivisionError StopIteration
+    next setattr delattr RuntimeError AssertionError IndexError KeyError ArithmeticError ZeroDivisionError StopIteration
 """
 HARMLESS = tuple(_HARMLESS.split())  # what may be used by a cell that is left out
+PASSING = (*HARMLESS, *_PASSING.split())  # by one after which no cell can notice what it leaves in its process
 BUILTINS = frozenset(_BUILTINS.split())
 
 
@@ -63,80 +77,120 @@ def unused(cells: list[NotebookNode], release: Release) -> frozenset[int]:
     facts = {n: facts_of(cells[n].source) for n in code}
     trusted = {n for n in code if marks[n] in locked}
     answers = {name.split(".")[0] for check in release.checks for call in check.calls for name in call.names}
-    return _Search(facts, trusted, answers).without(open_)
+    return _Search(facts, trusted, open_, answers).without()
 
 
 class _Search:
     """The largest set of cells that can be left out together."""
 
-    def __init__(self, facts: dict[int, Facts | None], trusted: set[int], answers: set[str]) -> None:
-        self.facts, self.trusted, self.answers = facts, trusted, answers
+    def __init__(self, facts: dict[int, Facts | None], trusted: set[int], open_: set[int], answers: set[str]) -> None:
+        self.facts, self.trusted, self.open, self.answers = facts, trusted, open_, answers
         self.binders: dict[str, list[int]] = {}
         for n, found in facts.items():
             for name in found.binds if found else ():
                 self.binders.setdefault(name, []).append(n)
 
-    def without(self, out: set[int]) -> frozenset[int]:
-        """Those of `out` that can stay out: one that cannot joins the cells that run, until nothing changes."""
+    def without(self) -> frozenset[int]:
+        """Those that can stay out: one that cannot joins the cells that run, until nothing changes."""
+        out = self.open if None not in self.facts.values() else set()
         while out:
-            runs = [n for n in self.facts if n not in out]
+            out, runs = self._without_needed(out)
             if any(self._hides_something(n) for n in runs):
                 return frozenset()
-            needed = self.answers.union(*(self.facts[n].reads for n in runs))
-            closed = self._closed(runs)
-            stay = {n for n in out if self._can_stay_out(n, out, needed, closed)}
+            last_that_acts = max((n for n in runs if not self.facts[n].is_quiet), default=-1)
+            passing = {n for n in _Round(self, out, runs, PASSING).stay_out() if n > last_that_acts}
+            stay = _Round(self, out, runs, HARMLESS).stay_out() | passing
             if stay == out:
                 break
             out = stay
         return frozenset(out)
 
+    def _without_needed(self, out: set[int]) -> tuple[set[int], list[int]]:
+        """Those of `out` that bind no name that a running cell reads, and the cells that run."""
+        while True:
+            runs = [n for n in self.facts if n not in out]
+            needed = self.answers.union(*(self.facts[n].reads for n in runs))
+            kept = {n for n in out if not self.facts[n].binds & needed}
+            if kept == out:
+                return out, runs
+            out = kept
+
     def _hides_something(self, n: int) -> bool:
         """Whether a cell may read any name, or changes what other cells have imported."""
         found = self.facts[n]
-        if found is None or (found.is_dynamic and n not in self.trusted):
+        if found.is_dynamic and n not in self.trusted:
             return True
         return any(name in self.facts[m].imports for name in found.patches for m in self.binders.get(name, ()))
 
-    def _can_stay_out(self, n: int, out: set[int], needed: set[str], closed: set[int]) -> bool:
-        found = self.facts[n]
-        if found is None or not found.is_tame or found.binds & needed or not self._uses_harmless(found):
-            return False
-        return all(self._may_read(name, out, closed) for name in found.reads)
 
-    def _closed(self, runs: Iterable[int]) -> set[int]:
-        """The cells whose functions touch nothing but what they are given: by and by without those that use others."""
-        closed = {n for n in runs if self.facts[n].is_tame and self._uses_harmless(self.facts[n])}
+class _Round:
+    """Which of the cells `out` can stay out if the others run and only what is `allowed` is used."""
+
+    def __init__(self, search: _Search, out: set[int], runs: list[int], allowed: tuple[str, ...]) -> None:
+        self.facts, self.binders, self.out, self.runs, self.allowed = search.facts, search.binders, out, runs, allowed
+        self.own = {n for n in runs if n in search.open and not self._is_shared(n, search.answers)}
+        self.closed = self._closed()
+
+    def stay_out(self) -> set[int]:
+        """Those of `out`; a released cell that runs for its imports and functions alone may give them variables."""
+        hidden = self.out | self.own
         while True:
-            kept = {n for n in closed if all(self._may_read(name, set(), closed) for name in self.facts[n].reads)}
-            if kept == closed:
-                return closed
-            closed = kept
+            kept = {n for n in hidden if self._is_hidden(n, hidden)}
+            if kept == hidden:
+                return kept & self.out
+            hidden = kept
 
-    def _may_read(self, name: str, out: set[int], closed: set[int]) -> bool:
-        """Whether a name is a harmless import, a cell's that is left out, or a function that touches nothing else."""
+    def _is_shared(self, n: int, answers: set[str]) -> bool:
+        """Whether anything else that runs reads one of its variables."""
+        found = self.facts[n]
+        variables = found.binds - found.functions - found.imports.keys()
+        return bool(variables & answers.union(*(self.facts[m].reads for m in self.runs if m != n)))
+
+    def _is_hidden(self, n: int, hidden: set[int]) -> bool:
+        """Whether a cell, and all that it calls, touches nothing but what is allowed and what is hidden like it."""
+        found = self.facts[n]
+        if not found.is_tame or not self._uses_allowed(found):
+            return False
+        if not all(name in self.binders and hidden.issuperset(self.binders[name]) for name in found.patches):
+            return False
+        return all(self._may_read(name, hidden) for name in found.reads)
+
+    def _closed(self) -> set[int]:
+        """The cells whose functions touch nothing but what they are given: by and by without those that use others."""
+        tame = (n for n in self.runs if self.facts[n].is_tame and not self.facts[n].patches)
+        closed = {n for n in tame if self._uses_allowed(self.facts[n])}
+        while True:
+            self.closed = closed
+            closed = {n for n in closed if all(self._may_read(name, set()) for name in self.facts[n].reads)}
+            if closed == self.closed:
+                return closed
+
+    def _may_read(self, name: str, hidden: set[int]) -> bool:
+        """Whether a name is a harmless import, a hidden cell's, or a function that touches nothing else."""
         binders = self.binders.get(name, [])
         if not binders:
             return name in BUILTINS
         if all(name in self.facts[n].imports for n in binders):
-            return True  # what is used of it, `_uses_harmless` knows
-        return all(n in out or (n in closed and name in self.facts[n].functions) for n in binders)
+            return True  # what is used of it, `_uses_allowed` knows
+        return all(n in hidden or (n in self.closed and name in self.facts[n].functions) for n in binders)
 
-    def _uses_harmless(self, found: Facts) -> bool:
+    def _uses_allowed(self, found: Facts) -> bool:
         """Whether everything that it imports, or uses of any import, is listed."""
-        if not all(is_harmless(origin) or _holds_harmless(origin) for origin in found.imports.values()):
+        if not all(is_listed(path, self.allowed) or _holds(path, self.allowed) for path in found.uses):
             return False
         for name, chain in found.chains:
             for n in self.binders.get(name, ()):
                 origin = self.facts[n].imports.get(name)
-                if origin and not is_harmless(".".join([origin, *chain])):
+                if origin and not is_listed(".".join([origin, *chain]), self.allowed):
                     return False
         return True
 
 
-def _holds_harmless(module: str) -> bool:
-    return any(pattern.startswith(module + ".") for pattern in HARMLESS)
+def _holds(module: str, allowed: tuple[str, ...]) -> bool:
+    return any(pattern.startswith(module + ".") for pattern in allowed)
 
 
-def is_harmless(path: str) -> bool:
+@lru_cache(maxsize=4096)
+def is_listed(path: str, allowed: tuple[str, ...] = HARMLESS) -> bool:
     """Whether using it leaves nothing behind that a cell could notice."""
-    return any(fnmatchcase(path, pattern) for pattern in HARMLESS)
+    return any(fnmatchcase(path, pattern) for pattern in allowed)

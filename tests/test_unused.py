@@ -115,7 +115,61 @@ def test_an_ordinary_cell_of_the_students_changes_nothing(more):
     "from hw_utils import *", "async def f(): pass\nawait f()", "plots.COLOURS = []", "unknown_name()",
 ])  # fmt: skip
 def test_a_released_cell_with_effects_is_run(text):
-    assert left_out([text, PICTURE]) in ([PICTURE], [])
+    acts = "print(ring(1, 2))"
+    assert left_out([text, PICTURE], [text, PICTURE, acts]) in ([PICTURE], [])
+
+
+PASSING = ["torch.manual_seed(0)", "x = torch.rand(3)", "from hw_utils import report\nreport.save('x', 1)",
+           "net = torch.nn.Linear(2, 1)\ntorch.optim.SGD(net.parameters(), lr=1.0).step()",
+           "from hw_utils import data\nimages = data.digits()"]  # fmt: skip
+DEFINES = ["import random",
+           "class Mine(torch.nn.Module):\n    limit = 3\n\n    def forward(self, x):\n        return x + 1",
+           "limit: int = 3", "'A text.'", "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
+           "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]"]  # fmt: skip
+ACTS = ["x = torch.rand(1)", "print(1)", "def f(x=torch.rand(1)):\n    return x", "class C:\n    x = torch.rand(1)",
+        "@cache\ndef f(x):\n    return x", "for i in [1]:\n    pass", "[i for i in [1]]", "assert ring", "del f",
+        "class D(make()):\n    pass", "def f(x: make()):\n    return x", "1 if ring else 2", "f'{ring}'",
+        "i = (j := 3)",
+        "limits.x = 3", "limits[0] = 3", "with ring:\n    pass", "setattr(ring, 'x', 1)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PASSING)
+def test_a_training_is_left_out_if_what_runs_after_it_only_defines(text):
+    assert left_out([text], [text, *DEFINES]) == [text]
+
+
+@pytest.mark.parametrize("acts", ACTS)
+def test_a_training_is_run_if_a_cell_after_it_does_anything(acts):
+    for text in PASSING:
+        assert left_out([text], [text, acts]) == []
+        assert left_out([text], [text, *DEFINES, acts]) == []
+
+
+def test_a_training_is_left_out_if_what_does_something_ran_before_it():
+    for text in PASSING:
+        assert left_out([text], ["print(1)", text, *DEFINES]) == [text]
+
+
+def test_a_harmless_cell_that_calls_what_passes_is_run_with_it():
+    seeds, calls = "def seeds():\n    torch.manual_seed(0)", "seeds()"
+    assert left_out([seeds, calls]) == [seeds, calls]
+    assert calls not in left_out([seeds, calls], [seeds, calls, "x = torch.rand(1)"])
+    ring = "def ring(rank, world_size):\n    torch.manual_seed(rank)"
+    assert left_out(["print(ring(1, 2))"], ["print(ring(1, 2))", "x = torch.rand(1)"], ring=ring) == []
+
+
+def test_a_cell_that_runs_for_its_imports_may_give_its_variables_to_one_that_does_not():
+    given, drawn = "import statistics\nnumbers = [1, 2]", "numbers.append(3)\nprint(numbers)"
+    uses = "def ring(rank, world_size):\n    return statistics.mean([rank])"
+    assert left_out([given, drawn], ring=uses) == [drawn]
+    assert left_out([given, drawn], ring=uses.replace("[rank]", "numbers")) == []
+    assert left_out([given, drawn], [given, drawn, "print(numbers)"], ring=uses) == []
+
+
+def test_a_caught_exception_has_its_name_in_its_handler_only():
+    tries = "try:\n    ring(1, 2)\nexcept ValueError as error:\n    print(error)"
+    assert left_out([tries], [tries, "def f():\n    return error"]) == [tries]
+    assert left_out([tries + "\nerror = 3"], [tries + "\nerror = 3", "def f():\n    return error"]) == []
 
 
 def test_a_released_cell_that_changes_a_students_value_is_run():
@@ -135,8 +189,12 @@ def test_a_picture_is_run_if_it_calls_an_answer_that_keeps_something():
                  "import functools\n@functools.lru_cache\ndef ring(rank, world_size):\n    return rank",
                  "class ring:\n    seen = []\n    def __init__(self, *a): self.seen.append(a)",
                  "def make():\n    seen = []\n    return lambda *a: seen.append(a)\nring = make()",
-                 "def ring(rank, world_size):\n    torch.manual_seed(rank)",
+                 "def ring(rank, world_size, seen=shared):\n    seen.append(rank)\nshared = []",
+                 "def ring(rank, world_size):\n    setattr(ring, 'calls', 1)",
+                 "base = []\nclass ring(type('T', (), {'seen': base})):\n    pass",
                  "def ring(rank, world_size):\n    plots.seen = rank",
+                 "def ring(rank, world_size):\n    import torch\n    torch.set_default_dtype(torch.float64)",
+                 "def ring(rank, world_size):\n    import os\n    os.nice(1)\n    os = 3",
                  "def ring(rank, world_size):\n    import os\n    os.environ['X'] = '1'"):  # fmt: skip
         assert left_out([drawn], ring=ring) == [], ring
 
@@ -178,7 +236,17 @@ def with_picture(root: Path, *texts: str) -> Release:
     return read_release(path)
 
 
-@pytest.mark.parametrize(("lesson", "n_left_out"), [("01_hello_ranks", 12), ("02_all_reduce", 18)])
+@pytest.mark.parametrize(
+    ("lesson", "n_left_out"),
+    [
+        ("01_hello_ranks", 12),
+        ("02_all_reduce", 18),
+        ("03_distributed_sgd", 16),
+        ("04_data_parallel", 17),
+        ("05_scaling", 11),
+        ("06_parallel_simulator", 16),
+    ],
+)
 def test_the_solution_of_a_lesson_leaves_its_pictures_out(lesson, n_left_out):
     (path,) = (ROOT / "solutions" / lesson).glob("*.ipynb")
     release = read_release(path)
