@@ -8,7 +8,7 @@ from hw_utils.waitfor import wait_table
 
 def table_of(engine, returned: list[bool]) -> WaitTable:
     """One row a rank that stands still."""
-    rows = [_row(engine, rank, what) for rank, what in engine.waiting.items()]
+    rows = [_row(engine, rank, what) for rank, what in enumerate(engine.waiting) if what is not None]
     return wait_table(rows, [rank for rank, has in enumerate(returned) if has])
 
 
@@ -23,7 +23,7 @@ def _row(engine, rank: int, what) -> Waiting:
 def who_waited(engine) -> str:
     """`ranks 0, 1 waited for rank 2`, for a run that ended in failures."""
     failed = {f.rank for f in engine.failures}
-    waiters = [rank for rank in engine.waiting if rank not in failed]
+    waiters = [rank for rank, what in enumerate(engine.waiting) if what is not None and rank not in failed]
     if not waiters or not failed:
         return ""
     return f"{ranks_text(waiters)} waited for {ranks_text(failed)}"

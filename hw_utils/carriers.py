@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import greenlet
 
@@ -24,6 +25,7 @@ class Greenlets:
     def __init__(self, world_size: int, body: Callable[[int], None], stop: type[BaseException]) -> None:
         self.world_size, self.body, self.stop = world_size, body, stop
         self.tasks: list[greenlet.greenlet] = []
+        self.resume: list[Callable[[int], object]] = []  # [who](rank) goes there, until somebody comes back
 
     def host(self, schedule: Callable[[Greenlets], None]) -> None:
         """Runs `schedule(self)` beside the ranks, until it returns.
@@ -35,17 +37,14 @@ class Greenlets:
         scheduler = greenlet.greenlet(lambda _: schedule(self))
         ranks = [greenlet.greenlet(self._run, scheduler) for _ in range(self.world_size)]
         self.tasks = [*ranks, scheduler]
-        for rank, task in enumerate(self.tasks):
-            task.switch(rank)
+        self.resume = [task.switch for task in self.tasks]
+        for rank, begin in enumerate(self.resume):
+            begin(rank)
 
     def _run(self, rank: int) -> None:
         with suppress(self.stop):  # it may end before its first turn
             self.home.switch()
             self.body(rank)
-
-    def switch(self, rank: int, who: int) -> None:
-        """From `rank` to `who`; returns when somebody switches back."""
-        self.tasks[who].switch()
 
     def frame_of(self, rank: int):
         """The line that the rank is at, if it is not the running one."""
@@ -69,6 +68,7 @@ class Threads:
         for lock in self.locks:
             lock.acquire()
         self.threads: list[threading.Thread | None] = [None] * world_size
+        self.resume = [partial(self._go, who) for who in range(world_size + 1)]
 
     def host(self, schedule: Callable[[Threads], None]) -> None:
         """Runs `schedule(self)`."""
@@ -80,7 +80,7 @@ class Threads:
         self.threads[rank] = None
         self.locks[-1].release()
 
-    def switch(self, rank: int, who: int) -> None:
+    def _go(self, who: int, rank: int) -> None:
         if who < len(self.threads) and self.threads[who] is None:
             self._start(who)
         self.locks[who].release()

@@ -107,7 +107,7 @@ class _Cluster:
         engine = self.engine
         before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads(), gc.get_threshold()
         torch.set_num_threads(1)
-        gc.set_threshold(100_000, 50, 100)  # a thousand ranks' objects take long to go through
+        gc.set_threshold(500_000, 50, 100)  # a thousand ranks' objects take long to go through
         try:
             with ExitStack() as stack:
                 for part in (
@@ -161,7 +161,7 @@ class _Cluster:
         """The run's parts, or those of its error."""
         engine = self.engine
         failures = sorted(engine.failures, key=lambda f: f.rank)
-        if not failures and engine.waiting:
+        if not failures and any(engine.waiting):
             return {"table": blocked.table_of(engine, self.returned)}
         failures = failures or blocked.lost(engine)
         if not failures:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush, heappushpop
+from heapq import heappop, heappush
 from time import thread_time
 
 import torch
@@ -20,7 +20,7 @@ from hw_utils.ops import OBJECT_OPS
 from hw_utils.places import Places
 from hw_utils.random_states import TorchStates
 from hw_utils.records import END, WAITED, put_time, put_wait, row_of, start_of, was_waited
-from hw_utils.requests import Request
+from hw_utils.requests import Request, requests_of
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _current_graph_task_id = torch._C._current_graph_task_id
@@ -47,7 +47,7 @@ class Engine:
         self.heap: list[tuple[float, int]] = []
         self.queues: dict = {}  # (group, src, dst, tag) -> deque of requests that wait for their other end
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
-        self.waiting: dict[int, Request] = {}  # rank -> what it stands still for
+        self.waiting: list = [None] * world_size  # what a rank stands still for: a Request, a VirtualWork, ...
         self.failures: list[Failure] = []
         self.rows, self.places = bytearray(), Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
@@ -57,7 +57,8 @@ class Engine:
         self.is_over = False
         self.carrier = None
         self.random = TorchStates(world_size)
-        self.post = post_of(self)
+        self.Request = requests_of(self)
+        self.post, self.cross = post_of(self)
         self.watch = None  # called with the rank at every send and receive, before it is posted
         self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
@@ -139,12 +140,8 @@ class Engine:
 
     def let_the_past_run(self, rank: int) -> None:
         """Every rank that is behind runs first."""
-        _, who = heappushpop(self.heap, (self.clock[rank], rank))
-        if who > self.world_size:  # not a rank but a step of a collective
-            self.agents.pop(who).go_on()
-            who = self.next_rank()
-        if who != rank:
-            self.switch(rank, who)
+        heappush(self.heap, (self.clock[rank], rank))
+        self.switch(rank)
 
     def next_rank(self) -> int:
         """The rank that is furthest behind and can run; the scheduler if there is none."""
@@ -153,19 +150,16 @@ class Engine:
             _, who = heappop(heap)
             if who < self.world_size:
                 return who
-            self.agents.pop(who).go_on()
+            self.agents.pop(who).go_on()  # not a rank but a step of a collective
         return self.world_size
 
-    def block(self, rank: int, request) -> None:
-        """The running rank stands still until `wake`, or until what it waits for is done."""
-        self.waiting[rank] = request
-        heap = self.heap
-        who = heappop(heap)[1] if heap and heap[0][1] < self.world_size else self.next_rank()
-        if who != rank:
-            self.switch(rank, who)
+    def block(self, rank: int, what) -> None:
+        """The running rank stands still until what it waits for is done."""
+        self.waiting[rank] = what
+        self.switch(rank)
 
     def wake(self, rank: int, at_s: float) -> None:
-        del self.waiting[rank]
+        self.waiting[rank] = None
         if at_s > self.clock[rank]:
             self.clock[rank] = at_s
         heappush(self.heap, (self.clock[rank], rank))
@@ -180,7 +174,7 @@ class Engine:
                 if who == self.world_size:
                     break
                 self.rank = self.lamp[0] = who
-                carrier.switch(self.world_size, who)
+                carrier.resume[who](self.world_size)
                 self.rank = self.world_size
         except Stop:
             self.rank = self.world_size
@@ -248,20 +242,22 @@ class Engine:
             self.note_wait(send.row, self.order[send.rank], now_s, now_s)
 
 
-def switch_of(engine: Engine, carrier) -> Callable[[int, int], None]:
-    """The function that lets another rank run; it returns when `rank` runs again, as it was."""
-    random, states, lamp = engine.random, engine.random.states, engine.lamp
-    head, tail = random.head, random.tail
-    is_shared, go = carrier.is_shared, carrier.switch
+def switch_of(engine: Engine, carrier) -> Callable[[int], None]:
+    """The function that lets the rank run that is furthest behind; it returns when `rank` runs again, as it was."""
+    random, states, lamp, heap, size = engine.random, engine.random.states, engine.lamp, engine.heap, engine.world_size
+    glance, is_shared, resume = random.glance, carrier.is_shared, carrier.resume
 
-    def switch(rank: int, who: int) -> None:
+    def switch(rank: int) -> None:
+        who = heappop(heap)[1] if heap and heap[0][1] < size else engine.next_rank()
+        if who == rank:
+            return
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
             engine.need_threads()  # autograd keeps a backward pass in its OS thread
-        if head is None or head.raw != random.seen_head or tail.raw != random.seen_tail:
+        if random.is_kept or glance.value != random.seen:
             random.leave(rank)
         engine.rank = lamp[0] = who
-        go(rank, who)
+        resume[who](rank)
         if engine.is_over:
             raise Stop
         if states[rank] is not random.loaded:

@@ -15,12 +15,13 @@ from hw_utils.requests import Request
 from hw_utils.unlike import MessageMismatch
 
 
-def post_of(engine) -> Callable[..., Request]:
-    """The function that posts a send or receive of the running rank on `engine`."""
+def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
+    """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
     size, is_free, is_flat, eager_bytes = engine.world_size, engine.is_free, engine.is_flat, engine.eager_bytes
     latency_s, bandwidth_Bps, message_s = engine.latency_s, engine.bandwidth_Bps, engine.network.message_s
     clock, order, heap, rows, queues = engine.clock, engine.order, engine.heap, engine.rows, engine.queues
     sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
+    Own = engine.Request
 
     def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
         """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
@@ -36,16 +37,15 @@ def post_of(engine) -> Callable[..., Request]:
         row = len(rows)
         rows += row_of(rank, op, peer, n_bytes, now_s, -1.0, -1, site, 0, tag, group, place, -1)
         # Without an __init__, which would cost 0.1 us.
-        request = Request()
-        request.engine, request.rank, request.is_send, request.is_blocking = engine, rank, is_send, is_blocking
-        request.tensor, request.dtype, request.n_bytes = tensor, dtype, n_bytes
-        request.peer, request.tag, request.row = peer, tag, row
-        request.done_s = request.arrives_s = -1.0
-        request.is_awaited = request.is_delivered = request.is_waited = request.must_not_change = False
-        request.data = request.members = None
+        request = Own()
+        request.rank, request.is_send, request.is_blocking, request.is_waited = rank, is_send, is_blocking, False
+        request.tensor, request.dtype, request.n_bytes, request.row = tensor, dtype, n_bytes, row
+        request.done_s, request.data = -1.0, None
         if is_send and not is_blocking:
             at = tensor.data_ptr()
-            request.data, request.must_not_change = memory[at : at + n_bytes], True
+            request.data = memory[at : at + n_bytes]
+        if eager_bytes:
+            request.arrives_s = -1.0
         key = (group, src, dst, tag) if tag or group else src * size + dst
         if peer < 0 or any_source:
             other = engine.match_anybody(request, key, group, dst, tag)
@@ -58,7 +58,7 @@ def post_of(engine) -> Callable[..., Request]:
             else:
                 queue.append(request)
         if other is None:
-            if is_send and 0 < eager_bytes >= n_bytes:
+            if eager_bytes and is_send and n_bytes <= eager_bytes:
                 engine.send_ahead(request, dst, now_s)
         elif is_send:
             cross(request, other, now_s)
@@ -72,7 +72,7 @@ def post_of(engine) -> Callable[..., Request]:
         if n_bytes != recv.n_bytes or send.dtype is not recv.dtype:
             raise MessageMismatch(_mismatch(send, recv))
         src, dst = send.rank, recv.rank
-        was_sent_ahead = send.arrives_s >= 0
+        was_sent_ahead = eager_bytes > 0 and send.arrives_s >= 0
         if was_sent_ahead:
             end_s = send.arrives_s if send.arrives_s > now_s else now_s
         else:
@@ -84,23 +84,20 @@ def post_of(engine) -> Callable[..., Request]:
             sending[src] = receiving[dst] = end_s
         engine.n_messages = message = engine.n_messages + 1
         put_end(rows, recv.row + END, end_s, message)
-        if recv.peer < 0:
-            recv.peer = src
+        if any_source and recv.peer < 0:
             put_int(rows, recv.row + PEER, src)
         data = send.data
-        if not (recv.is_blocking or recv.is_awaited):
+        is_awaited = waiting[dst] is recv
+        if not (is_awaited or recv.is_blocking):
             recv.data = contents(send.tensor, n_bytes) if data is None else data
         elif data is None:
-            recv.is_delivered = True
             copy(send.tensor, recv.tensor, n_bytes)
         else:
-            recv.is_delivered = True
             at = recv.tensor.data_ptr()
             writable[at : at + n_bytes] = data
         recv.done_s = end_s
-        if recv.is_awaited:
-            recv.is_awaited = False
-            del waiting[dst]
+        if is_awaited:
+            waiting[dst] = None
             clock[dst] = end_s
             heappush(heap, (end_s, dst))
         if was_sent_ahead:
@@ -109,13 +106,12 @@ def post_of(engine) -> Callable[..., Request]:
             return
         put_end(rows, send.row + END, end_s, message)
         send.done_s = end_s
-        if send.is_awaited:
-            send.is_awaited = False
-            del waiting[src]
+        if waiting[src] is send:
+            waiting[src] = None
             clock[src] = end_s
             heappush(heap, (end_s, src))
 
-    return post
+    return post, cross
 
 
 def _mismatch(send: Request, recv: Request) -> str:

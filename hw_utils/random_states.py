@@ -57,6 +57,7 @@ def _drawing(name: str, state_of: Callable[[], Any]) -> Callable:
 
 SEED = 67280421310721  # torch's own default seed: every process starts with it
 _WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
+_PLACE_AT = 8  # bytes from where it begins to move: in front is how many words are left
 _HEAD_BYTES = 64  # its place among the words and the first of them, which are others after a turn or a seed
 
 
@@ -68,13 +69,17 @@ class TorchStates:
         self.first = self.loaded = torch.Generator().manual_seed(SEED).get_state()
         self.states = [self.first] * world_size
         self.head, self.tail = _moving_parts(self.generator)
+        self.glance = _place(self.generator, self.head)
         self.generator.set_state(self.first)
+        self.plain_tail = self.tail.raw if self.tail else b""
         self._look()
 
     def _look(self) -> None:
-        """Remembers how the generator looks, to see when somebody draws."""
+        """Remembers how the generator looks, to see when somebody draws: `glance` has another value than `seen`."""
+        self.seen, self.is_kept = self.glance.value, self.head is None
         if self.head is not None:
             self.seen_head, self.seen_tail = self.head.raw, self.tail.raw
+            self.is_kept = self.seen_tail != self.plain_tail  # then the next draw may take that, and move nothing else
 
     def leave(self, rank: int) -> None:
         """Keeps the state of a rank that stops running."""
@@ -89,6 +94,13 @@ class TorchStates:
             self.generator.set_state(state)
             self.loaded = state
             self._look()
+
+
+def _place(generator: torch.Generator, head: ctypes.Array | None) -> ctypes.c_uint64:
+    """Eight bytes that every draw but that of a kept number changes: the place among the words, and the first word."""
+    if head is None:
+        return ctypes.c_uint64(0)
+    return ctypes.c_uint64.from_address(ctypes.addressof(head) + _PLACE_AT)
 
 
 def _moving_parts(generator: torch.Generator) -> tuple[ctypes.Array | None, ctypes.Array | None]:

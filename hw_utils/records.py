@@ -10,7 +10,9 @@ from hw_utils.trace import RECORD, SENDS
 
 ROW = RECORD.itemsize  # bytes
 _AT = {name: RECORD.fields[name][1] for name in RECORD.names}
-OP, PEER, END, MESSAGE, SITE, WAITED = (_AT[c] for c in ("op", "peer", "end_s", "message", "file", "waited"))
+OP, PEER, TAG, END, MESSAGE, SITE, WAITED = (
+    _AT[c] for c in ("op", "peer", "tag", "end_s", "message", "file", "waited")
+)
 _LETTERS = {"i4": "i", "i8": "q", "f8": "d"}
 
 
@@ -35,13 +37,17 @@ def int_at(rows: bytearray, at: int) -> int:
     return _int.unpack_from(rows, at)[0]
 
 
+def long_at(rows: bytearray, at: int) -> int:
+    return _long.unpack_from(rows, at)[0]
+
+
 def start_of(rows: bytearray, row: int) -> float:
     return _start.unpack_from(rows, row + _AT["start_s"])[0]
 
 
 def was_waited(rows: bytearray, row: int) -> bool:
     """Whether a wait of the row is written down."""
-    return _long.unpack_from(rows, row + WAITED)[0] >= 0
+    return long_at(rows, row + WAITED) >= 0
 
 
 def records_of(engine) -> dict:

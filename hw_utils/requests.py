@@ -4,36 +4,31 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.memory import contents, fill
-from hw_utils.records import OP, SITE, WAITED, int_at, put_wait
+from hw_utils.memory import contents, fill, memory
+from hw_utils.records import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
 
 class Request:
-    """One side of a message; has the methods of `torch.distributed.Work`."""
+    """One side of a message; has the methods of `torch.distributed.Work`. `requests_of` makes those of an engine."""
 
     __slots__ = (
-        "arrives_s",  # of a message that is sent ahead: when it is there
-        "data",  # what is sent, if a copy was taken
+        "arrives_s",  # where messages may be sent ahead: when this one is there, -1 if it is not on its way
+        "data",  # of what is sent, a copy, if one was taken; of what is received, what is to be filled in at `wait`
         "done_s",  # -1: not yet
         "dtype",
-        "engine",
-        "is_awaited",
         "is_blocking",
-        "is_delivered",
         "is_send",
         "is_waited",
-        "members",
-        "must_not_change",
+        "members",  # of its group, if torch.distributed's own function asked
         "n_bytes",
         "number",  # the place among all posts, where receives from anybody are about
-        "peer",
         "rank",
-        "row",
-        "tag",
+        "row",  # where in `engine.rows`
         "tensor",
     )  # fmt: skip
+    engine = None
 
     def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
@@ -47,50 +42,20 @@ class Request:
 
     def was_taken(self) -> None:
         """The copy of a message that was sent ahead has arrived."""
-        self.is_delivered = True
-        if not self.must_not_change:
+        self.arrives_s = -1.0
+        if self.is_blocking or self.is_waited:
             self.data = None
-
-    def wait(self, timeout=None) -> bool:
-        """Stands still until the message has crossed; a received tensor is filled now."""
-        engine, rank = self.engine, self.rank
-        clock = engine.clock
-        start_s = clock[rank] if engine.is_free else engine.now()
-        if self.done_s < 0:
-            self.is_awaited = True
-            engine.block(rank, self)
-        elif self.done_s > start_s:
-            clock[rank] = self.done_s
-        if not self.is_blocking:
-            order = engine.order
-            order[rank] = place = order[rank] + 1
-            if not self.is_waited:
-                self.is_waited = True
-                put_wait(engine.rows, self.row + WAITED, place, start_s, clock[rank])
-        if self.must_not_change:
-            self.check_unchanged()
-        elif not self.is_send and not self.is_delivered:
-            self.deliver()
-        if not engine.is_free:
-            engine.resume_compute()
-        return True
 
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""
-        self.is_delivered = True
         fill(self.tensor, self.data)
         self.data = None
 
-    def check_unchanged(self) -> None:
-        """The sent tensor must be as it was at `isend`."""
-        data, self.must_not_change = self.data, False
-        if self.arrives_s < 0 or self.is_delivered:  # else it is sent ahead, and still to be received
-            self.data = None
-        if contents(self.tensor, self.n_bytes) != data:
-            raise RuntimeError(
-                f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
-                "or send a clone()"
-            )
+    def _changed(self) -> RuntimeError:
+        return RuntimeError(
+            f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
+            "or send a clone()"
+        )
 
     def is_completed(self) -> bool:
         """Whether the message has crossed by now; never stands still."""
@@ -100,7 +65,7 @@ class Request:
             engine.clock[rank] += POLL_S
             engine.let_the_past_run(rank)
         is_done = 0 <= self.done_s <= engine.clock[rank]
-        if is_done and not self.is_send and not self.is_delivered:
+        if is_done and not self.is_send and self.data is not None:
             self.deliver()
         engine.resume_compute()
         return is_done
@@ -115,12 +80,20 @@ class Request:
         """The number of the line that posted it."""
         return int_at(self.engine.rows, self.row + SITE)
 
+    @property
+    def peer(self) -> int:
+        """The global rank at the other end, -1 if that may be anybody."""
+        return int_at(self.engine.rows, self.row + PEER)
+
+    @property
+    def tag(self) -> int:
+        return long_at(self.engine.rows, self.row + TAG)
+
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that could complete it."""
         if self.peer >= 0:
             return (self.peer,)
-        ranks = self.members.ranks if self.members is not None else range(self.engine.world_size)
-        return tuple(r for r in ranks if r != self.rank)
+        return tuple(r for r in self.members.ranks if r != self.rank)
 
     def text(self) -> str:
         """`rank 0 sends 2 float32 (8 bytes) to rank 1 at cell.py, line 4`."""
@@ -142,7 +115,7 @@ class Request:
         self.wait()
 
     def source_rank(self) -> int:
-        return self.members.place_of[self.peer] if self.members is not None else self.peer
+        return self.members.place_of[self.peer]
 
     _source_rank = source_rank
 
@@ -154,3 +127,41 @@ class Request:
         future = torch.futures.Future()
         future.set_result([self.tensor])
         return future
+
+
+def requests_of(engine) -> type[Request]:
+    """The requests of one engine; `wait` is here because it has all that it needs at hand."""
+    clock, order, rows, waiting = engine.clock, engine.order, engine.rows, engine.waiting
+    is_free, is_eager = engine.is_free, engine.eager_bytes > 0
+
+    class Own(Request):
+        __slots__ = ()
+
+        def wait(self, timeout=None) -> bool:
+            """Stands still until the message has crossed; a received tensor is filled now."""
+            rank = self.rank
+            start_s = clock[rank] if is_free else engine.now()
+            if self.done_s < 0:
+                waiting[rank] = self
+                engine.switch(rank)
+            elif self.done_s > start_s:
+                clock[rank] = self.done_s
+            if not self.is_blocking:
+                order[rank] = place = order[rank] + 1
+                if not self.is_waited:
+                    self.is_waited = True
+                    put_wait(rows, self.row + WAITED, place, start_s, clock[rank])
+                    if self.is_send:
+                        at = self.tensor.data_ptr()
+                        if memory[at : at + self.n_bytes] != self.data:
+                            raise self._changed()
+                        if not is_eager or self.arrives_s < 0:  # else it is still to be received
+                            self.data = None
+                    elif self.data is not None:
+                        self.deliver()
+            if not is_free:
+                engine.resume_compute()
+            return True
+
+    Own.engine = engine
+    return Own

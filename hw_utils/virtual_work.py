@@ -16,7 +16,7 @@ class VirtualWork(Work):
         super().__init__()
         self.engine, self.owner, self.members, self.number = engine, rank, members, number
         self.row, self.outputs, self.name, self.site = post.row, post.outputs, post.name, post.site
-        self.done_s, self.is_awaited = -1.0, False
+        self.done_s = -1.0
         self._future: Future | None = None
 
     def complete(self, end_s: float) -> None:
@@ -25,8 +25,7 @@ class VirtualWork(Work):
         self.engine.note_end(self.row, end_s)
         if self._future is not None:
             self._future.set_result(self.outputs)
-        if self.is_awaited:
-            self.is_awaited = False
+        if self.engine.waiting[self.owner] is self:
             self.engine.wake(self.owner, end_s)
 
     def wait(self, timeout=None) -> bool:
@@ -35,7 +34,6 @@ class VirtualWork(Work):
         engine.order[rank] += 1
         start_s = engine.clock[rank]
         if self.done_s < 0:
-            self.is_awaited = True
             engine.block(rank, self)
         elif self.done_s > start_s:
             engine.clock[rank] = self.done_s

@@ -13,16 +13,16 @@ LEVELS = [
     for text in (
         """
         __main__ board carriers checks checks.softmax doctor drawn export figure forking handmade layers_05 memory
-        models network on_paper output payload plain point_to_point preflight programs random_states reductions
-        relay schedules sweep trace virtual_clock vision where wire
+        models network on_paper output payload plain preflight programs random_states reductions relay schedules
+        sweep trace virtual_clock vision where wire
         """,
         """
         copies data_files errors forkserver ledger netprofile ops perfetto plots_03 plots_05 plots_06 plots_chunks
         records replay run spawned stands streams submit turns work
         """,
         """
-        checks.check checks.costs cpp_work data managed places plots plots_04 preflight_run rank rank_thread
-        rendezvous requests stepper unlike waitfor
+        checks.check checks.costs cpp_work data managed places plots plots_04 point_to_point preflight_run rank
+        rank_thread rendezvous requests stepper unlike waitfor
         """,
         """
         blocked checks.lesson_04_judges checks.shards checks.sums interleave job keeper matching plots_02 recipe

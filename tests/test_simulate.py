@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import Deadlock, Network, TimedOut, WorkerFailed, simulate
+from hw_utils.random_states import SEED
 
 NETWORK = Network(latency_s=1e-3, bandwidth_Bps=1e6)
 
@@ -103,6 +104,34 @@ def random_numbers(rank, world_size):
             dist.barrier()
         dist.barrier()
     return mine
+
+
+DRAWS = [
+    *((torch.rand, size, torch.float32) for size in (1, 623, 624, 1248, 5)),
+    *((torch.randn, 1, dtype) for dtype in (torch.float32, torch.float64) for _ in range(3)),
+    (torch.randn, 1, torch.float32),
+    (torch.rand, 1, torch.float64),
+]
+
+
+def draw_between_barriers(rank, world_size, draws, seed):
+    if seed is not None:
+        torch.manual_seed(seed * (rank + 1))
+    mine = []
+    for function, size, dtype in draws:
+        mine.append(function(size, dtype=dtype).sum().item())
+        dist.barrier()
+    return mine
+
+
+@pytest.mark.parametrize("seed", [None, 7, 2**32])
+def test_a_draw_between_communications_never_repeats_or_reaches_another_rank(seed):
+    """A generator's 624 words turn over, and every second normal number is one that was kept."""
+    expected = []
+    for rank in range(3):
+        generator = torch.Generator().manual_seed(SEED if seed is None else seed * (rank + 1))
+        expected.append([f(size, dtype=dtype, generator=generator).sum().item() for f, size, dtype in DRAWS])
+    assert run(draw_between_barriers, 3, DRAWS, seed).results == expected
 
 
 def test_random_state_and_grad_mode_belong_to_a_rank():
