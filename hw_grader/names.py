@@ -38,7 +38,7 @@ class Facts:
     is_quiet: bool  # it runs nothing: it imports, defines functions and classes, and names literals
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=100)
 def facts_of(source: str) -> Facts | None:
     """None if the text is no plain Python, or too long."""
     if len(source) > MAX_CHARS:

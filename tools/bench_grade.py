@@ -103,7 +103,7 @@ def held_bytes(process: psutil.Process) -> int:
     """Of the grader itself and its workers, not of what runs in their sandboxes."""
     size = 0
     with contextlib.suppress(psutil.NoSuchProcess):
-        size = process.memory_info().rss
+        size = process.memory_full_info().uss  # what is shared with others is not counted again and again
         size += sum(held_bytes(child) for child in process.children() if child.name() != "bwrap")
     return size
 
