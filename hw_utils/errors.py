@@ -12,9 +12,13 @@ None of them shows a stack of this package in a notebook: IPython asks `_render_
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
-from hw_utils.where import Where
+from hw_utils.where import Where, is_students, locate
 
 
 class HwError(Exception):
@@ -81,6 +85,33 @@ class Failure:
         return self.frames[-1].where if self.frames else None
 
 
+def _frame_lines(frames: Iterable[Frame]) -> list[str]:
+    lines = []
+    for frame in frames:
+        name = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
+        lines.append(f"    {frame.where}{name}")
+        if frame.where.source:
+            lines.append(f"        {frame.where.source}")
+    return lines
+
+
+@contextmanager
+def without_our_stack() -> Iterator[None]:
+    """A plain error that leaves it shows only the student's own lines in a notebook, as those of the tree do."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyboardInterrupt) as error:
+        error._render_traceback_ = partial(_students_traceback, error)
+        raise
+
+
+def _students_traceback(error: BaseException) -> list[str]:
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [Frame(locate(f.filename, f.lineno or 0), f.name) for f in found if is_students(f.filename)]
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return [*text.splitlines(), *_frame_lines(frames)]
+
+
 class WorkerFailed(HwError, RuntimeError):
     """At least one rank did not return; `.failures` has every one of them, `.rank` and `.reason` the first.
 
@@ -102,11 +133,7 @@ class WorkerFailed(HwError, RuntimeError):
             groups.setdefault((f.reason, f.frames), []).append(f.rank)
         for (reason, frames), ranks in groups.items():
             lines.append(f"{ranks_text(ranks)}: {reason}")
-            for frame in frames:
-                name = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
-                lines.append(f"    {frame.where}{name}")
-                if frame.where.source:
-                    lines.append(f"        {frame.where.source}")
+            lines += _frame_lines(frames)
         if self.note:
             lines.append(self.note)
         return "\n".join(lines)

@@ -12,7 +12,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hw_utils import forkserver, payload, rank, wire
@@ -161,7 +161,9 @@ class Gang:
 
     def _take_failure(self, member: Member, found: dict[str, Any]) -> None:
         """Takes a rank's failure; the other ends of a mismatch have failed too."""
-        member.failure = failure_from(member.rank, found)
+        member.failure = failure = failure_from(member.rank, found)
+        if not failure.frames and self.first_line:  # it never came to a line of the worker, or has left it
+            member.failure = replace(failure, frames=(Frame(self.first_line),))
         for r, file, line in found["ends"]:
             other = self.members[r]
             if other.failure is None and not other.returned:

@@ -116,6 +116,11 @@ class LedgerGroup(dist.ProcessGroup):
         self.settle()
         return self.recv(tensors, src, tag)
 
+    def check_peer(self, peer: int) -> None:
+        """Raises ValueError if no such rank is in the group: gloo would wait for it for ever."""
+        if not 0 <= peer < self._size:
+            raise ValueError(f"there is no rank {peer} to send to or receive from: ranks are 0 to {self._size - 1}")
+
     def open(self, peer: int, tag: int, direction: int) -> Channel:
         """The channel with a peer of the group, new or known."""
         channel = self.channels.get((peer, tag, direction))

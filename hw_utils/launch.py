@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hw_utils import ledger, payload
-from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text
+from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text, without_our_stack
 from hw_utils.gang import Gang, Member, wait_until
 from hw_utils.run import Run
 
@@ -47,19 +47,27 @@ def launch(
         WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
         Deadlock: every rank that was left waited for another one.
         TimedOut: a rank was still busy after `timeout_s`.
-        ValueError, TypeError: `world_size` is not a whole number of at least 1.
+        ValueError, TypeError: `world_size` is not a whole number of at least 1; the worker is no function, or it or
+            an argument cannot be sent to another process.
+        KeyboardInterrupt: says where the ranks were.
     """
-    check_world_size(world_size)
-    call = payload.dump_call(worker, tuple(args))
-    gang = _spares.take(world_size)
-    try:
-        gang.echo.enabled = echo
-        gang.call(worker, args, call)
-        _watch(gang, timeout_s)
-        return _run_of(gang)
-    finally:
-        gang.close()
-        _spares.prepare(world_size)
+    with without_our_stack():
+        check_world_size(world_size)
+        if not callable(worker):
+            raise TypeError(f"worker must be a function of (rank, world_size, *args), got {worker!r}")
+        call = payload.dump_call(worker, tuple(args))
+        gang = _spares.take(world_size)
+        try:
+            gang.echo.enabled = echo
+            gang.call(worker, args, call)
+            _watch(gang, timeout_s)
+            return _run_of(gang)
+        except KeyboardInterrupt:
+            failures, note = _busy(gang, "still busy")
+            raise KeyboardInterrupt(WorkerFailed(failures, headline="launch was interrupted", note=note)) from None
+        finally:
+            gang.close()
+            _spares.prepare(world_size)
 
 
 def check_world_size(world_size: int) -> None:
@@ -122,13 +130,18 @@ def _raise(error: WorkerFailed, gang: Gang) -> None:
 
 
 def _time_out(gang: Gang, timeout_s: float) -> TimedOut:
-    """Names the busy ranks and the line that each is at; those that wait for them only in a note."""
+    failures, note = _busy(gang, f"still busy after {timeout_s:g} s")
+    return TimedOut(failures, headline=f"not done after {timeout_s:g} s", note=note)
+
+
+def _busy(gang: Gang, reason: str) -> tuple[list[Failure], str]:
+    """The busy ranks with the line that each is at, as failures; those that wait for them, as a note."""
     waiting = gang.blocked()
     left = [m for m in gang.members if not m.is_over]
     busy = [m for m in left if m.rank not in waiting] or left or gang.members
     gang.ask(busy)
-    failures = [Failure(m.rank, "timeout", f"still busy after {timeout_s:g} s", gang.stack_of(m)) for m in busy]
-    return TimedOut(failures, headline=f"not done after {timeout_s:g} s", note=_who_waited(waiting, failures))
+    failures = [Failure(m.rank, "timeout", reason, gang.stack_of(m)) for m in busy]
+    return failures, _who_waited(waiting, failures)
 
 
 def _who_waited(waiting: list[int], failures: list[Failure]) -> str:

@@ -33,8 +33,9 @@ def compared(place: int, size: int) -> list[int]:
 def point_to_point(group, direction: int) -> Callable[..., Any]:
     keeper = group.keeper
     q, d, board, add = keeper.q, keeper.d, keeper.publisher.board, keeper.rows.append
-    channels, ranks, number, getframe = {}, group.ranks, group.number, sys._getframe
-    untagged: list[Channel | None] = [None] * len(ranks)
+    channels: dict[tuple[int, int], Channel] = {}
+    untagged: dict[int, Channel] = {}
+    ranks, number, getframe = group.ranks, group.number, sys._getframe
     hand_on = group._inner.send if direction == SEND else group._inner.recv
     method, Work = "send" if direction == SEND else "recv", keeper.Work
     blocking, n_frames = ENTRIES[method]
@@ -58,8 +59,9 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
         if code is not frame.f_code:
             known = blocking_sites if blocks else sites
             site, outer, part, kind = keeper.slow_site(getframe(1), method, frame, known)
-        channel = untagged[peer] if tag == 0 else channels.get((peer, tag))
+        channel = untagged.get(peer) if tag == 0 else channels.get((peer, tag))
         if channel is None:
+            group.check_peer(peer)
             channel = group.open(peer, tag, direction)
             if tag == 0:
                 untagged[peer] = channel

@@ -325,6 +325,29 @@ def test_a_backward_pass_of_ddp_that_one_rank_leaves_out_is_a_deadlock(monkeypat
     assert error.rows[0].where.source == "loss.backward()"
 
 
+@pytest.mark.parametrize("call", [dist.send, dist.recv, dist.isend, dist.irecv])
+@pytest.mark.parametrize("peer", [-1, 3])
+def test_a_peer_that_is_no_rank_is_an_error_at_once(call, peer):
+    """gloo would wait for it for ever."""
+
+    def worker(rank, world_size):
+        if rank == 0:
+            call(torch.ones(1), peer)
+        dist.barrier()
+
+    error = failing_launch(worker, 3)
+    assert [f.rank for f in error.failures] == [0]
+    assert f"there is no rank {peer}" in error.reason
+    assert "ranks are 0 to 2" in error.reason
+    assert lines_of(error) == {0: "call(torch.ones(1), peer)"}
+
+
+@pytest.mark.parametrize("worker", [lambda rank: None, lambda rank, world_size: threading.Lock()])
+def test_a_failure_before_or_after_the_workers_lines_names_its_first_line(worker):
+    error = failing_launch(worker, 2)
+    assert {f.where.line for f in error.failures} == {worker.__code__.co_firstlineno}
+
+
 def test_an_argument_that_cannot_be_pickled_is_named():
     with pytest.raises(Unpicklable, match=r"args\[1\]\['lock'\] is a _thread.lock"):
         launch(lambda rank, world_size, a, b: None, 2, (1, {"lock": threading.Lock()}))

@@ -114,6 +114,23 @@ def test_a_failure_names_the_cell_and_the_line_and_shows_no_stack_of_ours(notebo
 
 
 @pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("launch(hello, 0)", "ValueError: world_size must be at least 1, got 0"),
+        ("launch(hello, '4')", "TypeError: world_size must be a whole number of at least 1, got '4' (str)"),
+        ("launch(5, 2)", "TypeError: worker must be a function of (rank, world_size, *args), got 5"),
+        ("launch(hello, 2, (0, (x for x in [])))", "Unpicklable: args[1] is a generator"),
+    ],
+)
+def test_a_launch_that_cannot_begin_shows_the_students_line_and_no_stack_of_ours(notebook, call, message):
+    notebook.run(call)
+    (error,) = notebook.errors
+    assert message in error
+    assert call in error
+    assert "launch.py" not in error
+
+
+@pytest.mark.parametrize(
     "body",
     ["while True: pass", "dist.recv(torch.ones(1), 1 - rank) if False else time.sleep(1000)"],
     ids=["computing", "sleeping"],
@@ -143,7 +160,11 @@ def _interrupt(notebook: Notebook, cell: str) -> None:
     start = time.perf_counter()
     notebook.finish(request)
     back_s = time.perf_counter() - start
-    assert notebook.errors.pop().startswith("KeyboardInterrupt")
+    error = notebook.errors.pop()
+    assert error.startswith("KeyboardInterrupt")
+    assert "still busy" in error
+    assert re.search(r"Cell In\[\d+\], line [1-4]", error)
+    assert "launch.py" not in error
     assert back_s < 5, f"{back_s:.2f} s"  # 0.5 s on a machine that does nothing else; `make bench` measures it
     out = notebook.run("print(launch(hello, 2, echo=False).results, _spares.pids() != set())")
     assert out == "[1.0, 1.0] True\n"
