@@ -52,19 +52,20 @@ def _worker(rank: int, world_size: int, make: Any, bucket_bytes: int, situation:
     return [p.grad for p in model.parameters()]
 
 
-def _expected(world_size: int, situation: str) -> list[np.ndarray | None]:
-    """Mean gradients by plain autograd in one process; a gradient that no rank has counts as zeros or None."""
-    total: list[torch.Tensor | None] = [None] * 4
-    for rank in range(world_size):
-        model = Branches()
-        for k, use in enumerate(_uses(situation, rank)):
-            if situation == "two steps":
-                model.zero_grad()
-            model(_input_of(rank, k), use).backward()
-        for i, p in enumerate(model.parameters()):
-            if p.grad is not None:
-                total[i] = p.grad / world_size + (0 if total[i] is None else total[i])
-    return [None if t is None else t.numpy() for t in total]
+def _own(rank: int, situation: str) -> list[torch.Tensor | None]:
+    """A rank's gradients by plain autograd, before anything is reduced."""
+    model = Branches()
+    for k, use in enumerate(_uses(situation, rank)):
+        if situation == "two steps":
+            model.zero_grad()
+        model(_input_of(rank, k), use).backward()
+    return [p.grad for p in model.parameters()]
+
+
+def _expected(owns: list[list[torch.Tensor | None]]) -> list[np.ndarray | None]:
+    """Mean gradients; a gradient that no rank has counts as zeros or None."""
+    present = [[g for g in gradients if g is not None] for gradients in zip(*owns)]
+    return [(sum(g) / len(owns)).numpy() if g else None for g in present]
 
 
 _NAMES = ("first", "shared", "frozen", "last")
@@ -78,17 +79,18 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
         cause="a bucket with an unused parameter never fills, or ranks start buckets in different orders: "
         "start them in order, and start what is left in wait().",
     )
-    expected = _expected(world_size, situation)
+    owns = [_own(rank, situation) for rank in range(world_size)]
+    expected = _expected(owns)
     for rank in range(world_size):
         result = data["results"][rank]
         if not isinstance(result, list) or len(result) != 4:
             raise CheckFailed(f"{what}: rank {rank} has no list of gradients.")
-        for name, got, right in zip(_NAMES, result, expected):
-            _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, world_size)
+        for name, got, right, own in zip(_NAMES, result, expected, owns[rank]):
+            _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
     _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation)
 
 
-def _require_gradient(what: str, name: str, got: Any, right: Any, world_size: int) -> None:
+def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, world_size: int) -> None:
     if right is None:
         if got is None or (isinstance(got, np.ndarray) and not got.any()):
             return
@@ -96,22 +98,24 @@ def _require_gradient(what: str, name: str, got: Any, right: Any, world_size: in
         raise CheckFailed(f"{what} is {got!r}; no rank has one.", cause=cause)
     if not isinstance(got, np.ndarray) or got.shape != right.shape:
         raise CheckFailed(f"{what} is {got!r}, expected {right}.", cause="it was never reduced or written back.")
-    if np.allclose(got, right, rtol=1e-12, atol=0):
-        return
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = float((got / right)[np.flatnonzero(right)[0]])
+    if not np.allclose(got, right, rtol=1e-12, atol=0):
+        raise CheckFailed(f"{what} is {got}, expected {right}.", cause=_why_wrong(got, right, own, world_size))
+
+
+def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, world_size: int) -> str:
+    """The mistake that leads to this gradient; `own` is what the rank had before the reduction."""
+    mine = np.zeros_like(right) if own is None else own.numpy()
     causes = {
-        "that is the sum: divide by the number of ranks, once.": float(world_size),
-        "divided twice: once by the number of ranks is enough.": 1 / world_size,
-        "it is zero: was the buffer written back before the sum had arrived?": 0.0,
+        "that is the sum: divide by the number of ranks, once.": right * world_size,
+        "divided twice: once by the number of ranks is enough.": right / world_size,
+        "it is zero: was the buffer written back before the sum had arrived?": 0 * right,
+        "that is the rank's own gradient: the mean was never written back into .grad.": mine,
+        "the mean was added to the rank's own gradient: it takes its place (copy_).": mine + right,
+        "that is the rank's own gradient, divided: wait for the all_reduce, then read its buffer.": mine / world_size,
     }
-    near = [c for c, v in causes.items() if math.isclose(ratio, v, rel_tol=1e-9, abs_tol=1e-12)]
-    raise CheckFailed(
-        f"{what} is {got}, expected {right}.",
-        cause=near[0]
-        if near
-        else "a bucket went off before all its gradients were there, or its buffer was written while under way.",
-    )
+    near = [cause for cause, value in causes.items() if np.allclose(got, value, rtol=1e-9, atol=1e-12)]
+    other = "a bucket went off before all its gradients were there, or its buffer was written while under way."
+    return near[0] if near else other
 
 
 def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str) -> None:

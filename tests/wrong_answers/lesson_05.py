@@ -355,6 +355,27 @@ class DividesTwice(Overlapped):
         return dist.get_world_size() ** 2
 
 
+@wrong("lesson_05.overlap", says="never written back")
+class NeverWritesBack(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for handle, _ in self.flights:
+            handle.wait()
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="added to the rank's own")
+class AddsInsteadOfSets(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            handle.wait()
+            for p, total in zip(bucket, flat.split([p.numel() for p in bucket])):
+                mean = total.view_as(p) / dist.get_world_size()
+                p.grad = mean if p.grad is None else p.grad + mean
+        self.start_over()
+
+
 @wrong("lesson_05.overlap", says="before|did not wait|never waited|without wait|buffer|under way")
 class NeverWaits(Overlapped):
     def wait_for(self, handle):
