@@ -1,9 +1,12 @@
-"""What grading holds does not grow over a class: objects are counted, in the grader and in its workers."""
+"""What grading holds does not grow over a class, and its processes import what they need and no more."""
 
 from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,7 @@ from hw_grader.sandbox import Sandbox, why_not
 from hw_grader.verdict import Record, Verdict
 from tests.small_course import MAX_POINTS, as_bytes, make_course, submission
 
+ROOT = Path(__file__).resolve().parent.parent
 SOME = 100  # objects; what is held for each submission would be thousands
 
 
@@ -68,3 +72,11 @@ def test_a_worker_holds_no_more_after_eight_submissions_than_after_three(tmp_pat
             counts.append((n_objects(), len(os.listdir("/proc/self/fd"))))
     assert counts[8][0] - counts[3][0] < SOME, counts
     assert counts[8][1] == counts[3][1], counts
+
+
+def test_a_process_that_grades_compiles_no_grammar_and_imports_no_torch():
+    heavy = "('rfc3987_syntax.syntax_helpers', 'lark', 'torch', 'nbgrader', 'matplotlib')"
+    program = f"import sys, hw_grader.batch, distributed\nprint(*[name for name in {heavy} if name in sys.modules])"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
