@@ -153,14 +153,20 @@ class Apart(Driving):
             if "opened" not in reply:
                 return reply
             self.is_open = True
-        return self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})[0]
+        reply, _ = self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})
+        return self._ended(reply) or reply
 
     def case(self, case: bytes) -> tuple[dict, bytes]:
         reply, data = super().case(case)
+        ended = self._ended(reply)
+        return (ended, b"") if ended else (reply, data)
+
+    def _ended(self, reply: dict) -> dict | None:
+        """What to say instead if the answers' process is gone, or was stopped with its driver."""
         if reply.get("error") == "AnswerEnded" or "stop" in reply:
             served = self.served.end()
             if served.over_memory:
-                return {"stop": why_stopped(self.served, EOFError(), self.where, 0)}, b""
+                return {"stop": why_stopped(self.served, EOFError(), self.where, 0)}
             if "stop" not in reply:
-                return {"stop": Stop("crashed", f"{self.where} ended its process")}, b""
-        return reply, data
+                return {"stop": Stop("crashed", f"{self.where} ended its process")}
+        return None

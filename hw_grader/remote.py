@@ -38,6 +38,8 @@ def answers_at(path: str) -> list[Any]:
         message, blob = line.receive()
         unpacker = Unpacker(blob)
         return [_answer(path, n, said, unpacker) for n, said in enumerate(message["answers"])]
+    except (EOFError, ConnectionError) as error:
+        raise AnswerEnded("the answer ended its process") from error
     finally:
         line.close()
 
