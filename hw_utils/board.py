@@ -100,17 +100,20 @@ class Board:
 
     def call(self, at: int, k: int) -> tuple[int, int, int] | None:
         """(bytes, code, site) of the k-th of the calls at a place; None if it is not posted or forgotten."""
-        if k >= self.posted(at):
+        q = self.q
+        if k >= q[at] // ONE:  # POSTED
             return None
-        n_runs = self.q[at + N_RUNS]
-        for run in range(n_runs - 1, max(n_runs - RING, -1), -1):
-            place = at + RUNS + run % RING * RUN
-            first, *found = self.q[place : place + RUN]
-            if self.q[at + N_RUNS] >= run + RING:  # its place may have been taken by another run
-                return None
-            if first <= k:
-                return tuple(found)
-        return None
+        n_runs, runs_at = q[at + N_RUNS], at + RUNS
+        low, high = max(n_runs - RING + 1, 0), n_runs - 1
+        while low < high:  # the last run that begins at k or before
+            middle = (low + high + 1) // 2
+            if q[runs_at + middle % RING * RUN] <= k:
+                low = middle
+            else:
+                high = middle - 1
+        first, *found = q[runs_at + low % RING * RUN : runs_at + low % RING * RUN + RUN]
+        taken = q[at + N_RUNS] >= low + RING  # its place may have been, by another run
+        return None if first > k or taken else tuple(found)
 
     def wait_of(self, rank: int) -> tuple[int, int, int, int]:
         """(state, kind, channel or group, k) of a rank."""

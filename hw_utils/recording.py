@@ -68,12 +68,12 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             else:
                 channels[peer, tag] = channel
         tensor = tensors[0]
-        n_bytes = tensor.nbytes
+        n_bytes, dtype = tensor.nbytes, tensor.dtype
         start = perf_counter()
         k = channel.n
-        if n_bytes != channel.n_bytes or tensor.dtype is not channel.dtype or site != channel.site:
-            channel.begin_run(board, n_bytes, DTYPE_CODES[tensor.dtype], site)
-            channel.dtype = tensor.dtype
+        if n_bytes != channel.n_bytes or dtype is not channel.dtype or site != channel.site:
+            channel.begin_run(board, n_bytes, DTYPE_CODES[dtype], site)
+            channel.dtype = dtype
         channel.n = k + 1
         q[channel.at] = channel.posted = posted = channel.posted + ONE
         theirs = q[channel.other_at]  # whoever comes second sees a difference
