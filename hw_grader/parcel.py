@@ -5,6 +5,7 @@ A value becomes a JSON tree and one blob of tensor bytes. Nothing is pickled; wh
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import socket
 import struct
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from hw_utils.network import Network
 
 MAX_BYTES = 256 * 2**20
 DTYPES = {
@@ -46,6 +49,8 @@ class Parcel:
             return {"tuple": [self.pack(v) for v in value]}
         if kind is dict:
             return {"dict": [[self.pack(k), self.pack(v)] for k, v in value.items()]}
+        if kind is Network:
+            return {"network": [self.pack(v) for v in dataclasses.astuple(value)[:3]] + [self.pack(value.inside)]}
         if kind is torch.Tensor and not value.requires_grad and str(value.dtype) in DTYPES:
             self.tensors.append(value)
             return {"tensor": [str(value.dtype), list(value.shape)]}
@@ -61,6 +66,8 @@ class Parcel:
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
     """A tensor's elements, as they lie in memory when contiguous."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if flat.stride() != (1,):  # one element of a wider stride counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
@@ -94,6 +101,8 @@ class Unpacker:
             return {self.unpack(k, depth + 1): self.unpack(v, depth + 1) for k, v in content}
         if kind == "tensor":
             return self._tensor(*content)
+        if kind == "network":
+            return _network(*(self.unpack(v, depth + 1) for v in content))
         if kind == "numpy":
             return self.unpack(content, depth + 1).numpy()
         raise ValueError(f"not a packed value: {kind!r}"[:100])
@@ -110,6 +119,15 @@ class Unpacker:
         flat = torch.frombuffer(bytearray(part), dtype=torch.uint8) if n_bytes else torch.empty(0, dtype=torch.uint8)
         self.tensors.append(flat.view(kind).reshape(shape))
         return self.tensors[-1]
+
+
+def _network(latency_s: float, bandwidth_Bps: float, ranks_per_host: int | None, inside: Network | None) -> Network:
+    """A network from its parts, which are what they must be."""
+    if {type(latency_s), type(bandwidth_Bps)} - {int, float} or type(ranks_per_host) not in (int, type(None)):
+        raise ValueError("not a network")
+    if type(inside) not in (Network, type(None)):
+        raise ValueError("not a network")
+    return Network(latency_s, bandwidth_Bps, ranks_per_host, inside)
 
 
 class Line:
