@@ -3,6 +3,9 @@
 Where it waits by the work (buffers, the sizes of the parameters) we see it, as C++ calls our `wait`. In a backward pass
 it takes futures of its works, and waits for these in a callback that it queues for the end of the pass, together with
 the last bucket. Ours is queued with the first bucket: it runs just before, and waits for the same works.
+
+A future that Python code takes from a work, as a communication hook does, is not waited for: only that code knows when.
+Such a call has a start and no wait in the ledger, and a rank that hangs there counts as busy until the timeout.
 """
 
 from __future__ import annotations

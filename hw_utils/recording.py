@@ -1,6 +1,6 @@
 """The methods of a ledger-keeping group: write a call down, publish it, compare it with the other side's, hand it on.
 
-All that may take 2 microseconds a call. Hence two long functions: each makes the method of one group, with all that it
+An operation may take 2 microseconds. Hence two long functions: each makes the method of one group, with all that it
 needs at hand.
 """
 

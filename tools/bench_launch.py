@@ -123,16 +123,19 @@ def cost(rank, world_size):
         def size(self): return world_size
         def rank(self): return rank
         def send(self, tensors, peer, tag): return nothing
+        recv = send
         def allreduce(self, tensors, options): return nothing
 
-    world, thin, tensor = dist.group.WORLD, Thin(rank, world_size), torch.ones(1)
+    world, thin, tensor, longer = dist.group.WORLD, Thin(rank, world_size), torch.ones(1), torch.ones(2)
     names = c10d._world
     names.pg_map[thin], names.pg_names[thin] = names.pg_map[world], "thin"
     names.pg_group_ranks[thin] = {r: r for r in range(world_size)}
     if rank == 1:
-        dist.irecv(tensor, 0)  # the channel is there, as in any exchange
+        dist.irecv(tensor, 0)  # the channels are there, as in any exchange
+        dist.isend(tensor, 0)
         return None
     dist.isend(tensor, 1).wait()
+    dist.recv(tensor, 1)
     world._inner = nothing
     world.settle()
 
@@ -146,12 +149,25 @@ def cost(rank, world_size):
             best = min(best, (time.thread_time() - start) / n)
         return best * 1e6
 
+    def two_sends(group):
+        dist.send(tensor, 1, group=group)
+        dist.send(longer, 1, group=group)
+
+    def two_all_reduces(group):
+        dist.all_reduce(tensor, group=group)
+        dist.all_reduce(longer, group=group)
+
     calls = {
-        "isend and wait": lambda group: dist.isend(tensor, 1, group=group).wait(),
-        "send": lambda group: dist.send(tensor, 1, group=group),
-        "all_reduce": lambda group: dist.all_reduce(tensor, group=group),
+        "isend": (lambda group: dist.isend(tensor, 1, group=group).wait(), 2),  # its wait is an operation too
+        "send": (lambda group: dist.send(tensor, 1, group=group), 1),
+        "recv": (lambda group: dist.recv(tensor, 1, group=group), 1),
+        "all_reduce": (lambda group: dist.all_reduce(tensor, group=group), 1),
+        "send, two sizes in turn": (two_sends, 2),
+        "all_reduce, two sizes in turn": (two_all_reduces, 2),
     }
-    return {name: (fastest(lambda: call(thin)), fastest(lambda: call(world))) for name, call in calls.items()}
+    return {
+        name: (fastest(lambda: call(thin)) / n, fastest(lambda: call(world)) / n) for name, (call, n) in calls.items()
+    }
 
 print("TIMES", json.dumps(launch(cost, 2, echo=False)[0]))
 """
@@ -237,7 +253,7 @@ def show_launch(times: dict[str, list[float]]) -> None:
 
 
 def show_ledger(times: dict[str, tuple[float, float]]) -> None:
-    print(f"\n{'the ledger, a call':32}{'without':>10}{'with':>10}{'costs':>10}")
+    print(f"\n{'the ledger, an operation':32}{'without':>10}{'with':>10}{'costs':>10}")
     for name, (without, recorded) in times.items():
         print(f"{name:32}{without:>7.2f} us{recorded:>7.2f} us{recorded - without:>7.2f} us")
 
