@@ -42,13 +42,15 @@ LEVELS = [
         cluster
         """,
         """
-        hw_utils checks.lesson_01 checks.lesson_02 checks.lesson_04 checks.overlap checks.problem watch
+        hw_utils checks.lesson_02_costs checks.lesson_02_reduce checks.lesson_02_steps checks.lesson_04
+        checks.lesson_05_costs checks.messages checks.overlap checks.problem watch
         """,
         """
-        checks.lesson_03_causes checks.lesson_05 hosts
+        checks.lesson_01_hangs checks.lesson_01_hello checks.lesson_01_link checks.lesson_01_relay checks.lesson_02
+        checks.lesson_03_causes checks.lesson_05_buckets checks.lesson_05_causes checks.lesson_05_profile hosts
         """,
         """
-        checks.lesson_03_equal checks.lesson_03_speedup checks.lesson_03_step
+        checks.lesson_01 checks.lesson_03_equal checks.lesson_03_speedup checks.lesson_03_step checks.lesson_05
         """,
         """
         checks.lesson_03

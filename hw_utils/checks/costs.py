@@ -38,6 +38,13 @@ def number(value: Any, call: str) -> float:
     return float(value)
 
 
+def list_of(data: Any, length: int) -> list[Any]:
+    """The data, if it is a list of that length."""
+    if not isinstance(data, list) or len(data) != length:
+        raise ValueError(f"expected a list of {length}")
+    return data
+
+
 def network_text(network: Network) -> str:
     """`latency 1 s, bytes for nothing`."""
     bytes_cost = "bytes for nothing" if network.bandwidth_Bps >= NO_BYTES else f"{network.bandwidth_Bps:g} B/s"

@@ -1,0 +1,157 @@
+"""Checks of lesson 01: the first output, and what a program will do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hw_utils import programs
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.errors import CheckFailed, Deadlock, WorkerFailed
+from hw_utils.launch import launch
+from hw_utils.network import Network
+from hw_utils.simulate import simulate
+
+
+def _judge_hello(data: dict[str, Any], world_size: int, name: str) -> None:
+    require_no_deadlock(data, f"hello with {world_size} ranks", cause="nothing needs to be sent to say hello.")
+    output = data["output"]
+    for rank in range(world_size):
+        expected = f"Rank {rank}: Hello, {name}!"
+        printed = output[rank].strip()
+        if printed == expected:
+            continue
+        raise CheckFailed(
+            f"hello with {world_size} ranks: rank {rank} printed {printed!r}, expected {expected!r}.",
+            cause=_why_hello(output, rank, name),
+        )
+
+
+def _why_hello(output: list[str], rank: int, name: str) -> str:
+    printed = output[rank].strip()
+    if not any(text.strip() for text in output):
+        return "nothing was printed: return gives a value back, print writes it."
+    if not printed:
+        return "only some ranks print: every rank runs the whole function."
+    if len(printed.splitlines()) > 1 and len(set(printed.splitlines())) == 1:
+        return "the same line stands there more than once: one line a rank."
+    if len(printed.splitlines()) > 1:
+        return "one rank prints for the others: no loop over ranks is needed, each prints its own line."
+    if printed == f"Rank {rank + 1}: Hello, {name}!":
+        return "ranks count from 0."
+    if len({text.strip() for text in output}) == 1 and len(output) > 1:
+        return "every rank prints the same number: use rank, not world_size or a constant."
+    if name not in printed:
+        return "the name is the function's third argument; do not write one into the text."
+    return "a letter, a space or a sign differs."
+
+
+@check(
+    "lesson_01.hello",
+    judge=_judge_hello,
+    cases=[{"world_size": n, "name": name} for n, name in ((2, "Ada"), (4, "Grace"), (1, "Edsger"))],
+    ok="every rank says hello with its own number, for 1, 2 and 4 ranks.",
+    hint="hint 1 of exercise 1.1",
+)
+def hello(worker, /, world_size: int, name: str):
+    """Every rank prints one line, on real processes."""
+    return observe(lambda: launch(worker, world_size, (name,), echo=False))
+
+
+OUTCOMES = ("finishes", "hangs", "fails")
+
+
+def _outcome(program: str) -> str:
+    try:
+        simulate(getattr(programs, program), 2, compute="free", echo=False)
+    except Deadlock:
+        return "hangs"
+    except WorkerFailed:
+        return "fails"
+    return "finishes"
+
+
+def _judge_prediction(predictions: Any, program: str) -> None:
+    said = predictions.get(program) if isinstance(predictions, dict) else None
+    if said is None or said == "?":
+        raise CheckFailed(
+            f"there is no prediction for {program}: set predictions[{program!r}] to one of {', '.join(OUTCOMES)}."
+        )
+    if said not in OUTCOMES:
+        raise CheckFailed(f"predictions[{program!r}] is {said!r}; it must be one of {', '.join(OUTCOMES)}.")
+    happened = _outcome(program)
+    if said == happened:
+        return
+    causes = {
+        (
+            "finishes",
+            "hangs",
+        ): "some call waits for a partner that never comes: write down, call by call, who waits for whom.",
+        ("hangs", "finishes"): "every call does meet its partner: pair them off, in each rank's order.",
+        ("hangs", "fails"): "nobody waits for ever here; look at what happens to a buffer before its wait.",
+        ("finishes", "fails"): "a buffer that an isend still reads must not be written before its wait.",
+        ("fails", "finishes"): "nothing forbidden happens: no buffer is touched between isend and wait.",
+        (
+            "fails",
+            "hangs",
+        ): "no rule is broken, but a partner is missing: that is not an error by itself, only silence.",
+    }
+    raise CheckFailed(
+        f"{program}: predicted that it {said}, but run on two ranks it {happened}.", cause=causes[said, happened]
+    )
+
+
+@check(
+    "lesson_01.predictions",
+    judge=_judge_prediction,
+    cases=[
+        {"program": name}
+        for name in ("both_send_first", "one_sends_first", "wait_comes_last", "changed_too_early", "one_recv_too_many")
+    ],
+    ok="all five programs did what was predicted.",
+    hint="hint 1 of exercise 1.2",
+)
+def predictions(answers, /, program: str):
+    """What each program of `hw_utils.programs` does; the judge runs it."""
+    return answers
+
+
+_LATE_NETWORK = Network(latency_s=1.0, bandwidth_Bps=4.0)  # one float32: 2 s a message
+
+
+def _judge_late(times: Any, call: str) -> None:
+    said = times.get(call) if isinstance(times, dict) else None
+    if said is None:
+        raise CheckFailed(f"times[{call!r}] is missing or None: say after how many seconds that call returns.")
+    if type(said) not in (int, float):
+        raise CheckFailed(f"times[{call!r}] must be a number of seconds, got {type(said).__name__}.")
+    run = simulate(programs.late_receiver, 2, network=_LATE_NETWORK, compute="free", echo=False)
+    happened = run[0][call]
+    if math.isfinite(said) and math.isclose(said, happened, abs_tol=1e-6):
+        return
+    raise CheckFailed(
+        f"late_receiver: {call} was predicted as {said:g} s after the start; run, it was not.",
+        cause=_why_late(call, said),
+    )
+
+
+def _why_late(call: str, said: float) -> str:
+    if call == "isend_s":
+        return "isend only announces the message: it waits for nobody."
+    if said == 0:
+        return "a wait and a blocking send return when the bytes have arrived, not when they were announced."
+    if call == "send_s" and said < 5:
+        return "the second message starts when the first has arrived, and takes its own time."
+    return "a message starts when both sides have called; then it takes its latency and its bytes over the bandwidth."
+
+
+@check(
+    "lesson_01.times",
+    judge=_judge_late,
+    cases=[{"call": "isend_s"}, {"call": "wait_s"}, {"call": "send_s"}],
+    ok="isend, wait and send return when you said they would.",
+    hint="hint 2 of exercise 1.2",
+)
+def times(answers, /, call: str):
+    """When each call of `late_receiver` returns; the judge runs it."""
+    return answers
