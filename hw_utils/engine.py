@@ -46,6 +46,9 @@ class Engine:
         self.order = [0] * world_size
         self.heap: list[tuple[float, int]] = []
         self.queues: dict = {}  # (group, src, dst, tag) -> deque of requests that wait for their other end
+        # Those of messages without a tag in the group of all: by sender, then receiver; and the other way round.
+        self.sent_by: list[dict[int, deque]] = [{} for _ in range(world_size)]
+        self.sent_to: list[dict[int, deque]] = [{} for _ in range(world_size)]
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
         self.waiting: list = [None] * world_size  # what a rank stands still for: a Request, a VirtualWork, ...
         self.failures: list[Failure] = []
@@ -188,6 +191,15 @@ class Engine:
         raise Stop
 
     # -- point to point ----------------------------------------------------------------------------------------
+
+    def route(self, src, dst, me: int) -> deque | None:
+        """The queue of messages without a tag in the group of all; None if the other of the two is no rank."""
+        peer, size = dst if src is me else src, self.world_size
+        if type(peer) is not int or peer == me or not 0 <= peer < size:
+            return None
+        queue = self.queues.setdefault(src * size + dst, deque())
+        self.sent_by[src][dst] = self.sent_to[dst][src] = queue
+        return queue
 
     def match_anybody(self, request: Request, key, group: int, dst: int, tag: int) -> Request | None:
         """Matching while some receive takes a message from anybody: the first posted goes first."""

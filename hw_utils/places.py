@@ -14,14 +14,14 @@ class Places:
     def __init__(self) -> None:
         self.sites: list[tuple[str, int, str]] = [("", 0, "")]  # file, line, function
         self._number: dict[tuple[str, int, str], int] = {self.sites[0]: 0}
-        self.direct: dict[int, dict[int, int]] = {}  # id of a code object -> instruction -> number
+        self._direct: dict[int, dict[int, int]] = {}  # id of a code object -> instruction -> number
         self._codes: list = []  # keeps the code objects alive, so that an id stays theirs
         self._library: set[int] = set()
 
     def of(self, frame: FrameType) -> int:
         """The number of the innermost student's line at or above `frame`."""
         code = frame.f_code
-        known = self.direct.get(id(code))
+        known = self._direct.get(id(code))
         if known is not None:
             number = known.get(frame.f_lasti)
             if number is not None:
@@ -30,14 +30,21 @@ class Places:
             frame = frame.f_back
         return 0 if frame is None else self._add(frame)
 
+    def learn(self, frame: FrameType, sites: dict) -> int:
+        """The same; `sites` gets instruction -> (code, number) if it is the student's own frame that calls."""
+        number = self.of(frame)
+        if id(frame.f_code) in self._direct:
+            sites[frame.f_lasti] = frame.f_code, number
+        return number
+
     def _is_students(self, code) -> bool:
         if id(code) in self._library:
             return False
-        if id(code) in self.direct:
+        if id(code) in self._direct:
             return True
         self._codes.append(code)
         if is_students(code.co_filename):
-            self.direct[id(code)] = {}
+            self._direct[id(code)] = {}
             return True
         self._library.add(id(code))
         return False
@@ -48,7 +55,7 @@ class Places:
         if number is None:
             number = self._number[site] = len(self.sites)
             self.sites.append(site)
-        self.direct[id(frame.f_code)][frame.f_lasti] = number
+        self._direct[id(frame.f_code)][frame.f_lasti] = number
         return number
 
     def where(self, number: int) -> Where | None:

@@ -11,7 +11,6 @@ for sends and once for receives: what `matching.py` does for every case, without
 from __future__ import annotations
 
 import sys
-from collections import deque
 from collections.abc import Callable
 from contextlib import contextmanager
 
@@ -20,31 +19,36 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.memory import memory
-from hw_utils.records import row_of
+from hw_utils.records import plain_row_of
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # torch sends these as real ones
-_NONE: dict[int, int] = {}
 
 
 def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.send` or `dist.isend` on an engine."""
     op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, heap, rows, queues = engine.clock, engine.order, engine.heap, engine.rows, engine.queues
-    any_source, is_eager, is_free, size = engine.any_source, engine.eager_bytes > 0, engine.is_free, engine.world_size
-    direct, place_of, waiting = engine.places.direct, engine.places.of, engine.waiting
+    clock, order, heap, rows = engine.clock, engine.order, engine.heap, engine.rows
+    any_source, is_eager, is_free, sent_by = engine.any_source, engine.eager_bytes > 0, engine.is_free, engine.sent_by
+    learn, waiting = engine.places.learn, engine.waiting
+    sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
         nonlocal rows
         me = engine.rank
+        queue = sent_by[me].get(dst)
+        if queue is None:
+            queue = engine.route(me, dst, me)
         if (
-            group is not None or type(dst) is not int or dst == me or not 0 <= dst < size
-            or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
+            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            or (dtype := tensor.dtype) in _COMPLEX
         ):  # fmt: skip
             return long_way(tensor, dst, group, tag, group_dst)
         frame = getframe(1)
-        site = direct.get(id(frame.f_code), _NONE).get(frame.f_lasti) or place_of(frame)
+        code, site = sites.get(frame.f_lasti, unknown)
+        if code is not frame.f_code:
+            site = learn(frame, sites)
         if tag or is_eager or any_source or engine.watch is not None:
             request = engine.post(True, op, tensor, dtype, dst, tag, 0, site, me, dst, is_blocking)
         else:
@@ -56,16 +60,13 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
             request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, False
             request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
             request.n_bytes = n_bytes = tensor.nbytes
-            rows += row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, 0, 0, 0, place, -1)
+            rows += plain_row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
             if is_blocking:
                 request.data = None
             else:
                 at = tensor.data_ptr()
                 request.data = memory[at : at + n_bytes]
-            queue = queues.get(me * size + dst)
-            if queue is None:
-                queues[me * size + dst] = deque((request,))
-            elif queue and not queue[0].is_send:
+            if queue and not queue[0].is_send:
                 cross(request, queue.popleft(), now_s)
             else:
                 queue.append(request)
@@ -86,22 +87,30 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
 def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.recv` or `dist.irecv` on an engine."""
     op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, heap, rows, queues = engine.clock, engine.order, engine.heap, engine.rows, engine.queues
-    any_source, is_free, size = engine.any_source, engine.is_free, engine.world_size
-    direct, place_of, waiting = engine.places.direct, engine.places.of, engine.waiting
+    clock, order, heap, rows = engine.clock, engine.order, engine.heap, engine.rows
+    any_source, is_free, sent_to = engine.any_source, engine.is_free, engine.sent_to
+    learn, waiting = engine.places.learn, engine.waiting
+    sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
-    kept: list = [None] * size  # a blocking receive's request: nobody sees it, so the next one takes it again
+    kept: list = [
+        None
+    ] * engine.world_size  # a blocking receive's request: nobody sees it, so the next one takes it again
 
     def post(tensor, src=None, group=None, tag=0, group_src=None):
         nonlocal rows
         me = engine.rank
+        queue = sent_to[me].get(src)
+        if queue is None:
+            queue = engine.route(src, me, me)
         if (
-            group is not None or type(src) is not int or src == me or not 0 <= src < size
-            or type(tensor) not in _TENSORS or not tensor.is_contiguous() or (dtype := tensor.dtype) in _COMPLEX
+            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            or (dtype := tensor.dtype) in _COMPLEX
         ):  # fmt: skip
             return long_way(tensor, src, group, tag, group_src)
         frame = getframe(1)
-        site = direct.get(id(frame.f_code), _NONE).get(frame.f_lasti) or place_of(frame)
+        code, site = sites.get(frame.f_lasti, unknown)
+        if code is not frame.f_code:
+            site = learn(frame, sites)
         if tag or any_source or engine.watch is not None:
             request = engine.post(False, op, tensor, dtype, src, tag, 0, site, src, me, is_blocking)
         else:
@@ -115,11 +124,8 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
             request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, False
             request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
             request.n_bytes, request.data = (n_bytes := tensor.nbytes), None
-            rows += row_of(me, op, src, n_bytes, now_s, -1.0, -1, site, 0, 0, 0, place, -1)
-            queue = queues.get(src * size + me)
-            if queue is None:
-                queues[src * size + me] = deque((request,))
-            elif queue and queue[0].is_send:
+            rows += plain_row_of(me, op, src, n_bytes, now_s, -1.0, -1, site, place, -1)
+            if queue and queue[0].is_send:
                 cross(queue.popleft(), request, now_s)
             else:
                 queue.append(request)

@@ -25,6 +25,8 @@ def _struct(first: str, last: str) -> Struct:
 _known = _struct("rank", "waited")
 # A new row: all fields up to `waited`, the number of the site in the place of the file; -1 is not known yet.
 row_of = Struct(f"{_known.format}{ROW - _known.size}x").pack
+# The same of a message without a tag in the group of all: line, tag and group are 0.
+plain_row_of = Struct(_known.format.replace("iiqi", "i16x") + f"{ROW - _known.size}x").pack
 put_end = _struct("end_s", "message").pack_into
 put_wait = _struct("waited", "wait_end_s").pack_into
 _int, _long, _start = Struct("=i"), Struct("=q"), Struct("=d")
