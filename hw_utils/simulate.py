@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils import memory, payload, where
+from hw_utils import payload, where
 from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed
 from hw_utils.launch import check_world_size, run_isolated
 from hw_utils.network import Network
@@ -20,7 +20,6 @@ from hw_utils.trace import RECORD, Trace
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
-MANY_RANKS = 64  # whose memory is more than a processor's cache
 BEACON_BYTES = 8  # says which rank runs; after it come the run's records
 
 
@@ -71,8 +70,6 @@ def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str
     from hw_utils.cluster import simulation
 
     where.know_cells(cells)
-    if job["world_size"] >= MANY_RANKS:
-        memory.grow_in_huge_pages()
     outcome = simulation(call, job, timeout_s=timeout_s, beacon=beacon)
     records = outcome.get("records")
     if records is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -676,30 +675,3 @@ def test_a_message_sent_ahead_arrives_as_it_was_sent():
         return tensor.tolist()
 
     assert simulate(worker, 2, compute="free", eager_bytes=64, isolate=False, echo=False)[1] == [7, 7]
-
-
-# Memory
-
-
-def advised_heap_bytes(rank, world_size):
-    """How much of this process's heap is to be in huge pages, by the kernel's own account."""
-    total, heap = 0, ""
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if line.endswith("[heap]"):
-            heap = line.split()[0]
-        elif line.startswith("VmFlags"):
-            total += _length(heap) if heap and " hg" in line else 0
-            heap = ""
-    return total
-
-
-def _length(area):
-    low, high = (int(end, 16) for end in area.split("-"))
-    return high - low
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says how memory is mapped")
-@pytest.mark.parametrize("world_size", [4, 64])
-def test_the_heap_of_many_ranks_grows_in_huge_pages(world_size):
-    advised = simulate(advised_heap_bytes, world_size, compute="free", echo=False)[0]
-    assert advised > 2**29 if world_size == 64 else advised == 0
