@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 import warnings
@@ -20,6 +21,7 @@ from hw_utils.trace import RECORD, Trace
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
+MEMORY_FOLDER, MEMORY_FOLDER_BYTES = "/dev/shm", 2**30
 BEACON_BYTES = 8  # says which rank runs; after it come the run's records
 
 
@@ -92,7 +94,7 @@ def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
 
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
-    handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-")
+    handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
     os.write(handle, bytes(BEACON_BYTES))
     os.close(handle)
     try:
@@ -108,7 +110,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
         if done.failure is None:
             outcome = done.result
             if "records" in outcome and outcome["records"] is None:
-                outcome["records"] = np.fromfile(beacon, RECORD, offset=BEACON_BYTES)
+                outcome["records"] = _records_in(beacon)
             return outcome
         with open(beacon, "rb") as file:
             rank = int.from_bytes(file.read(4), "little")
@@ -116,6 +118,24 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
         return {"failures": [Failure(rank, f.kind, f.reason, f.frames)], "exceptions": [None], "ended_in": f.kind}
     finally:
         os.unlink(beacon)
+
+
+def _folder() -> str | None:
+    """Where Linux keeps files in memory, if there is room; else None, where temporary files are anyway."""
+    try:
+        free = os.statvfs(MEMORY_FOLDER)
+    except (AttributeError, OSError):
+        return None
+    has_room = free.f_bavail * free.f_frsize >= MEMORY_FOLDER_BYTES and os.access(MEMORY_FOLDER, os.W_OK)
+    return MEMORY_FOLDER if has_room else None
+
+
+def _records_in(path: str) -> np.ndarray:
+    """The records behind the beacon; not copied if they lie in memory."""
+    if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == BEACON_BYTES:
+        return np.fromfile(path, RECORD, offset=BEACON_BYTES)
+    with open(path, "rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=BEACON_BYTES)
 
 
 def _run_of(outcome: dict) -> Run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import time
@@ -675,3 +676,29 @@ def test_a_message_sent_ahead_arrives_as_it_was_sent():
         return tensor.tolist()
 
     assert simulate(worker, 2, compute="free", eager_bytes=64, isolate=False, echo=False)[1] == [7, 7]
+
+
+# Where records travel
+
+
+def one_message(rank, world_size, fails):
+    if rank == 0:
+        dist.send(torch.ones(3), 1)
+    else:
+        dist.recv(torch.empty(3), 0)
+        if fails:
+            os._exit(3)
+
+
+@pytest.mark.parametrize("bytes_wanted", [0, 2**62], ids=["in memory", "on disk"])
+def test_records_come_back_and_leave_no_file_behind(monkeypatch, tmp_path, bytes_wanted):
+    module = importlib.import_module("hw_utils.simulate")
+    monkeypatch.setattr(module, "MEMORY_FOLDER", str(tmp_path))
+    monkeypatch.setattr(module, "MEMORY_FOLDER_BYTES", bytes_wanted)
+    monkeypatch.setattr(module.tempfile, "tempdir", str(tmp_path))
+    trace = simulate(one_message, 2, (False,), compute="free", echo=False).trace
+    assert [(e.rank, e.op, e.n_bytes) for e in trace] == [(0, "send", 12), (1, "recv", 12)]
+    assert len(simulate(who_am_i, 2, echo=False).trace) == 0
+    with pytest.raises(WorkerFailed, match="exit"):
+        simulate(one_message, 2, (True,), echo=False)
+    assert list(tmp_path.glob("hw_utils-rank-*")) == []
