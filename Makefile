@@ -5,7 +5,7 @@ PY = $(VENV)/bin/python
 READY = $(VENV)/.ready
 ASSIGNMENT ?= *
 JOBS ?= logical
-PARALLEL = -n $(JOBS) --maxprocesses 8 --dist loadfile
+PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
 .PHONY: help env course test lint drift nbval lab notebooks import grade report bench figures publish clean
 
@@ -26,7 +26,7 @@ env: $(READY)  ## the environment in .venv, from the pinned requirements
 course: notebooks  ## builds all, grades a sample class, prints the gradebook, writes build/course/report.html
 	$(PY) -m tools.course
 test: lint drift nbval  ## everything that CI runs; JOBS=0 one after the other
-	$(PY) -m pytest $(PARALLEL) -m 'not alone' tests
+	$(PY) -m pytest $(PARALLEL) worksteal -m 'not alone' tests
 	$(PY) -m pytest -m alone tests
 lint: $(READY)
 	$(PY) -m ruff check .
@@ -34,7 +34,7 @@ lint: $(READY)
 drift: $(READY)
 	$(PY) -m tools.build --check
 nbval: $(READY)
-	$(PY) -m pytest $(PARALLEL) --nbval-lax --timeout=900 -p no:cacheprovider solutions
+	$(PY) -m pytest $(PARALLEL) loadfile --nbval-lax --timeout=900 -p no:cacheprovider solutions
 lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
 	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
 notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits
