@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.lab import CHROMIUM, FLAGS, require_chromium
@@ -17,3 +19,13 @@ def browser():
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def page(browser):
+    """A page of its own; with SCREENSHOTS=folder it leaves a picture of how it looks at the end."""
+    page = browser.new_page(viewport={"width": 1300, "height": 1000})
+    yield page
+    if directory := os.environ.get("SCREENSHOTS"):
+        page.screenshot(path=f"{directory}/{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png")
+    page.close()

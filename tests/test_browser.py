@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -32,15 +31,6 @@ def folder(tmp_path_factory):
 def lab(browser, folder):
     with served(folder) as url:
         yield url
-
-
-@pytest.fixture
-def page(browser):
-    page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    yield page
-    if directory := os.environ.get("SCREENSHOTS"):
-        page.screenshot(path=f"{directory}/{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png")
-    page.close()
 
 
 def test_a_student_solves_hangs_and_interrupts_the_first_exercise(page, lab, folder):

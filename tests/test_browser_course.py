@@ -35,13 +35,6 @@ def lab(browser, course):
             yield url
 
 
-@pytest.fixture
-def page(browser):
-    page = browser.new_page(viewport={"width": 1300, "height": 1000})
-    yield page
-    page.close()
-
-
 def test_restart_and_run_all_on_the_solution_leaves_no_error(page, lab):
     notebook = NotebookPage(page, lab, "hello_ranks.ipynb")
     notebook.run("# Set-up.")
