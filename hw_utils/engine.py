@@ -192,12 +192,11 @@ class Engine:
 
     # -- point to point ----------------------------------------------------------------------------------------
 
-    def route(self, src, dst, me: int) -> deque | None:
-        """The queue of messages without a tag in the group of all; None if the other of the two is no rank."""
-        peer, size = dst if src is me else src, self.world_size
-        if type(peer) is not int or peer == me or not 0 <= peer < size:
+    def route(self, src, dst, peer) -> deque | None:
+        """The queue of messages without a tag in the group of all; None if `peer`, one of the two, is no other rank."""
+        if type(peer) is not int or peer == self.rank or not 0 <= peer < self.world_size:
             return None
-        queue = self.queues.setdefault(src * size + dst, deque())
+        queue = self.queues.setdefault(src * self.world_size + dst, deque())
         self.sent_by[src][dst] = self.sent_to[dst][src] = queue
         return queue
 

@@ -39,7 +39,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         me = engine.rank
         queue = sent_by[me].get(dst)
         if queue is None:
-            queue = engine.route(me, dst, me)
+            queue = engine.route(me, dst, dst)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or (dtype := tensor.dtype) in _COMPLEX
@@ -91,17 +91,14 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
     any_source, is_free, sent_to = engine.any_source, engine.is_free, engine.sent_to
     learn, waiting = engine.places.learn, engine.waiting
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
-
-    kept: list = [
-        None
-    ] * engine.world_size  # a blocking receive's request: nobody sees it, so the next one takes it again
+    kept: list = [None] * engine.world_size  # a blocking receive's request: nobody sees it, so the next takes it again
 
     def post(tensor, src=None, group=None, tag=0, group_src=None):
         nonlocal rows
         me = engine.rank
         queue = sent_to[me].get(src)
         if queue is None:
-            queue = engine.route(src, me, me)
+            queue = engine.route(src, me, src)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or (dtype := tensor.dtype) in _COMPLEX

@@ -509,6 +509,11 @@ def forgets_the_all_reduce(rank, world_size, conditions):
     _step(rank, world_size, conditions, reduce=False, who=-1)
 
 
+@wrong("lesson_05.step_under", says="the compute of the step is missing")
+def only_communicates(rank, world_size, conditions):
+    dist.all_reduce(torch.zeros(40_000, dtype=torch.uint8))
+
+
 @wrong("lesson_05.step_under", says="the straggler makes no difference")
 def nobody_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, straggler=False)
