@@ -142,8 +142,7 @@ def call(group, post: Post, outer) -> VirtualWork:
     engine, members, place = group.engine, group.members, group.place
     rank = engine.rank
     engine.now()
-    if engine.heap and engine.heap[0][0] < engine.clock[rank]:
-        engine.let_the_past_run(rank)
+    engine.keep_up(rank)
     number = members.n_called[place]
     members.n_called[place] = number + 1
     post.at_s = engine.clock[rank]

@@ -44,7 +44,11 @@ class Engine:
         self.sending = [0.0] * world_size  # when the transmit port is free
         self.receiving = [0.0] * world_size
         self.order = [0] * world_size
-        self.heap: list[tuple[float, int]] = []
+        # Who is due when. Times are often equal: so it is a heap of different times, with the ranks of each.
+        self.times: list[float] = []
+        self.later: dict[float, list[int]] = {}  # time -> who is due then
+        self.due: list[int] = []  # who is due at `due_s`, the last one first
+        self.due_s = 0.0
         self.queues: dict = {}  # (group, src, dst, tag) -> deque of requests that wait for their other end
         # Those of messages without a tag in the group of all: by sender, then receiver; and the other way round.
         self.sent_by: list[dict[int, deque]] = [{} for _ in range(world_size)]
@@ -54,7 +58,7 @@ class Engine:
         self.failures: list[Failure] = []
         self.rows, self.places = bytearray(), Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
-        self.n_messages = self.n_posts = self.n_agents = 0
+        self.n_messages = self.n_agents = 0
         self.cpu_start_s = 0.0
         self.agents: dict[int, object] = {}
         self.is_over = False
@@ -63,6 +67,7 @@ class Engine:
         self.Request = requests_of(self)
         self.post, self.cross = post_of(self)
         self.watch = None  # called with the rank at every send and receive, before it is posted
+        self.unusual = {"sent ahead"} if eager_bytes else set()  # why no message may take the short cut
         self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
         self.pending: dict[int, list] = {}  # rank -> collectives it called inside the backward pass under way
@@ -112,7 +117,7 @@ class Engine:
             put_wait(self.rows, row + WAITED, order, start_s, end_s)
 
     def add_agent(self, agent) -> int:
-        """A number for something that is due at a time; it stands in the heap among the ranks."""
+        """A number for something that can be put on the agenda beside the ranks."""
         self.n_agents += 1
         number = self.world_size + self.n_agents
         self.agents[number] = agent
@@ -141,20 +146,44 @@ class Engine:
         if not self.is_free:
             self.cpu_start_s = thread_time()
 
+    def schedule(self, who: int, at_s: float) -> None:
+        """Puts a rank or an agent on the agenda."""
+        others = self.later.get(at_s)
+        if others is None:
+            self.later[at_s] = [who]
+            heappush(self.times, at_s)
+        else:
+            others.append(who)
+
     def let_the_past_run(self, rank: int) -> None:
         """Every rank that is behind runs first."""
-        heappush(self.heap, (self.clock[rank], rank))
+        self.schedule(rank, self.clock[rank])
         self.switch(rank)
 
+    def keep_up(self, rank: int) -> None:
+        """Nobody is behind the running rank after this."""
+        now_s = self.clock[rank]
+        if (self.due and self.due_s < now_s) or (self.times and self.times[0] < now_s):
+            self.let_the_past_run(rank)
+
+    def move_on(self, rank: int, to_s: float) -> None:
+        """The running rank's clock goes on to `to_s`; whoever is due before runs first."""
+        self.clock[rank] = to_s
+        self.keep_up(rank)
+
     def next_rank(self) -> int:
-        """The rank that is furthest behind and can run; the scheduler if there is none."""
-        heap = self.heap
-        while heap:
-            _, who = heappop(heap)
+        """The rank that is furthest behind and can run, of equal ones the first; the scheduler if there is none."""
+        due, times = self.due, self.times
+        while True:
+            if not due:
+                if not times:
+                    return self.world_size
+                self.due_s = heappop(times)
+                due[:] = sorted(self.later.pop(self.due_s), reverse=True)
+            who = due.pop()
             if who < self.world_size:
                 return who
             self.agents.pop(who).go_on()  # not a rank but a step of a collective
-        return self.world_size
 
     def block(self, rank: int, what) -> None:
         """The running rank stands still until what it waits for is done."""
@@ -165,12 +194,12 @@ class Engine:
         self.waiting[rank] = None
         if at_s > self.clock[rank]:
             self.clock[rank] = at_s
-        heappush(self.heap, (self.clock[rank], rank))
+        self.schedule(rank, self.clock[rank])
 
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
         self.carrier, self.switch = carrier, switch_of(self, carrier)
-        self.heap[:] = [(0.0, rank) for rank in range(self.world_size)]
+        self.due[:], self.due_s = range(self.world_size - 1, -1, -1), 0.0
         try:
             while not self.is_over:
                 who = self.next_rank()
@@ -202,13 +231,12 @@ class Engine:
 
     def match_anybody(self, request: Request, key, group: int, dst: int, tag: int) -> Request | None:
         """Matching while some receive takes a message from anybody: the first posted goes first."""
-        self.n_posts += 1
-        request.number = self.n_posts
+        self.unusual.add("a receive from anybody")
         anybody = self.any_source.setdefault((group, dst, tag), deque())
         queue = self.queues.setdefault(key, deque())
         if request.is_send:
             named = queue[0] if queue and not queue[0].is_send else None
-            if anybody and (named is None or anybody[0].number < named.number):
+            if anybody and (named is None or anybody[0].row < named.row):
                 return anybody.popleft()
         elif request.peer < 0:
             sent = [q for q in self._queues_to(group, dst, tag) if q and q[0].is_send]
@@ -255,11 +283,11 @@ class Engine:
 
 def switch_of(engine: Engine, carrier) -> Callable[[int], None]:
     """The function that lets the rank run that is furthest behind; it returns when `rank` runs again, as it was."""
-    random, states, lamp, heap, size = engine.random, engine.random.states, engine.lamp, engine.heap, engine.world_size
+    random, states, lamp, due, size = engine.random, engine.random.states, engine.lamp, engine.due, engine.world_size
     glance, is_shared, resume = random.glance, carrier.is_shared, carrier.resume
 
     def switch(rank: int) -> None:
-        who = heappop(heap)[1] if heap and heap[0][1] < size else engine.next_rank()
+        who = due.pop() if due and due[-1] < size else engine.next_rank()
         if who == rank:
             return
         grad = is_grad_enabled()

@@ -19,7 +19,8 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
     """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
     size, is_free, is_flat, eager_bytes = engine.world_size, engine.is_free, engine.is_flat, engine.eager_bytes
     latency_s, bandwidth_Bps, message_s = engine.latency_s, engine.bandwidth_Bps, engine.network.message_s
-    clock, order, heap, rows, queues = engine.clock, engine.order, engine.heap, engine.rows, engine.queues
+    clock, order, rows, queues = engine.clock, engine.order, engine.rows, engine.queues
+    times, later = engine.times, engine.later
     sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
     Own = engine.Request
 
@@ -29,9 +30,10 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         rank = engine.rank
         if engine.watch is not None:
             engine.watch(rank)
-        now_s = clock[rank] if is_free else engine.now()
-        if heap and heap[0][0] < now_s:
-            engine.let_the_past_run(rank)
+        now_s = clock[rank]
+        if not is_free:
+            now_s = engine.now()
+            engine.keep_up(rank)
         n_bytes = tensor.nbytes
         order[rank] = place = order[rank] + 1
         row = len(rows)
@@ -82,7 +84,8 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
                 now_s = receiving[dst]
             end_s = now_s + (latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, src, dst))
             sending[src] = receiving[dst] = end_s
-        engine.n_messages = message = engine.n_messages + 1
+        message = engine.n_messages
+        engine.n_messages = message + 1
         put_end(rows, recv.row + END, end_s, message)
         if any_source and recv.peer < 0:
             put_int(rows, recv.row + PEER, src)
@@ -99,7 +102,12 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if is_awaited:
             waiting[dst] = None
             clock[dst] = end_s
-            heappush(heap, (end_s, dst))
+            due_then = later.get(end_s)
+            if due_then is None:
+                later[end_s] = [dst]
+                heappush(times, end_s)
+            else:
+                due_then.append(dst)
         if was_sent_ahead:
             put_message(rows, send.row + MESSAGE, message)
             send.was_taken()
@@ -109,7 +117,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if waiting[src] is send:
             waiting[src] = None
             clock[src] = end_s
-            heappush(heap, (end_s, src))
+            engine.schedule(src, end_s)
 
     return post, cross
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from heapq import heappush
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.memory import memory
-from hw_utils.records import plain_row_of
+from hw_utils.memory import memory, writable
+from hw_utils.records import END, plain_row_of, put_end
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -29,9 +30,11 @@ _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # to
 def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.send` or `dist.isend` on an engine."""
     op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, heap, rows = engine.clock, engine.order, engine.heap, engine.rows
-    any_source, is_eager, is_free, sent_by = engine.any_source, engine.eager_bytes > 0, engine.is_free, engine.sent_by
-    learn, waiting = engine.places.learn, engine.waiting
+    clock, order, rows, times, later = engine.clock, engine.order, engine.rows, engine.times, engine.later
+    is_free, is_flat, message_s = engine.is_free, engine.is_flat, engine.network.message_s
+    latency_s, bandwidth_Bps = engine.latency_s, engine.bandwidth_Bps
+    sending, receiving = engine.sending, engine.receiving
+    unusual, sent_by, learn, waiting = engine.unusual, engine.sent_by, engine.places.learn, engine.waiting
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
@@ -49,33 +52,56 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         code, site = sites.get(frame.f_lasti, unknown)
         if code is not frame.f_code:
             site = learn(frame, sites)
-        if tag or is_eager or any_source or engine.watch is not None:
+        if tag or unusual:
             request = engine.post(True, op, tensor, dtype, dst, tag, 0, site, me, dst, is_blocking)
         else:
-            now_s = clock[me] if is_free else engine.now()
-            if heap and heap[0][0] < now_s:
-                engine.let_the_past_run(me)
+            now_s = clock[me]
+            if not is_free:
+                now_s = engine.now()
+                engine.keep_up(me)
             order[me] = place = order[me] + 1
             request = Request()  # without an __init__, which would cost 0.1 us
             request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, False
-            request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
+            request.tensor, request.dtype, request.row = tensor, dtype, len(rows)
             request.n_bytes = n_bytes = tensor.nbytes
-            rows += plain_row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
-            if is_blocking:
-                request.data = None
+            at = tensor.data_ptr()
+            request.data = data = None if is_blocking else memory[at : at + n_bytes]
+            if (
+                queue and waiting[dst] is (recv := queue[0]) and recv.n_bytes == n_bytes and recv.dtype is dtype
+            ):  # fmt: skip
+                # The usual case once more, what `cross` does without its cases: the receiver stands waiting.
+                queue.popleft()
+                end_s = sending[me] if sending[me] > now_s else now_s
+                if receiving[dst] > end_s:
+                    end_s = receiving[dst]
+                end_s += latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, me, dst)
+                sending[me] = receiving[dst] = clock[dst] = recv.done_s = request.done_s = end_s
+                message = engine.n_messages
+                engine.n_messages = message + 1
+                rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
+                put_end(rows, recv.row + END, end_s, message)
+                to = recv.tensor.data_ptr()
+                writable[to : to + n_bytes] = writable[at : at + n_bytes] if data is None else data
+                waiting[dst] = None
+                due_then = later.get(end_s)
+                if due_then is None:
+                    later[end_s] = [dst]
+                    heappush(times, end_s)
+                else:
+                    due_then.append(dst)
             else:
-                at = tensor.data_ptr()
-                request.data = memory[at : at + n_bytes]
-            if queue and not queue[0].is_send:
-                cross(request, queue.popleft(), now_s)
-            else:
-                queue.append(request)
+                request.done_s = -1.0
+                rows += plain_row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
+                if queue and not queue[0].is_send:
+                    cross(request, queue.popleft(), now_s)
+                else:
+                    queue.append(request)
         if is_blocking:
             if request.done_s < 0:
                 waiting[me] = request
                 engine.switch(me)
             elif request.done_s > clock[me]:
-                clock[me] = request.done_s
+                engine.move_on(me, request.done_s)
         if not is_free:
             engine.resume_compute()
         return None if is_blocking else request
@@ -87,11 +113,16 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
 def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.recv` or `dist.irecv` on an engine."""
     op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, heap, rows = engine.clock, engine.order, engine.heap, engine.rows
-    any_source, is_free, sent_to = engine.any_source, engine.is_free, engine.sent_to
-    learn, waiting = engine.places.learn, engine.waiting
+    clock, order, rows, is_free = engine.clock, engine.order, engine.rows, engine.is_free
+    unusual, sent_to, learn, waiting = engine.unusual, engine.sent_to, engine.places.learn, engine.waiting
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
     kept: list = [None] * engine.world_size  # a blocking receive's request: nobody sees it, so the next takes it again
+
+    def new(me: int):
+        request = Request()  # without an __init__, which would cost 0.1 us
+        request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, False
+        request.data = None
+        return request
 
     def post(tensor, src=None, group=None, tag=0, group_src=None):
         nonlocal rows
@@ -108,19 +139,20 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         code, site = sites.get(frame.f_lasti, unknown)
         if code is not frame.f_code:
             site = learn(frame, sites)
-        if tag or any_source or engine.watch is not None:
+        if tag or unusual:
             request = engine.post(False, op, tensor, dtype, src, tag, 0, site, src, me, is_blocking)
         else:
-            now_s = clock[me] if is_free else engine.now()
-            if heap and heap[0][0] < now_s:
-                engine.let_the_past_run(me)
+            now_s = clock[me]
+            if not is_free:
+                now_s = engine.now()
+                engine.keep_up(me)
             order[me] = place = order[me] + 1
-            request = kept[me] if is_blocking else Request()
-            if request is None:
-                request = kept[me] = Request()
-            request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, False
+            if not is_blocking:
+                request = new(me)
+            elif (request := kept[me]) is None:
+                request = kept[me] = new(me)
             request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
-            request.n_bytes, request.data = (n_bytes := tensor.nbytes), None
+            request.n_bytes = n_bytes = tensor.nbytes
             rows += plain_row_of(me, op, src, n_bytes, now_s, -1.0, -1, site, place, -1)
             if queue and queue[0].is_send:
                 cross(queue.popleft(), request, now_s)
@@ -131,7 +163,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                 waiting[me] = request
                 engine.switch(me)
             elif request.done_s > clock[me]:
-                clock[me] = request.done_s
+                engine.move_on(me, request.done_s)
             request.tensor = None
         if not is_free:
             engine.resume_compute()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heappush
-
 
 class Relay:
     """The messages of one collective; `finished(member, at_s)` is called when a member's own part is done."""
@@ -49,7 +47,7 @@ class Relay:
             self.latest_s[member] = max(self.latest_s[member], end_s)
             if not self.open[member]:
                 agent = Agent(self, member, self.latest_s[member])
-                heappush(self.engine.heap, (agent.at_s, self.engine.add_agent(agent)))
+                self.engine.schedule(self.engine.add_agent(agent), agent.at_s)
 
 
 class Agent:

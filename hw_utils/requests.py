@@ -23,7 +23,6 @@ class Request:
         "is_waited",
         "members",  # of its group, if torch.distributed's own function asked
         "n_bytes",
-        "number",  # the place among all posts, where receives from anybody are about
         "rank",
         "row",  # where in `engine.rows`
         "tensor",
@@ -145,7 +144,7 @@ def requests_of(engine) -> type[Request]:
                 waiting[rank] = self
                 engine.switch(rank)
             elif self.done_s > start_s:
-                clock[rank] = self.done_s
+                engine.move_on(rank, self.done_s)
             if not self.is_blocking:
                 order[rank] = place = order[rank] + 1
                 if not self.is_waited:

@@ -18,8 +18,8 @@ def _replacements(engine) -> dict:
     def sleep(seconds: float) -> None:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        engine.now()
-        engine.clock[engine.rank] += seconds
+        engine.move_on(engine.rank, engine.now() + seconds)
+        engine.resume_compute()
 
     found = dict.fromkeys(_SECONDS, now_s) | {f"{name}_ns": now_ns for name in _SECONDS}
     return {**found, "sleep": sleep}

@@ -36,7 +36,7 @@ class VirtualWork(Work):
         if self.done_s < 0:
             engine.block(rank, self)
         elif self.done_s > start_s:
-            engine.clock[rank] = self.done_s
+            engine.move_on(rank, self.done_s)
         engine.note_wait(self.row, engine.order[rank], start_s, engine.clock[rank])
         engine.resume_compute()
         return True
