@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
 from time import thread_time
 
 import torch
@@ -58,7 +59,8 @@ class Engine:
         self.failures: list[Failure] = []
         self.rows, self.places = bytearray(), Places()
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
-        self.n_messages = self.n_agents = 0
+        self.n_agents = 0
+        self.next_message = count().__next__  # a number for one communication, the same on all its sides
         self.cpu_start_s = 0.0
         self.agents: dict[int, object] = {}
         self.is_over = False
@@ -84,11 +86,6 @@ class Engine:
             number = self._op[name] = len(self.names)
             self.names.append(name)
         return number
-
-    def next_message(self) -> int:
-        """A number for one communication, the same on all its sides."""
-        self.n_messages += 1
-        return self.n_messages - 1
 
     def record(self, name: str, n_bytes: int, site: int, group: int, message: int) -> int:
         """A new row for a collective that the running rank calls; its place in `rows`."""
@@ -283,17 +280,17 @@ class Engine:
 
 def switch_of(engine: Engine, carrier) -> Callable[[int], None]:
     """The function that lets the rank run that is furthest behind; it returns when `rank` runs again, as it was."""
-    random, states, lamp, due, size = engine.random, engine.random.states, engine.lamp, engine.due, engine.world_size
+    random, states, lamp, due, agents = engine.random, engine.random.states, engine.lamp, engine.due, engine.agents
     glance, is_shared, resume = random.glance, carrier.is_shared, carrier.resume
 
     def switch(rank: int) -> None:
-        who = due.pop() if due and due[-1] < size else engine.next_rank()
+        who = due.pop() if due and not agents else engine.next_rank()
         if who == rank:
             return
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
             engine.need_threads()  # autograd keeps a backward pass in its OS thread
-        if random.is_kept or glance.value != random.seen:
+        if glance.value != random.seen:
             random.leave(rank)
         engine.rank = lamp[0] = who
         resume[who](rank)

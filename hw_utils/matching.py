@@ -22,7 +22,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
     clock, order, rows, queues = engine.clock, engine.order, engine.rows, engine.queues
     times, later = engine.times, engine.later
     sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
-    Own = engine.Request
+    Own, next_message = engine.Request, engine.next_message
 
     def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
         """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
@@ -40,7 +40,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         rows += row_of(rank, op, peer, n_bytes, now_s, -1.0, -1, site, 0, tag, group, place, -1)
         # Without an __init__, which would cost 0.1 us.
         request = Own()
-        request.rank, request.is_send, request.is_blocking, request.is_waited = rank, is_send, is_blocking, False
+        request.rank, request.is_send, request.is_blocking, request.is_waited = rank, is_send, is_blocking, is_blocking
         request.tensor, request.dtype, request.n_bytes, request.row = tensor, dtype, n_bytes, row
         request.done_s, request.data = -1.0, None
         if is_send and not is_blocking:
@@ -84,8 +84,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
                 now_s = receiving[dst]
             end_s = now_s + (latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, src, dst))
             sending[src] = receiving[dst] = end_s
-        message = engine.n_messages
-        engine.n_messages = message + 1
+        message = next_message()
         put_end(rows, recv.row + END, end_s, message)
         if any_source and recv.peer < 0:
             put_int(rows, recv.row + PEER, src)

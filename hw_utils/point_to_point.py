@@ -35,6 +35,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
     latency_s, bandwidth_Bps = engine.latency_s, engine.bandwidth_Bps
     sending, receiving = engine.sending, engine.receiving
     unusual, sent_by, learn, waiting = engine.unusual, engine.sent_by, engine.places.learn, engine.waiting
+    next_message = engine.next_message
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
@@ -61,7 +62,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                 engine.keep_up(me)
             order[me] = place = order[me] + 1
             request = Request()  # without an __init__, which would cost 0.1 us
-            request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, False
+            request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, is_blocking
             request.tensor, request.dtype, request.row = tensor, dtype, len(rows)
             request.n_bytes = n_bytes = tensor.nbytes
             at = tensor.data_ptr()
@@ -76,8 +77,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                     end_s = receiving[dst]
                 end_s += latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, me, dst)
                 sending[me] = receiving[dst] = clock[dst] = recv.done_s = request.done_s = end_s
-                message = engine.n_messages
-                engine.n_messages = message + 1
+                message = next_message()
                 rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
                 put_end(rows, recv.row + END, end_s, message)
                 to = recv.tensor.data_ptr()
@@ -102,9 +102,10 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                 engine.switch(me)
             elif request.done_s > clock[me]:
                 engine.move_on(me, request.done_s)
+            request = None
         if not is_free:
             engine.resume_compute()
-        return None if is_blocking else request
+        return request
 
     post.__name__ = name
     return post
@@ -120,7 +121,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
 
     def new(me: int):
         request = Request()  # without an __init__, which would cost 0.1 us
-        request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, False
+        request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, is_blocking
         request.data = None
         return request
 

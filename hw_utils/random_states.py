@@ -58,6 +58,7 @@ def _drawing(name: str, state_of: Callable[[], Any]) -> Callable:
 SEED = 67280421310721  # torch's own default seed: every process starts with it
 _WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
 _PLACE_AT = 8  # bytes from where it begins to move: in front is how many words are left
+UNSEEN = -1  # what no glance shows
 _HEAD_BYTES = 64  # its place among the words and the first of them, which are others after a turn or a seed
 
 
@@ -75,11 +76,12 @@ class TorchStates:
         self._look()
 
     def _look(self) -> None:
-        """Remembers how the generator looks, to see when somebody draws: `glance` has another value than `seen`."""
-        self.seen, self.is_kept = self.glance.value, self.head is None
+        """Remembers how the generator looks, to see when somebody may have drawn: then `glance` is not `seen`."""
+        self.seen = UNSEEN if self.head is None else self.glance.value
         if self.head is not None:
             self.seen_head, self.seen_tail = self.head.raw, self.tail.raw
-            self.is_kept = self.seen_tail != self.plain_tail  # then the next draw may take that, and move nothing else
+            if self.seen_tail != self.plain_tail:
+                self.seen = UNSEEN  # a number is kept: the next draw may take that, and move nothing else
 
     def leave(self, rank: int) -> None:
         """Keeps the state of a rank that stops running."""

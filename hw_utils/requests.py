@@ -20,7 +20,7 @@ class Request:
         "dtype",
         "is_blocking",
         "is_send",
-        "is_waited",
+        "is_waited",  # from the start, if it blocks where it is called
         "members",  # of its group, if torch.distributed's own function asked
         "n_bytes",
         "rank",
@@ -138,26 +138,25 @@ def requests_of(engine) -> type[Request]:
 
         def wait(self, timeout=None) -> bool:
             """Stands still until the message has crossed; a received tensor is filled now."""
-            rank = self.rank
+            rank, done_s = self.rank, self.done_s
             start_s = clock[rank] if is_free else engine.now()
-            if self.done_s < 0:
+            if done_s < 0:
                 waiting[rank] = self
                 engine.switch(rank)
-            elif self.done_s > start_s:
-                engine.move_on(rank, self.done_s)
-            if not self.is_blocking:
+            elif done_s > start_s:
+                engine.move_on(rank, done_s)
+            if not self.is_waited:
+                self.is_waited = True
                 order[rank] = place = order[rank] + 1
-                if not self.is_waited:
-                    self.is_waited = True
-                    put_wait(rows, self.row + WAITED, place, start_s, clock[rank])
-                    if self.is_send:
-                        at = self.tensor.data_ptr()
-                        if memory[at : at + self.n_bytes] != self.data:
-                            raise self._changed()
-                        if not is_eager or self.arrives_s < 0:  # else it is still to be received
-                            self.data = None
-                    elif self.data is not None:
-                        self.deliver()
+                put_wait(rows, self.row + WAITED, place, start_s, clock[rank])
+                if self.is_send:
+                    at = self.tensor.data_ptr()
+                    if memory[at : at + self.n_bytes] != self.data:
+                        raise self._changed()
+                    if not is_eager or self.arrives_s < 0:  # else it is still to be received
+                        self.data = None
+                elif self.data is not None:
+                    self.deliver()
             if not is_free:
                 engine.resume_compute()
             return True
