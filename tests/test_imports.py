@@ -21,8 +21,8 @@ LEVELS = [
         records replay run spawned stands streams submit turns work
         """,
         """
-        checks.check checks.costs cpp_work data managed places plots plots_04 point_to_point preflight_run rank
-        rank_thread rendezvous requests stepper unlike waitfor
+        checks.check checks.costs checks.lesson_05_weights cpp_work data managed places plots plots_04 point_to_point
+        preflight_run rank rank_thread rendezvous requests stepper unlike waitfor
         """,
         """
         blocked checks.lesson_04_judges checks.shards checks.sums interleave job keeper matching plots_02 recipe

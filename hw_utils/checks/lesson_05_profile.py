@@ -7,6 +7,7 @@ from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_05_costs import number_of, require
+from hw_utils.checks.lesson_05_weights import judge_weights, watched
 from hw_utils.errors import CheckFailed
 from hw_utils.network import Network
 from hw_utils.simulate import simulate
@@ -20,12 +21,13 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
     require_no_deadlock(data, what, cause="every rank makes the same calls, parameter by parameter.")
     trace = Trace.from_plain(data["trace"])
     for rank in range(world_size):
-        profile = data["results"][rank]
+        profile = data["results"][rank]["returned"]
         if not isinstance(profile, dict) or not set(PROFILE) <= set(profile):
             raise CheckFailed(f"{what}: rank {rank} returned {profile!r}; expected a dict with {', '.join(PROFILE)}.")
         _judge_rank_profile(
             what, {k: number_of(profile[k]) for k in PROFILE}, trace.of_rank(rank), n_iterations, compute
         )
+    judge_weights(what, data["results"], n_iterations)
 
 
 def _judge_rank_profile(what: str, profile: dict[str, float], mine: Trace, n_iterations: int, compute: str) -> None:
@@ -90,14 +92,14 @@ def _judge_compute(what: str, profile: dict[str, float], compute: str) -> None:
         {"world_size": n, "n_iterations": k, "batch_size": 4, "compute": c}
         for n, k, c in ((1, 2, "measured"), (2, 3, "free"), (4, 2, "measured"))
     ],
-    ok="compute and communication time and the number of calls agree with the ledger.",
+    ok="times and calls agree with the ledger, and every rank steps with the mean gradient.",
     hint="hint 1 of exercise 5.2",
 )
 def profiled_training(worker, /, world_size: int, n_iterations: int, batch_size: int, compute: str):
-    """A few iterations on a slow virtual network, beside the ledger."""
+    """A few iterations on a slow virtual network, beside the ledger; and what they make of the weights."""
     network = Network(latency_s=1e-3, bandwidth_Bps=1e8)
-    args = (n_iterations, batch_size)
-    return observe(lambda: simulate(worker, world_size, args, network=network, compute=compute, echo=False))
+    args = (worker, n_iterations, batch_size)
+    return observe(lambda: simulate(watched, world_size, args, network=network, compute=compute, echo=False))
 
 
 def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:

@@ -46,28 +46,102 @@ for _name, _formula, _says in [
 # 5.2 measure
 
 
-def _profiled(rank, world_size, n_iterations, batch_size, *, early=False, per_call=False, alone=True, reduce=True):
+def _fresh_start(rank, batch_size):
     torch.manual_seed(0)
     model = SimpleCNN()
-    images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.long)
+    generator = torch.Generator().manual_seed(rank)
+    images = torch.randn(batch_size, 3, 32, 32, generator=generator)
+    labels = torch.randint(0, 10, (batch_size,), generator=generator)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
+
+
+def _profiled(
+    rank, world_size, n_iterations, batch_size, *, start=_fresh_start, early=False, per_call=False, alone=True,
+    reduce=True, divide=1, clear=True, step="after", backward=1, scale=1.0, reduction="mean", clears_late=False,
+):  # fmt: skip
+    model, optimizer, images, labels = start(rank, batch_size)
     comp_s = comm_s = 0.0
     n_calls = 0
     for _ in range(n_iterations):
-        start = time.perf_counter()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        start_s = time.perf_counter()
+        if clear:
+            optimizer.zero_grad()
+        for _ in range(backward):
+            loss = torch.nn.functional.cross_entropy(model(images), labels, reduction=reduction)
+            (scale * loss).backward()
+        if step == "before":
+            optimizer.step()
         computed = time.perf_counter()
         if reduce and (world_size > 1 or not alone):
             for p in model.parameters():
                 before = time.perf_counter()
                 dist.all_reduce(p.grad)
+                p.grad /= world_size**divide
                 n_calls += 1
                 if per_call:
                     computed = before
-        end = computed if early else time.perf_counter()
-        comp_s += computed - start if not early else time.perf_counter() - start
-        comm_s += end - computed
+        communicated = time.perf_counter()
+        if clears_late:
+            optimizer.zero_grad()
+        if step == "after" or (step == "rank 0" and rank == 0):
+            optimizer.step()
+        done = time.perf_counter()
+        if early:
+            communicated = computed
+        comp_s += computed - start_s + done - communicated
+        comm_s += communicated - computed
     k = n_iterations
     return {"comp_s": comp_s / k, "comm_s": comm_s / k, "iteration_s": (comp_s + comm_s) / k, "n_calls": n_calls}
+
+
+def _profiles(**change):
+    return lambda *given: _profiled(*given, **change)
+
+
+def _own_weights(rank, batch_size):
+    torch.manual_seed(rank)
+    model = SimpleCNN()
+    _, _, images, labels = _fresh_start(rank, batch_size)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
+
+
+def _other_optimizer(rank, batch_size):
+    model, _, images, labels = _fresh_start(rank, batch_size)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), images, labels
+
+
+for _name, _change, _says in [
+    ("forgets_to_divide", {"divide": 0}, "that is the sum of the gradients"),
+    ("divides_by_n_twice", {"divide": 2}, "divided by world_size twice"),
+    ("takes_no_step", {"step": ""}, "they never move: optimizer.step"),
+    ("steps_before_it_reduces", {"step": "before"}, "ranks drift apart: step with what the all_reduce left"),
+    ("steps_on_rank_0", {"step": "rank 0"}, "rank 1 do not follow SGD.*ranks drift apart"),
+    ("never_clears", {"clear": False}, "optimizer.zero_grad\\(\\) before backward"),
+    ("never_clears_nor_divides", {"clear": False, "divide": 0}, "optimizer.zero_grad\\(\\) before backward"),
+    ("clears_before_the_step", {"clears_late": True}, "they never move"),
+    ("two_backwards", {"backward": 2}, "ran backward through the model 4 times"),
+    ("adds_up_the_loss", {"reduction": "sum"}, "the loss is the mean over the batch"),
+    ("weights_of_its_own", {"start": _own_weights}, "ranks start from different weights"),
+    ("another_optimizer", {"start": _other_optimizer}, "the optimizer of fresh_start steps once"),
+]:
+    wrong_values("lesson_05.profiled_training", _name, _profiles(**_change), says=_says)
+
+
+@wrong("lesson_05.profiled_training", says="ran backward through the model 0 times")
+def reduces_ones(rank, world_size, n_iterations, batch_size):
+    start_s = time.perf_counter()
+    for _ in range(8 * n_iterations if world_size > 1 else 0):
+        dist.all_reduce(torch.ones(10))
+    comm_s = (time.perf_counter() - start_s) / n_iterations
+    n_calls = 8 * n_iterations if world_size > 1 else 0
+    comp_s = 1.0 if world_size == 1 else 0.0
+    return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
+
+
+@wrong("lesson_05.profiled_training", says="starts from the first weights: .* once, before the loop")
+def a_new_model_every_iteration(rank, world_size, n_iterations, batch_size):
+    runs = [_profiled(rank, world_size, 1, batch_size) for _ in range(n_iterations)]
+    return {k: sum(run[k] for run in runs) / (1 if k == "n_calls" else n_iterations) for k in runs[0]}
 
 
 @wrong("lesson_05.profiled_training", says="the clock was read before the calls were done")
