@@ -251,11 +251,11 @@ def _other_seeds(worker):
     return with_its_own_seed
 
 
-def _case(method: str, world_size: int, n_iterations: int = 4, seed: int = 5) -> dict[str, Any]:
+def _case(method: str, world_size: int, n_iterations: int = 4, seed: int = 5, total_batch: int = 12) -> dict[str, Any]:
     return {
         "method": method,
         "world_size": world_size,
-        "total_batch": 12,
+        "total_batch": total_batch,
         "n_iterations": n_iterations,
         "seed": seed,
     }
@@ -264,8 +264,14 @@ def _case(method: str, world_size: int, n_iterations: int = 4, seed: int = 5) ->
 @check(
     "lesson_04.worker",
     judge=judges.judge_worker,
-    cases=[_case("one", 1), _case("all_reduce", 2), _case("gather_scatter", 2), _case("all_reduce", 4)],
-    ok="one worker, gather/scatter and all-reduce have the same losses, and they are right.",
+    cases=[
+        _case("one", 1),
+        _case("all_reduce", 2),
+        _case("gather_scatter", 2),
+        _case("all_reduce", 4),
+        _case("gather_scatter", 2, n_iterations=22, total_batch=4),  # long enough for a report
+    ],
+    ok="one worker, gather/scatter and all-reduce have the same losses, they are right, and rank 0 reports.",
     hint="hint 2 of exercise 4.3",
 )
 def worker(worker, /, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int):

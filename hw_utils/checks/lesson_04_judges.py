@@ -279,6 +279,24 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
                 cause="every rank evaluates the trained model on the whole test set.",
             )
+    _judge_output(data.get("output"), who, n_iterations)
+
+
+def _judge_output(output: Any, who: str, n_iterations: int) -> None:
+    """Rank 0 reports every 20 iterations, the others print nothing."""
+    texts = output if isinstance(output, list) else []
+    for rank, text in enumerate(texts):
+        if rank and text.strip():
+            raise CheckFailed(
+                f"{who}: rank {rank} printed {short(text.strip())}; rank 0 reports, the others are silent.",
+                cause="train reports by print if it is given nothing else: give the other ranks a report that does"
+                " nothing.",
+            )
+    if n_iterations >= 20 and texts and not texts[0].strip():
+        raise CheckFailed(
+            f"{who}: rank 0 printed nothing in {n_iterations} iterations; it reports every 20.",
+            cause="give train a report that prints on rank 0: print itself.",
+        )
 
 
 def _seeded(seed: int) -> Softmax:

@@ -404,6 +404,7 @@ def gathers_on_all(model):
 def worker(
     rank, world_size, job, *, seed=lambda job, rank: job.seed, deal=batches, sync=None, ddp=True, lr=1.0, momentum=1.0,
     test=evaluate, both=False, keys=("losses", "iteration_s", "test_loss", "accuracy"), shuffled=False,
+    report=lambda rank: print if rank == 0 else lambda text: None,
 ):  # fmt: skip
     torch.manual_seed(seed(job, rank))
     if shuffled:
@@ -416,7 +417,7 @@ def worker(
     train_set, test_set = job.data()
     optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, momentum * job.momentum)
     part = islice(deal(train_set, rank, world_size, job.total_batch, seed=job.seed), job.n_iterations)
-    losses, iteration_s = train(model, part, chosen, optimizer, lambda text: None)
+    losses, iteration_s = train(model, part, chosen, optimizer, report(rank))
     test_loss, accuracy = test(model, DataLoader(test_set, 16))
     found = {"losses": losses, "iteration_s": iteration_s, "test_loss": test_loss, "accuracy": accuracy}
     return {key: found[key] for key in keys}
@@ -445,6 +446,10 @@ for _name, _change, _says in [
     ("scales_the_step", {"lr": 2.0}, "the first loss is right.*lr and momentum"),
     ("tests_another_model", {"test": _untrained}, "evaluates the trained model"),
     ("says_no_accuracy", {"keys": ("losses", "iteration_s", "test_loss")}, "must return a dictionary with 'accuracy'"),
+    ("every_rank_reports", {"report": lambda rank: print}, "rank 1 printed 'iteration 20.*the others are silent"),
+    ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
+     "rank 1 printed 'iteration 20.*the others are silent"),
+    ("nobody_reports", {"report": lambda rank: lambda text: None}, "rank 0 printed nothing in 22 iterations"),
 ]:  # fmt: skip
     wrong_values("lesson_04.worker", _name, _worker(**_change), says=_says)
 
