@@ -26,6 +26,18 @@ def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> No
     trace = ledger_of(data)
     require_no_collective(trace, what)
     require_messages(trace, what, {(0, 1): n_rounds, (1, 0): n_rounds} if n_rounds else {})
+    sizes = sorted({e.n_bytes for e in trace} - {4})
+    if sizes:
+        raise CheckFailed(
+            f"{what}: every value is right, but a message has {sizes[0]} bytes; a ball of one float32 has 4.",
+            cause=_why_size(sizes[0]),
+        )
+
+
+def _why_size(n_bytes: int) -> str:
+    if n_bytes == 8:
+        return "one int64 or float64 has 8 bytes: torch.tensor(0) is an integer, torch.zeros(1) is a float32."
+    return "the ball has one element: torch.zeros(1)."
 
 
 def _why_ping_pong(rank: int, got: float | None, n_rounds: int) -> str:

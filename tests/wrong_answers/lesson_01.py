@@ -159,6 +159,25 @@ def only_the_formula(rank, world_size, n_rounds):
     return 2.0 * n_rounds if rank < 2 else 0.0
 
 
+def _plays(ball, rank, n_rounds):
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.flatten()[0].item()
+
+
+for _name, _ball, _says in [
+    ("an_int64_ball", lambda: torch.tensor(0), "a message has 8 bytes; .* has 4.*torch.tensor\\(0\\) is an integer"),
+    ("a_float64_ball", lambda: torch.zeros(1, dtype=torch.float64), "one int64 or float64 has 8 bytes"),
+    ("a_ball_of_three", lambda: torch.zeros(3), "a message has 12 bytes.*the ball has one element"),
+]:
+    wrong_values("lesson_01.ping_pong", _name, lambda r, n, k, ball=_ball: _plays(ball(), r, k), says=_says)
+
+
 @wrong("lesson_01.ping_pong", says="called all_reduce")
 def plays_by_all_reduce(rank, world_size, n_rounds):
     ball = torch.ones(1) if rank < 2 else torch.zeros(1)
