@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
-import sys
 import venv
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tools.lesson import ROOT
 from tools.publish import publish
@@ -44,14 +48,42 @@ def students(tmp_path_factory):
     return folder
 
 
+def needed(names: list[str]) -> dict[str, Distribution]:
+    """The packages that are installed here under these names, and all that they need."""
+    found: dict[str, Distribution] = {}
+    todo = [*names]
+    while todo:
+        name = canonicalize_name(todo.pop())
+        if name not in found:
+            found[name] = distribution(name)
+            asked = map(Requirement, found[name].requires or [])
+            todo += [r.name for r in asked if r.marker is None or r.marker.evaluate({"extra": ""})]
+    return found
+
+
+def put_into(libraries: Path, package: Distribution) -> None:
+    """Every file that pip wrote for the package, but its commands and data: a link where there can be one."""
+    for file in package.files:
+        here, there = Path(package.locate_file(file)), libraries / file
+        if ".." in file.parts or not here.exists():
+            continue
+        there.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(here, there)
+        except OSError:
+            shutil.copy2(here, there)
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory, students):
-    """The kernel of a new environment with `THERE` in it, for which the course's address is `students`."""
+    """The kernel of a new environment with pip and `THERE` in it, for which the course's address is `students`."""
     home = tmp_path_factory.mktemp("colab")
-    venv.create(home / "env", with_pip=True)
+    venv.create(home / "env")
     python = home / "env" / "bin" / "python"
-    pins = ["-c", str(ROOT / "requirements-cpu.txt")] if sys.version_info >= (3, 11) else []
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *pins, *THERE)
+    libraries = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
+    for package in needed(["pip", *THERE]).values():  # the very files of the environment that runs the tests
+        put_into(libraries, package)
+    run(python, "-m", "pip", "check", "--disable-pip-version-check")
     spec = home / "data" / "kernels" / "bare"
     spec.mkdir(parents=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
