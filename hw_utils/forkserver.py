@@ -119,9 +119,9 @@ def stop() -> None:
 
 
 def start_early() -> None:
-    """At import: a server that gets warm in the background (not with HW_UTILS_PRELOAD=0, nor in a child)."""
-    child = multiprocessing.parent_process() is not None
-    if available() and not child and os.environ.get("HW_UTILS_PRELOAD") != "0":
+    """At import: a server that gets warm in the background; not with HW_UTILS_PRELOAD=0, in a child, under torchrun."""
+    is_rank = multiprocessing.parent_process() is not None or "TORCHELASTIC_RUN_ID" in os.environ
+    if available() and not is_rank and os.environ.get("HW_UTILS_PRELOAD") != "0":
         connect()
 
 

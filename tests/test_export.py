@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import subprocess
 import sys
@@ -125,6 +126,15 @@ def test_a_script_that_torchrun_did_not_start_says_so(tmp_path):
     assert done.returncode == 1
     assert "Start it on every host: torchrun" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the fork server is Linux's")
+@pytest.mark.parametrize(("environment", "has_server"), [({}, True), ({"TORCHELASTIC_RUN_ID": "none"}, False)])
+def test_a_rank_that_torchrun_started_warms_up_no_process_for_ranks_of_its_own(environment, has_server):
+    program = "import hw_utils, psutil; print(len(psutil.Process().children()))"
+    clean = {name: value for name, value in os.environ.items() if name not in ("HW_UTILS_START", "HW_UTILS_PRELOAD")}
+    done = subprocess.run([sys.executable, "-c", program], env=clean | environment, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{int(has_server)}\n", "")
 
 
 def test_two_scripts_have_two_versions(tmp_path, monkeypatch):
