@@ -34,17 +34,21 @@ def test_a_notebook_has_no_serious_finding(browser, path):
     assert findings(browser, nbformat.read(str(path), 4)) == []
 
 
-@pytest.mark.slow
-def test_the_results_of_a_run_have_no_serious_finding(browser):
+@pytest.fixture(scope="module")
+def executed():
+    """The first solution with its outputs."""
     notebook = nbformat.read(str(SOLUTIONS[0]), 4)
     NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
-    assert findings(browser, notebook) == []
+    return notebook
 
 
 @pytest.mark.slow
-def test_every_picture_of_a_run_has_a_text_of_its_own():
-    notebook = nbformat.read(str(SOLUTIONS[0]), 4)
-    NotebookClient(notebook, kernel_name="python3", timeout=300).execute()
-    outputs = [o for cell in notebook.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+def test_the_results_of_a_run_have_no_serious_finding(browser, executed):
+    assert findings(browser, executed) == []
+
+
+@pytest.mark.slow
+def test_every_picture_of_a_run_has_a_text_of_its_own(executed):
+    outputs = [o for cell in executed.cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
     assert len(outputs) >= 5
     assert all(len(o.metadata["image/png"]["alt"]) > 40 for o in outputs)
