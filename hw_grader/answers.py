@@ -25,11 +25,13 @@ from torch.distributed import distributed_c10d
 
 from hw_grader.driver import is_ours, remember_sources
 from hw_grader.inside import fork_server
+from hw_grader.mirrors import Lent
 from hw_grader.parcel import Line, Parcel, Unpacker, tensor_bytes
 from hw_grader.remote import CALLS, CLOCKS
 from hw_grader.seal import replaced, seal_elsewhere
 from hw_grader.wire import Wire
 from hw_utils import forkserver
+from hw_utils.copies import is_constant
 from hw_utils.where import is_students
 
 _here = threading.local()  # .call: the call that this thread serves
@@ -53,7 +55,7 @@ def main(end: socket.socket) -> None:
     if b"hw_utils" in blob:  # they may launch something themselves
         forkserver.adopt(fork_server(end.fileno()))
     try:
-        answers = pickle.loads(blob)
+        answers = Answers(blob)
     except Exception as error:
         wire.send({"error": type(error).__name__, "lines": [f"{type(error).__name__}: {error}"[:500]]})
         return
@@ -66,18 +68,35 @@ def main(end: socket.socket) -> None:
             wire.send({"replaced": replaced()})
 
 
-def _accept(server: socket.socket, answers: list) -> None:
+class Answers:
+    """A check's answers: the ones that were opened, and a copy for each rank of a run if they hold what can change."""
+
+    def __init__(self, blob: bytes) -> None:
+        self.blob, self.opened = blob, pickle.loads(blob)
+        self.are_constant = is_constant(tuple(self.opened))
+        self.copies: dict[str, list] = {}
+
+    def of(self, copy: str | None) -> list:
+        """The copy of that name."""
+        if copy is None or self.are_constant:
+            return self.opened
+        if copy not in self.copies:
+            self.copies[copy] = pickle.loads(self.blob)
+        return self.copies[copy]
+
+
+def _accept(server: socket.socket, answers: Answers) -> None:
     while True:
         end, _ = server.accept()
         threading.Thread(target=_serve, args=(Line(end), answers), daemon=True).start()
 
 
-def _serve(line: Line, answers: list) -> None:
+def _serve(line: Line, answers: Answers) -> None:
     try:
         message, blob = line.receive()
         if "describe" in message:
             parcel = Parcel()
-            line.send({"answers": [_describe(a, parcel) for a in answers]}, parcel.blob())
+            line.send({"answers": [_describe(a, parcel) for a in answers.opened]}, parcel.blob())
         else:
             Call(line, message, blob).run(answers)
     except Exception as error:
@@ -102,22 +121,32 @@ class Call:
     """One call of an answer, in its own thread."""
 
     def __init__(self, line: Line, message: dict, blob: bytes) -> None:
-        self.line, self.rank, self.number = line, message["rank"], message["call"]
-        unpacker = Unpacker(blob)
+        self.line, self.number = line, message["call"]
+        self.rank, self.copy = message["rank"], message["copy"]
+        n_tensor_bytes = len(blob) - message["things"]
+        self.lent = Lent(pickle.loads(blob[n_tensor_bytes:]) if message["things"] else [], self._ask_for_function)
+        unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
         self.args, self.options = unpacker.unpack(message["given"])
-        self.given = unpacker.tensors
-        self.before = [tensor_bytes(t) for t in self.given]
+        self.given, self.memory = list(unpacker.tensors), list(unpacker.memory)
+        self.lent.set_states(unpacker.unpack(message["states"]))
+        self.random = unpacker.unpack(message["random"])  # each rank's own, as in a process of its own
+        self.before = [flat.numpy().tobytes() for flat in self.memory]
+        self.places = [_place(t) for t in self.given]
         self.printed, self.pid = io.StringIO(), os.getpid()
 
-    def run(self, answers: list) -> None:
+    def run(self, answers: Answers) -> None:
         """Calls the answer; tells what it returned and which of the tensors it was given it has changed."""
         _here.call = self
         try:
-            value = answers[self.number](*self.args, **self.options)
-            parcel = Parcel()
+            torch.set_rng_state(self.random)
+            value = answers.of(self.copy)[self.number](*self.args, **self.options)
+            parcel = Parcel(self.lent)
             tree = parcel.pack(value)
-            changed = [t if tensor_bytes(t) != old else None for t, old in zip(self.given, self.before)]
-            message = {"returned": tree, "changed": parcel.pack(changed)}
+            moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
+            written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
+            changed = [moved, written]
+            message = {"returned": tree, "changed": parcel.pack(changed), "states": parcel.pack(self.lent.states())}
+            message["random"] = parcel.pack(torch.get_rng_state())
         except (EOFError, OSError) as error:
             if isinstance(error, (EOFError, ConnectionError)):
                 return
@@ -130,19 +159,34 @@ class Call:
 
     def ask(self, message: dict, given: Any) -> tuple[Any, list[torch.Tensor]]:
         """What the driver's side says to a request, and its tensors after it."""
-        parcel = Parcel()
-        tree = parcel.pack(given)
-        self.line.send({**message, "given": tree, **self._text(), **_students_place()}, parcel.blob())
+        parcel = Parcel(self.lent)
+        message = {**message, "given": parcel.pack(given), **self._text(), **_students_place()}
+        mine = list(parcel.tensors)
+        if "function" in message:
+            message["states"] = parcel.pack(self.lent.states())
+        self.random = torch.get_rng_state()
+        self.line.send(message, parcel.blob())
         reply, blob = self.line.receive()
-        result, tensors = Unpacker(blob).unpack(reply["done"])
-        for mine, theirs in zip(parcel.tensors, tensors):
-            mine.copy_(theirs)
-        return result, parcel.tensors
+        torch.set_rng_state(self.random)
+        result, tensors, states = Unpacker(blob, self.lent).unpack(reply["done"])
+        if states is not None:
+            self.lent.set_states(states)
+        for here, there in zip(mine, tensors):  # last: one may be a lent model's, which did not take part over there
+            here.detach().copy_(there)
+        return result, mine
+
+    def _ask_for_function(self, number: int, args: tuple, options: dict) -> Any:
+        return self.ask({"function": number}, [list(args), options])[0]
 
     def _text(self) -> dict[str, str]:
         text = self.printed.getvalue()[:1_000_000]
         self.printed = io.StringIO()
         return {"printed": text} if text else {}
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    """Where it lies, and as what."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
@@ -168,12 +212,14 @@ class Work:
 
     def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
         self.number, self.tensors, self.done = number, tensors, False
+        self.before = [tensor_bytes(t) for t in tensors]
 
     def wait(self, timeout: Any = None) -> bool:
         """Waits; the tensors then hold what came."""
         if not self.done:
             self.done = True
-            _, _ = _here.call.ask({"wait": self.number}, list(self.tensors))
+            changed = [tensor_bytes(t) != old for t, old in zip(self.tensors, self.before)]
+            _here.call.ask({"wait": self.number, "changed": changed}, list(self.tensors))
         return True
 
     def is_completed(self) -> bool:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import os
 import socket
 import sys
 import time
+import weakref
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from hw_grader.mirrors import Lent
 from hw_grader.parcel import Line, Parcel, Unpacker
 
 CALLS = frozenset({
@@ -24,6 +28,10 @@ CALLS = frozenset({
 })  # fmt: skip
 CLOCKS = frozenset({"perf_counter", "time", "monotonic", "sleep", "perf_counter_ns", "monotonic_ns", "time_ns"})
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
+
+
+# The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
+_copies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 
 class AnswerEnded(Exception):
@@ -71,13 +79,19 @@ class StandIn:
         return StandIn, (self.path, self.number, self.__name__)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        given = Parcel()
-        tree = given.pack([list(args), options])
-        rank = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
+        lent = Lent()
+        parcel = Parcel(lent, is_whole=True)
+        call = {"call": self.number, "given": parcel.pack([list(args), options])}
+        given, things = (list(parcel.tensors), list(parcel.memory)), lent.dump()
+        call["rank"] = call["copy"] = None
+        if dist.is_initialized():
+            call["rank"] = [dist.get_rank(), dist.get_world_size()]
+            call["copy"] = _copies.setdefault(dist.group.WORLD, os.urandom(16).hex())
+        call["states"], call["random"] = parcel.pack(lent.states()), parcel.pack(torch.get_rng_state())
         line = connect(self.path)
         try:
-            line.send({"call": self.number, "given": tree, "rank": rank}, given.blob())
-            return Conversation(line, given).until_returned()
+            line.send({**call, "things": len(things)}, parcel.blob() + things)
+            return Conversation(line, given, lent).until_returned()
         except (EOFError, ConnectionError) as error:
             raise AnswerEnded("the answer ended its process") from error
         finally:
@@ -87,8 +101,9 @@ class StandIn:
 class Conversation:
     """One call of an answer: does what it asks for, until it returns or raises."""
 
-    def __init__(self, line: Line, given: Parcel) -> None:
-        self.line, self.given = line, given
+    def __init__(self, line: Line, given: tuple[list, list], lent: Lent) -> None:
+        """given: the tensors that the answer was given, and the memory that they lie in."""
+        self.line, self.given, self.lent = line, given, lent
         self.works: list[tuple[Any, list]] = []
 
     def until_returned(self) -> Any:
@@ -97,19 +112,24 @@ class Conversation:
             message, blob = self.line.receive()
             if message.get("printed"):
                 sys.stdout.write(str(message["printed"]))
-            unpacker = Unpacker(blob)
+            unpacker = Unpacker(blob, self.lent)
             if "returned" in message:
                 value = unpacker.unpack(message["returned"])
                 self._write_back(unpacker.unpack(message["changed"]))
+                self.lent.set_states(unpacker.unpack(message["states"]))
+                torch.set_rng_state(unpacker.unpack(message["random"]))
                 return value
             if "raised" in message:
                 _raise(message)
             self._serve(message, unpacker)
 
     def _write_back(self, changed: list) -> None:
-        for tensor, new in zip(self.given.tensors, changed, strict=True):
-            if new is not None:
-                tensor.copy_(new)
+        for mine, theirs in zip(self.given, changed, strict=True):
+            for tensor, new in zip(mine, theirs, strict=True):
+                if new is not None and mine is self.given[0]:
+                    tensor.data = new  # it lies elsewhere now, or has another shape
+                elif new is not None:
+                    tensor.copy_(new)
 
     def _serve(self, message: dict, unpacker: Unpacker) -> None:
         if message.get("clock") in CLOCKS:
@@ -121,16 +141,29 @@ class Conversation:
             function = getattr(dist, message["dist"])
             result = _at_line(lambda: function(*args, **options), message)
             self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
+        elif "function" in message:
+            self._serve_function(message, unpacker)
         elif "wait" in message:
             work, tensors = self.works[message["wait"]]
-            for tensor, now in zip(tensors, unpacker.unpack(message["given"]), strict=True):
-                tensor.copy_(now)  # a buffer that was changed too early is an error here too
+            given = unpacker.unpack(message["given"])
+            for tensor, now, is_changed in zip(tensors, given, message["changed"], strict=True):
+                if is_changed:  # too early, which is an error here too; else there may be more in it by now
+                    tensor.detach().copy_(now)
             _at_line(work.wait, message)
             self._reply(None, tensors)
         elif "is_completed" in message:
             self._reply(bool(self.works[message["is_completed"]][0].is_completed()), [])
         else:
             raise ValueError("the answer asks for what it may not have")
+
+    def _serve_function(self, message: dict, unpacker: Unpacker) -> None:
+        """Calls one of the functions that were lent, on things that are equal on both sides, before and after."""
+        function = self.lent.functions[message["function"]]
+        args, options = unpacker.unpack(message["given"])
+        given = list(unpacker.tensors)
+        self.lent.set_states(unpacker.unpack(message["states"]))
+        result = _at_line(lambda: function(*args, **options), message)
+        self._reply(result, given, self.lent.states())
 
     def _keep(self, result: Any, tensors: list) -> Any:
         """Works stay here; the answer gets their numbers."""
@@ -141,9 +174,9 @@ class Conversation:
             return ("work", len(self.works) - 1)
         return result
 
-    def _reply(self, result: Any, tensors: list) -> None:
-        parcel = Parcel()
-        tree = parcel.pack([result, list(tensors)])
+    def _reply(self, result: Any, tensors: list, states: list | None = None) -> None:
+        parcel = Parcel(self.lent)
+        tree = parcel.pack([result, list(tensors), states])
         self.line.send({"done": tree}, parcel.blob())
 
 

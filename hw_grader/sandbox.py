@@ -32,7 +32,7 @@ from hw_grader.wire import Wire
 
 HERE = Path(__file__).resolve().parent
 INSIDE = ("__init__.py", "wire.py", "jail.py", "zygote.py", "student.py", "answers.py", "driver.py",
-          "inside.py", "judge.py", "parcel.py", "remote.py", "seal.py")  # fmt: skip
+          "inside.py", "judge.py", "mirrors.py", "parcel.py", "remote.py", "seal.py")  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
