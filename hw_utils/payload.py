@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import pickle
@@ -20,14 +21,25 @@ class Unpicklable(TypeError):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle that copies a large tensor once instead of four times."""
+    """cloudpickle that copies a large tensor once instead of four times, and knows what `lru_cache` makes."""
 
     def reducer_override(self, obj: Any) -> Any:
         import torch
 
+        if isinstance(obj, functools._lru_cache_wrapper) and _is_of_a_notebook(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
         if type(obj) is torch.Tensor and _is_plain_and_large(obj):
             return _tensor, (obj.detach().numpy(), obj.requires_grad)
         return super().reducer_override(obj)
+
+
+def _is_of_a_notebook(function) -> bool:
+    return function.__module__ in {"__main__", None} | cloudpickle.list_registry_pickle_by_value()
+
+
+def _cached(function, parameters: dict[str, Any]):
+    """As decorated with `functools.lru_cache`, with nothing remembered yet."""
+    return functools.lru_cache(**parameters)(function)
 
 
 def _is_plain_and_large(tensor) -> bool:

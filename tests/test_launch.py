@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_utils import forkserver, launch
+from hw_utils import forkserver, launch, simulate
 from hw_utils.launch import _spares
 from tests.launching import require_no_process_left
 
@@ -104,6 +104,32 @@ def test_closures_globals_and_classes_go_along():
     results = launch(worker, 2).results
     assert [type(r) for r in results] == [Box, Box]
     assert [r.value for r in results] == [5, 6]
+
+
+REMEMBERS = """
+from functools import cache, lru_cache
+
+@lru_cache(maxsize=7, typed=True)
+def halvings(n):
+    return 0 if n < 2 else 1 + halvings(n // 2)
+
+@cache
+def square(n):
+    return n * n
+
+def worker(rank, world_size):
+    found = halvings(2**10), square(rank)
+    return *found, halvings.cache_parameters(), halvings.cache_info().misses, square.cache_info().currsize
+"""
+
+
+@pytest.mark.parametrize("runs_it", [launch, simulate])
+def test_a_notebooks_functions_that_remember_their_results_go_along(runs_it):
+    names = {"__name__": "__main__"}
+    exec(REMEMBERS, names)
+    names["square"](3)  # what the notebook remembers stays there
+    parameters = {"maxsize": 7, "typed": True}
+    assert runs_it(names["worker"], 2).results == [(10, rank * rank, parameters, 11, 1) for rank in range(2)]
 
 
 def test_large_captured_data_is_warned_about_by_name():
