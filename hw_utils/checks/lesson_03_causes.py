@@ -209,7 +209,10 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
 def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
     """Why a training ended early."""
     if not curve:
-        return "nothing was noted: append (iteration, test_accuracy(...)) every recipe.every iterations."
+        return (
+            "nothing was noted, or the curve was thrown away because it never reaches the target: append (iteration, "
+            "test_accuracy(...)) every recipe.every iterations, and return the curve in any case."
+        )
     _, train_set, test_set = (None, *recipe.start(0)[2:])
     sizes = {len(train_set): "training", len(test_set): "test"}
     for size, name in sizes.items():
@@ -274,6 +277,9 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return "turned over: more than 1 is faster, so k*(1) stands above."
     if is_([float(int(r)) for r in right]):
         return "whole numbers: / divides, // cuts."
+    middle = [sorted(v)[(len(v) - 1) // 2] / sorted(w)[(len(w) - 1) // 2] for v, w in ((k_star["1"], values),)]
+    if len(values) % 2 == 0 and math.isclose(got[1], middle[0], rel_tol=1e-3):
+        return "the median of an even number of values is the mean of the middle two: statistics.median."
     if math.isclose(got[1] * float(np.mean(values)), float(np.mean(k_star["1"])), rel_tol=1e-3):
         return "the mean instead of the median: one slow seed moves it."
     return ""

@@ -14,6 +14,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.problem import on_ranks, ranks_of, results_of
 from hw_utils.errors import CheckFailed
 from hw_utils.recipe import Recipe
+from hw_utils.trace import Trace
 
 
 def _order(n_examples: int) -> torch.Tensor:
@@ -35,6 +36,12 @@ def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int)
             f"{what}: rank {many} has {counts[many]} batches, rank {few} only {counts[few]}.",
             cause="a rank without examples still takes part in the all-reduce, or the others wait for it for ever: "
             "give it an empty batch.",
+        )
+    n_iterations = -(-len(order) // (world_size * batch_size))
+    if counts[0] > n_iterations:
+        raise CheckFailed(
+            f"{what}: every rank has {counts[0]} batches, {n_iterations} take all examples.",
+            cause="an iteration in which nobody has an example is none: its n_total is 0, and the loss divides by it.",
         )
     for k in range(counts[0]):
         _require_iteration(k, [mine[k] for mine in places], [mine[k] for mine in totals], order, batch_size, what)
@@ -170,6 +177,18 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, rank 0 began with {_numbers(expected)}.",
                 cause=causes.start(states, marks, name, rank),
             )
+    _require_nothing_else(Trace.from_plain(data["trace"]), world_size, len(marks[0]), what)
+
+
+def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: str) -> None:
+    for rank in range(1, world_size):
+        n_received = len(trace.of_rank(rank).of_op("broadcast", "recv", "irecv"))
+        if n_received > n_tensors:
+            raise CheckFailed(
+                f"{what}: every value is right, but rank {rank} receives {n_received} tensors; the model has "
+                f"{n_tensors} parameters and buffers.",
+                cause="something is sent twice, or something else is (gradients?): one broadcast a tensor is enough.",
+            )
 
 
 @check(
@@ -193,9 +212,9 @@ def start_equal(start_equal, /, world_size: int):
 def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
     what = f"average on {ranks_of(world_size)}" + (" with a given all_reduce" if own else "")
     results = results_of(data, world_size, what, hang="every rank must call the same all-reduces in the same order.")
-    if not all(isinstance(result, list) and len(result) == 2 for result in results):
-        raise CheckFailed(f"{what}: expected a model and a number of calls from every rank.")
-    states = [_state(state, rank, what) for rank, (state, _) in enumerate(results)]
+    if not all(isinstance(result, list) and len(result) == 4 for result in results):
+        raise CheckFailed(f"{what}: expected a model, its calls and its gradients from every rank.")
+    states = [_state(state, rank, what) for rank, (state, *_) in enumerate(results)]
     marks = [_marks(rank) for rank in range(world_size)]
     for rank, state in enumerate(states):
         for name in [n for n in marks[0] if "running" not in n and "num" not in n]:
@@ -213,11 +232,41 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
                     f"{what}: the buffer {name} of rank {rank} has changed.",
                     cause="parameters alone are averaged: model.parameters(), not model.state_dict().",
                 )
-    if own and any(type(n) is not int or n == 0 for _, n in results):
+    _require_kept(results, what)
+    if own and any(type(n) is not int or n == 0 for _, n, *_ in results):
         raise CheckFailed(
             f"{what}: it was never called.",
             cause="dist.all_reduce stands in the function: call the argument, so that your ring can take its place.",
         )
+    n_parameters = len(results[0][2])
+    n_calls = len(Trace.from_plain(data["trace"]).of_rank(0).of_op("all_reduce"))
+    if world_size > 1 and n_calls > n_parameters:
+        raise CheckFailed(
+            f"{what}: every value is right after {n_calls} all-reduces a rank; {n_parameters} parameters need one "
+            "each.",
+            cause="the mean of means is the same mean: average once, and nothing but the parameters.",
+        )
+
+
+def _require_kept(results: list[Any], what: str) -> None:
+    """Raises CheckFailed unless parameters are the objects they were, and gradients as they were."""
+    for rank, (_, _, gradients, same) in enumerate(results):
+        if not isinstance(gradients, dict) or not gradients:
+            raise CheckFailed(f"{what}: expected a gradient of every parameter of rank {rank}.")
+        if same is not True:
+            raise CheckFailed(
+                f"{what}: rank {rank}'s model has new parameters.",
+                cause="the optimizer still steps the old ones: write the mean into parameter.data.",
+            )
+        for name, gradient in gradients.items():
+            if not np.all(np.asarray(gradient) == _GRADIENT + 10**rank):
+                raise CheckFailed(
+                    f"{what}: the gradient of {name} on rank {rank} has changed.",
+                    cause="average is about parameters; gradients stay, and optimizer.zero_grad() has its own place.",
+                )
+
+
+_GRADIENT = 0.5  # what every gradient is before, plus 10**rank
 
 
 @check(
@@ -232,12 +281,17 @@ def average(average, /, world_size: int, own: bool):
 
     def worker(rank, world_size):
         model, calls = marked_model(rank), []
+        parameters = dict(model.named_parameters())
+        for parameter in parameters.values():
+            parameter.grad = torch.full_like(parameter, _GRADIENT + 10**rank)
 
         def counted(tensor):
             calls.append(tensor.numel())
             dist.all_reduce(tensor)
 
         average(model, counted) if own else average(model)
-        return dict(model.state_dict()), len(calls)
+        same = all(new is parameters.get(name) for name, new in model.named_parameters())
+        gradients = {name: parameter.grad for name, parameter in parameters.items()}
+        return dict(model.state_dict()), len(calls), gradients, same
 
     return on_ranks(world_size, worker)

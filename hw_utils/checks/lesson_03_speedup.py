@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -82,11 +83,13 @@ def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
 # 3.2 the training --------------------------------------------------------------------------------------------
 
 
-def _judge_train(data: dict[str, Any], world_size: int, **settings) -> None:
+def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **settings) -> None:
     recipe = small_recipe(**settings)
     what = f"train on {ranks_of(world_size)}, seed {recipe.seed}"
     hang = "one rank stops and the others train on: all must come to the same decision at the same time."
     results = results_of(data, world_size, what, hang=hang)
+    if own:
+        results, called = _without_calls(results, what), [n for _, n in results]
     curves = [_read_curve(curve, rank, what) for rank, curve in enumerate(results)]
     for rank, curve in enumerate(curves):
         if curve != curves[0]:
@@ -120,6 +123,17 @@ def _judge_train(data: dict[str, Any], world_size: int, **settings) -> None:
             f"{what}: training went on to iteration {curves[0][-1][0]}, it should end at {expected[-1][0]}.",
             cause="stop when recipe.target is reached, and after recipe.max_iterations in any case.",
         )
+    if own and 0 in called:
+        raise CheckFailed(
+            f"{what}: the curve is right, but the all_reduce that was given was never called.",
+            cause="hand it on: distributed_step(..., all_reduce). Else 3.5 does not run your ring.",
+        )
+
+
+def _without_calls(results: list[Any], what: str) -> list[Any]:
+    if not all(isinstance(result, list) and len(result) == 2 and type(result[1]) is int for result in results):
+        raise CheckFailed(f"{what}: expected a curve and a number of calls from every rank.")
+    return [curve for curve, _ in results]
 
 
 def _read_curve(curve: Any, rank: int, what: str) -> list[tuple[int, float]]:
@@ -140,6 +154,7 @@ _TRAININGS = [
     {"world_size": 1, "seed": 1, "batch_size": 16, "every": 3, "max_iterations": 30, "target": 0.8},
     {"world_size": 2, "seed": 2, "batch_size": 8, "every": 4, "max_iterations": 60, "target": 0.8},
     {"world_size": 3, "seed": 3, "batch_size": 8, "every": 5, "max_iterations": 23, "target": 2.0},  # never
+    {"world_size": 2, "seed": 4, "batch_size": 8, "every": 2, "max_iterations": 6, "target": 2.0, "own": True},
 ]
 
 
@@ -150,10 +165,20 @@ _TRAININGS = [
     ok="the curve is that of one worker with batch N B, on every rank, and it ends where it should.",
     hint="hint 2 of exercise 3.2b",
 )
-def train(train, /, world_size: int, **settings):
-    """Every rank's curve of a small training."""
+def train(train, /, world_size: int, own: bool = False, **settings):
+    """Every rank's curve of a small training; `own`: with an all-reduce that counts its calls."""
     recipe = small_recipe(**settings)
-    return on_ranks(world_size, lambda rank, world_size: train(rank, world_size, recipe))
+
+    def worker(rank, world_size):
+        calls = []
+
+        def counted(tensor):
+            calls.append(tensor.numel())
+            dist.all_reduce(tensor)
+
+        return (train(rank, world_size, recipe, counted), len(calls)) if own else train(rank, world_size, recipe)
+
+    return on_ranks(world_size, worker)
 
 
 # 3.2 k* and speedup ------------------------------------------------------------------------------------------
@@ -222,6 +247,10 @@ def _judge_speedup(data: Any, k_star: dict[str, list[float]], expected: dict[str
         {
             "k_star": {"1": [400, 420, 440], "8": [100, 210, math.inf]},
             "expected": {"1": [0.95455, 1, 1.05], "8": [0, 2, 4.2]},
+        },
+        {
+            "k_star": {"1": [300, 120, 180, 240], "2": [100, 140]},
+            "expected": {"1": [0.7, 1, 1.75], "2": [1.5, 1.75, 2.1]},
         },
     ],
     ok="median and spread of k*(1)/k*(N), a run that never arrives included.",

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from hw_utils.checks import lesson_03_causes as causes
 from hw_utils.checks.check import check
@@ -14,17 +15,22 @@ from hw_utils.errors import CheckFailed
 
 
 def _steps(step, problem: Problem):
-    """Every rank's weights before the first and after every step."""
+    """Every rank's weights before the first and after every step, and how often it called the given all_reduce."""
 
     def worker(rank, world_size):
         model, (x, y) = problem.model(), problem.examples()
         optimizer = problem.optimizer(model)
-        states = [flat(model)]
+        states, calls = [flat(model)], []
+
+        def given(tensor):
+            calls.append(tensor.numel())
+            dist.all_reduce(tensor)
+
         for chunk in problem.chunks():
             mine = problem.shares(chunk)[rank]
-            step(model, optimizer, x[mine], y[mine], len(chunk))
+            step(model, optimizer, x[mine], y[mine], len(chunk), given)
             states.append(flat(model))
-        return torch.stack(states)
+        return torch.stack(states), len(calls)
 
     return on_ranks(problem.world_size, worker)
 
@@ -33,7 +39,9 @@ def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.nd
     hang = "a rank leaves early: also one with no examples in this iteration takes part in the all-reduce."
     results = results_of(data, problem.world_size, what, hang=hang)
     shape = (problem.n_steps + 1, flat(problem.model()).numel())
-    states = [np.asarray(result) for result in results]
+    if not all(isinstance(result, list) and len(result) == 2 and type(result[1]) is int for result in results):
+        raise CheckFailed(f"{what}: expected weights and a number of calls from every rank.")
+    states = [np.asarray(weights) for weights, _ in results]
     if any(s.shape != shape or s.dtype.kind != "f" for s in states):
         raise CheckFailed(f"{what}: the weights have changed their shape or type.")
     for rank, mine in enumerate(states):
@@ -73,6 +81,11 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
                 f"{what}: step {k} changed nothing, on no rank.",
                 cause="the models are equal because none of them moved: backward, then optimizer.step().",
             )
+    if problem.world_size > 1 and any(n_calls == 0 for _, n_calls in data["results"]):
+        raise CheckFailed(
+            f"{what}: every model is right, but the all_reduce that was given was never called.",
+            cause="hand it on: average(model, all_reduce). Else your own ring never runs in its place.",
+        )
 
 
 _SMALL = {"net": "small", "n_examples": 24, "batch_size": 3, "n_steps": 6}

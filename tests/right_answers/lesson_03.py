@@ -61,6 +61,27 @@ def sends_to_each(model):
             dist.recv(tensor, 0)
 
 
+@right("lesson_03.start_equal")
+def in_one_flat_vector_a_dtype(model):
+    """Fewer broadcasts than tensors."""
+    for dtype in (torch.float32, torch.int64):
+        tensors = [t for t in model.state_dict().values() if t.dtype == dtype]
+        flat = torch.cat([t.flatten() for t in tensors])
+        dist.broadcast(flat, 0)
+        for t, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+            t.copy_(part.view_as(t))
+
+
+@right("lesson_03.average")
+def gives_parameters_other_memory(model, all_reduce=dist.all_reduce):
+    """The parameters are the same objects, and the all-reduces are fewer than they."""
+    parameters = list(model.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    all_reduce(flat)
+    for p, mean in zip(parameters, (flat / dist.get_world_size()).split([p.numel() for p in parameters])):
+        p.data = mean.view_as(p).clone()
+
+
 @right("lesson_03.average")
 def divides_first(model, all_reduce=dist.all_reduce):
     for p in model.parameters():

@@ -108,7 +108,37 @@ def fills_up_the_last_batch(order, rank, world_size, batch_size):
     return [(m, n) for m, (_, n) in zip(mine, deal(order, rank, world_size, batch_size))]
 
 
+@wrong("lesson_03.batches", says="every rank has 3 batches, 2 take all examples.*the loss divides by it")
+def ends_with_an_empty_iteration(order, rank, world_size, batch_size):
+    return [*deal(order, rank, world_size, batch_size), (order[:0], 0)]
+
+
+@wrong("lesson_03.batches", says="do not take the next .* of the order")
+def cuts_into_equal_chunks(order, rank, world_size, batch_size):
+    chunks = order.chunk(-(-len(order) // (world_size * batch_size)))
+    return [(chunk[rank::world_size], len(chunk)) for chunk in chunks]
+
+
+@wrong("lesson_03.batches", says="in nobody's batches.*some ranks' shares are missing")
+def counts_ranks_from_one(order, rank, world_size, batch_size):
+    return [(chunk[rank + 1 :: world_size], len(chunk)) for chunk in order.split(world_size * batch_size)]
+
+
 # 3.1b start_equal
+
+
+@wrong("lesson_03.start_equal", says="rank 1 receives 18 tensors; the model has 9.*sent twice")
+def sends_everything_twice(model):
+    send_state(model)
+    send_state(model)
+
+
+@wrong("lesson_03.start_equal", says="rank 1 receives 15 tensors.*gradients\\?")
+def sends_gradients_too(model):
+    send_state(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        dist.broadcast(parameter.grad, 0)
 
 
 @wrong("lesson_03.start_equal", says="nothing was received")
@@ -241,7 +271,70 @@ def rank_zero_alone(model, all_reduce=dist.all_reduce):
         mean_model(model)
 
 
+@wrong("lesson_03.average", says="the gradient of 0.weight on rank 0 has changed")
+def clears_gradients(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    model.zero_grad()
+
+
+@wrong("lesson_03.average", says="the gradient of 0.weight on rank 0 has changed")
+def averages_gradients_too(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    for parameter in model.parameters():
+        all_reduce(parameter.grad)
+
+
+@wrong("lesson_03.average", says="has new parameters.*optimizer still steps the old ones")
+def makes_new_parameters(model, all_reduce=dist.all_reduce):
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            total = parameter.detach().clone()
+            all_reduce(total)
+            setattr(module, name, torch.nn.Parameter(total / dist.get_world_size()))
+
+
+@wrong("lesson_03.average", says="right after 12 all-reduces a rank; 6 parameters need one each")
+def averages_twice(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.average", says="the mean is")
+def divides_by_the_others(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data /= max(dist.get_world_size() - 1, 1)
+
+
 # 3.1d distributed_step
+
+
+@wrong("lesson_03.step_equal", says="all_reduce that was given was never called.*average\\(model, all_reduce\\)")
+def keeps_the_all_reduce_to_itself(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    mean_model(model)
+
+
+@wrong("lesson_03.step_follows", says="off by")
+def leaves_out_the_step_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    if len(x):
+        local_step(model, optimizer, x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="nothing moved")
+def clears_between_backward_and_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="off by")
+def steps_twice(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    optimizer.step()
+    mean_model(model, all_reduce)
 
 
 @wrong("lesson_03.step_equal", says="nothing was sent")
@@ -508,6 +601,17 @@ def rank_zero_stops_alone(rank, world_size, recipe):
     return curve
 
 
+@wrong("lesson_03.train", says="the all_reduce that was given was never called.*does not run your ring")
+def never_hands_on_the_all_reduce(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training(rank, world_size, recipe)
+
+
+@wrong("lesson_03.train", says="thrown away because it never reaches the target")
+def gives_up_the_curve(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    curve = training(rank, world_size, recipe)
+    return curve if curve[-1][1] >= recipe.target else []
+
+
 @wrong("lesson_03.train", says="after one epoch, or too early")
 def trains_one_epoch(rank, world_size, recipe):
     model, optimizer, train_set, test_set = recipe.start(rank)
@@ -605,3 +709,22 @@ def forgets_one_worker(k_star):
 @wrong("lesson_03.speedup", says="whole numbers")
 def cuts_the_fraction(k_star):
     return {n: tuple(float(int(v)) for v in values) for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="expected \\(0.7, 1, 1.75\\)")
+def takes_the_lower_of_two(k_star):
+    return three(k_star, middle=statistics.median_low)
+
+
+@wrong("lesson_03.speedup", says="expected")
+def starts_from_the_best_seed(k_star):
+    return {n: tuple(min(k_star[1]) / v for v in (max(w), statistics.median(w), min(w))) for n, w in k_star.items()}
+
+
+@wrong("lesson_03.speedup", says="expected")
+def takes_the_middle_of_the_list(k_star):
+    return {
+        n: (statistics.median(k_star[1]) / max(w), statistics.median(k_star[1]) / w[len(w) // 2],
+            statistics.median(k_star[1]) / min(w))
+        for n, w in k_star.items()
+    }  # fmt: skip
