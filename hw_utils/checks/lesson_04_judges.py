@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -74,7 +75,7 @@ def start(d_in: int = 4, n_classes: int = 3) -> Softmax:
 
 def pauses(n: int) -> list[float]:
     """Virtual seconds of each iteration: the first is slow, and so is what comes after the 40th."""
-    return [8.0] + [1.0 + 0.01 * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
+    return [8.0] + [1.0 + 0.001 * i * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
 
 
 def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
@@ -103,7 +104,9 @@ def _judge_descent(losses: list[float], got: Mapping[str, Any], n: int, momentum
             "shrink": 0.5,
             "keep": 1.0,
         },
-        "no step is taken: call optimizer.step() after sync.": {"shrink": 0.0},
+        "no step is taken: optimizer.step() comes after sync, and optimizer.zero_grad() before backward.": {
+            "shrink": 0.0
+        },
         "the loss is the batch's own, before its step.": {"shrink": 0.5, "after": True},
     }
     for cause, change in causes.items():
@@ -144,8 +147,22 @@ def _judge_seconds(got_s: float, n: int) -> None:
 def _judge_report(said: Any, losses: list[float]) -> None:
     expected = [f"iteration {i}: loss {losses[i - 1]:.3f}" for i in range(20, len(losses) + 1, 20)]
     if said != expected:
-        cause = "iterations count from 1, so the first report is iteration 20's." if said else ""
-        raise CheckFailed(f"train: reported {short(said)}, expected {short(expected)}.", cause=cause)
+        raise CheckFailed(
+            f"train: reported {short(said)}, expected {short(expected)}.", cause=_why_report(said, expected)
+        )
+
+
+def _why_report(said: Any, expected: list[str]) -> str:
+    if not said or not all(isinstance(text, str) for text in said):
+        return "call report(text), not print, every 20 iterations." if expected else ""
+    iterations = [re.findall(r"\d+", text)[:1] for text in said]
+    if iterations == [re.findall(r"\d+", text)[:1] for text in expected]:
+        if all(re.fullmatch(r"iteration \d+: loss \d+\.\d{3}", text) for text in said):
+            return "the loss is that of this very iteration, not a mean."
+        return 'the text is f"iteration {i}: loss {loss:.3f}", to the letter.'
+    if expected and len(said) > len(expected) and set(expected) <= set(said):
+        return "one report every 20 iterations, no more."
+    return "iterations count from 1, so the first report is iteration 20's."
 
 
 def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
@@ -279,7 +296,21 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
                 cause="every rank evaluates the trained model on the whole test set.",
             )
+        number(_field(data, rank, "iteration_s", who), f"iteration_s of rank {rank}")
+    _judge_method(Trace.from_plain(data["trace"]), method, who)
     _judge_output(data.get("output"), who, n_iterations)
+
+
+def _judge_method(trace: Trace, method: str, who: str) -> None:
+    """job.method says which collectives bring the gradients together."""
+    used, other = {"gather_scatter": ({"gather", "scatter"}, set()), "all_reduce": ({"all_reduce"}, {"scatter"})}.get(
+        method, (set(), set())
+    )
+    if not used <= trace.ops or other & trace.ops:
+        raise CheckFailed(
+            f"{who}: every loss is right, but the ledger has {', '.join(sorted(trace.ops)) or 'no call at all'}.",
+            cause="job.method chooses: gather_scatter or all_reduce_mean is the sync that train gets.",
+        )
 
 
 def _judge_output(output: Any, who: str, n_iterations: int) -> None:
@@ -318,7 +349,10 @@ def _why_losses(each: list[list[float]], got: np.ndarray, expected: list[float])
         return "every rank sees the same examples: hand rank and world_size to batches."
     if close(got[0], expected[0], 1e-3):
         return "the first loss is right, so weights and data are; the step is not: look at sync, lr and momentum."
-    return "the first loss differs: torch.manual_seed(job.seed) comes right before job.model(), on every rank."
+    return (
+        "the first loss differs: torch.manual_seed(job.seed) comes right before job.model(), on every rank; or the "
+        "batch is another one: batches(..., seed=job.seed), epoch 0."
+    )
 
 
 def judge_ddp(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:

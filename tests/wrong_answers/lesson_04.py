@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from itertools import islice
 
@@ -42,6 +43,24 @@ def train(
             report(f"iteration {i}: loss {losses[-1]:.{shown}f}")
     part = seconds[timed]
     return losses, scale * sum(part) / n(part)
+
+
+def _takes_the_median(model, batches, sync, optimizer, report=print):
+    times = []
+
+    def timed(model):
+        times.append(time.perf_counter())
+        sync(model)
+
+    starts = []
+
+    def noted():
+        for batch in batches:
+            starts.append(time.perf_counter())
+            yield batch
+
+    losses, _ = train(model, noted(), timed, optimizer, report)
+    return losses, statistics.median(end - start for start, end in list(zip(starts, times))[1:40])
 
 
 def _train(**change):
@@ -93,13 +112,30 @@ for _name, _change, _says in [
     ("counts_the_warm_up", {"timed": slice(0, 40)}, "which warms up, must not be"),
     ("times_every_iteration", {"timed": slice(1, None)}, "iterations after the 40th are in the mean"),
     ("adds_up_the_times", {"n": lambda part: 1}, "this is a sum"),
-    ("divides_by_forty", {"n": lambda part: 40}, "expected 1.025 s"),
+    ("divides_by_forty", {"n": lambda part: 40}, "expected 1.007 s"),
     ("counts_milliseconds", {"scale": 1000.0}, "these are milliseconds"),
     ("reports_from_zero", {"first": 0}, "iterations count from 1"),
     ("reports_one_digit", {"shown": 1}, "reported .* expected"),
     ("the_loss_after_the_step", {"after": True}, "the batch's own, before its step"),
 ]:
     wrong_values("lesson_04.train", _name, _train(**_change), says=_says)
+
+
+wrong_values("lesson_04.train", "takes_the_median", _takes_the_median, says="expected 1.007 s, the mean of")
+
+for _name, _report, _says in [
+    ("reports_with_a_capital", str.capitalize, "to the letter"),
+    ("reports_without_words", lambda text: text.removeprefix("iteration "), "to the letter"),
+    ("reports_another_loss", lambda text: text[:-5] + "9.999", "that of this very iteration, not a mean"),
+]:
+    wrong_values("lesson_04.train", _name, lambda model, batches, sync, optimizer, report=print, change=_report: train(
+        model, batches, sync, optimizer, lambda text: report(change(text))), says=_says)  # fmt: skip
+wrong_values("lesson_04.train", "reports_every_tenth", _train(every=10), says="one report every 20 iterations, no more")
+
+
+@wrong("lesson_04.train", says="call report\\(text\\), not print")
+def prints(model, batches, sync, optimizer, report=print):
+    return train(model, batches, sync, optimizer, print)
 
 
 @wrong("lesson_04.train", says="losses must hold 5 numbers")
@@ -446,6 +482,13 @@ for _name, _change, _says in [
     ("scales_the_step", {"lr": 2.0}, "the first loss is right.*lr and momentum"),
     ("tests_another_model", {"test": _untrained}, "evaluates the trained model"),
     ("says_no_accuracy", {"keys": ("losses", "iteration_s", "test_loss")}, "must return a dictionary with 'accuracy'"),
+    ("always_gathers", {"sync": gather_scatter}, "the ledger has gather, scatter.*job.method chooses"),
+    ("always_reduces", {"sync": all_reduce_mean}, "the ledger has all_reduce.*job.method chooses"),
+    ("says_no_time", {"keys": ("losses", "test_loss", "accuracy")}, "must return a dictionary with 'iteration_s'"),
+    ("another_epoch", {"deal": lambda data, rank, n, total, seed: batches(data, rank, n, total, 1, seed)},
+     "the first loss differs.*epoch 0"),
+    ("unseeded_batches", {"deal": lambda data, rank, n, total, seed: batches(data, rank, n, total)},
+     "the first loss differs.*seed=job.seed"),
     ("every_rank_reports", {"report": lambda rank: print}, "rank 1 printed 'iteration 20.*the others are silent"),
     ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
      "rank 1 printed 'iteration 20.*the others are silent"),
