@@ -52,11 +52,12 @@ def all_gather(DistributedContext, /, **case):
 def _judge_reduce(data: Any, **case: Any) -> None:
     unknown = data["unknown op"]
     judge_outcomes(data, "all_reduce", case, explain_reduce(case["world_size"], case["ops"]))
-    if unknown != "ValueError":
-        raise CheckFailed(
-            f"all_reduce with op='max': expected a ValueError, got {unknown}",
-            cause="an op that is neither sum nor mean must be refused, before any rank waits",
-        )
+    for op, raised in unknown.items():
+        if raised != "ValueError":
+            raise CheckFailed(
+                f"all_reduce with op={op!r}: expected a ValueError, got {raised}",
+                cause="an op that is neither sum nor mean must be refused, before any rank waits",
+            )
 
 
 @check(
@@ -71,15 +72,20 @@ def all_reduce(DistributedContext, /, **case):
     world_size, ops = case["world_size"], case["ops"]
     found = outcomes(
         lambda: DistributedContext(world_size),
-        lambda context, tensor, rank, k: context.all_reduce(tensor, rank, "loss", ops[k % len(ops)]),
+        lambda context, tensor, rank, k: context.all_reduce(tensor, rank, "loss", *_said(ops[k % len(ops)])),
         case,
     )
-    return {**found, "unknown op": _what_it_raises(DistributedContext)}
+    return {**found, "unknown op": {op: _what_it_raises(DistributedContext, op) for op in ("max", "average")}}
 
 
-def _what_it_raises(make) -> str:
+def _said(op: str) -> tuple[str, ...]:
+    """A sum is what all_reduce gives if it is told nothing."""
+    return () if op == "sum" else (op,)
+
+
+def _what_it_raises(make, op: str) -> str:
     try:
-        make(1).all_reduce(torch.ones(1), 0, "loss", "max")
+        make(1).all_reduce(torch.ones(1), 0, "loss", op)
     except NotImplementedError:
         raise
     except Exception as error:

@@ -19,7 +19,7 @@ _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$
 def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, int], Any], case: dict) -> dict[str, Any]:
     """Plain data on every outcome of `call(context, tensor, rank, k)`, k = 0, 1, ...: each rank's calls in a row.
 
-    Rank r brings [10**r * 7**k, 7**k]. When a call has returned, the rank writes into all that it got, and
+    Rank r brings [[10**r * 7**k, 7**k]]. When a call has returned, the rank writes into all that it got, and
     into its own tensor: nobody else may see that.
     """
 
@@ -28,9 +28,9 @@ def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, in
         for k in range(case["calls"]):
             mine = tensor_of(rank, k)
             got = call(context, mine, rank, k)
-            entry = {"got": _values(got), "given": mine.tolist()}
+            entry = {"got": _values(got), "given": mine.flatten().tolist()}
             _scribble(got, -1.0 - rank)
-            entry["own"] = mine.tolist()
+            entry["own"] = mine.flatten().tolist()
             mine.fill_(-1001.0 - rank)
             seen.append(entry)
             note(f"has returned from call {k + 1} and writes into its tensors")
@@ -47,8 +47,13 @@ def outcomes(make: Callable[[], Any], call: Callable[[Any, torch.Tensor, int, in
 
 
 def tensor_of(rank: int, k: int) -> torch.Tensor:
-    """What a rank brings to its call number k."""
-    return torch.tensor([10.0**rank * GROWTH**k, GROWTH**k])  # sums of calls and of ranks all differ
+    """What a rank brings to its call number k: float64 of shape (1, 2)."""
+    return torch.tensor([numbers_of(rank, k)], dtype=torch.float64)
+
+
+def numbers_of(rank: int, k: int) -> list[float]:
+    """What stands in that tensor."""
+    return [10.0**rank * GROWTH**k, GROWTH**k]  # sums of calls and of ranks all differ
 
 
 def _rounded(results: Any) -> str:
@@ -62,7 +67,10 @@ def _rounded(results: Any) -> str:
 
 def _values(got: Any) -> Any:
     if isinstance(got, torch.Tensor):
-        return got.tolist() if got.shape == (2,) else {"unknown": f"one tensor of shape {tuple(got.shape)}"}
+        if got.shape == (1, 2) and got.dtype == torch.float64:
+            return got.flatten().tolist()
+        kind = "" if got.dtype == torch.float64 else f" and dtype {str(got.dtype).removeprefix('torch.')}"
+        return {"unknown": f"one tensor of shape {tuple(got.shape)}{kind}"}
     if isinstance(got, list | tuple):
         return [_values(g) for g in got]
     return None if got is None else {"unknown": f"a value of type {type(got).__name__}"}
@@ -97,12 +105,12 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
         for rank, k in itertools.product(range(case["world_size"]), range(case["calls"])):
             entry = outcome["results"][rank][k]
             found = explain(outcome, rank, k, entry["got"])
-            if found is None and entry["given"] != tensor_of(rank, k).tolist():
+            if found is None and entry["given"] != numbers_of(rank, k):
                 found = (
                     f"call {k + 1} changes the tensor that rank {rank} brought",
                     "the sum is made in the caller's own tensor: += and copy_ change it, so work on a copy",
                 )
-            if found is None and entry["own"] != tensor_of(rank, k).tolist():
+            if found is None and entry["own"] != numbers_of(rank, k):
                 found = (
                     f"rank {rank} writes into what it got, and its own tensor changes",
                     "the result has the rank's own tensor in it: put a copy there (.clone())",
@@ -178,10 +186,16 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
     """What is wrong with a gathered list."""
 
     def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
-        expected = [tensor_of(r, k).tolist() for r in range(world_size)]
+        expected = [numbers_of(r, k) for r in range(world_size)]
         at = f"call {k + 1} on rank {rank}"
         if got == expected and type(got) is list:
             return None
+        odd = [g for g in got if isinstance(g, dict)] if isinstance(got, list) else []
+        if odd and "tensor of" in _shown(odd[0]):
+            return (
+                f"{at} has {_shown(odd[0])} in its list; every rank brings one of shape (1, 2) and dtype float64",
+                "a copy has the shape and the dtype of what was brought",
+            )
         if not isinstance(got, list) or not all(isinstance(g, list) for g in got if g is not None):
             return (
                 f"{at} gives {_shown(got)}, not a list of {world_size} tensors",
@@ -210,7 +224,7 @@ def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
     for r, (g, e) in enumerate(zip(got, expected)):
         if g != e:
             for other, cause in ((k + 1, NEXT_CALL), (k - 1, UNWRITTEN)):
-                if other >= 0 and g == tensor_of(r, other).tolist():
+                if other >= 0 and g == numbers_of(r, other):
                     return f"{at} has rank {r}'s tensor of call {other + 1}: {_firsts(got)}", cause
     return f"{at} gives {_firsts(got)}, expected {_firsts(expected)}", ""
 
@@ -228,7 +242,7 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
 
     def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
         op = ops[k % len(ops)]
-        share = [tensor_of(r, k)[0].item() for r in range(world_size)]
+        share = [numbers_of(r, k)[0] for r in range(world_size)]
         divisor = world_size if op == "mean" else 1
         expected = [sum(share) / divisor, world_size * GROWTH**k / divisor]
         if isinstance(got, list) and len(got) == 2 and all(isinstance(g, float) for g in got):
@@ -239,10 +253,12 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
             cause = ""
             if "tensor of shape" in _shown(got):
                 cause = "only the ranks are reduced, the first dimension of the stack: sum(0), mean(0)"
-            return f"call {k + 1} on rank {rank} gives {_shown(got)}, not one tensor of shape (2,)", cause
+            if "and dtype" in _shown(got):
+                cause = "the result has the dtype of what was brought"
+            return f"call {k + 1} on rank {rank} gives {_shown(got)}, not one tensor of shape (1, 2)", cause
         text = f"call {k + 1} ({op}) on rank {rank} gives {value:g}, expected {expected[0]:g}"
         alike = all(mine[k]["got"] == got for mine in outcome["results"])
-        if rank and got == tensor_of(rank, k).tolist() and outcome["results"][0][k]["got"] == expected:
+        if rank and got == numbers_of(rank, k) and outcome["results"][0][k]["got"] == expected:
             return f"{text}, its own number", "the result is not returned on every rank: no `if rank == 0`"
         cause = _cause_of_value(value, share, op, outcome["number"], k, alike)
         return (f"{text}{cause[0]}", cause[1])
@@ -261,7 +277,7 @@ def _cause_of_value(value: float, share: list[float], op: str, number: int, k: i
     if op == "mean" and near(total) and alike:
         return ", the sum", "for the mean, the sum is divided by the number of ranks"
     if op == "sum" and near(total / n):
-        return ", the mean", "for the sum, nothing is divided"
+        return ", the mean", "for the sum, nothing is divided; and a call that names no op means the sum"
     if op == "mean" and near(total / n**2) and alike:
         return ", the mean divided by the number of ranks", "it is divided twice"
     if op == "mean":

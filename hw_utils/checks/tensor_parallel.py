@@ -39,25 +39,36 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) ->
     def worker(rank: int, context: Any) -> dict[str, Any]:
         layer = Layer(weight, rank, context, "lin")
         weights[rank] = layer.weight
+        given = {"x": x.clone(), "grad_output": grad_output.clone()}
         if backward:
             layer.forward(other.clone())
             stages[rank] = "backward"
             layer.backward(grad_output.flip(0))
             stages[rank] = "forward"
-        result = {"output": layer.forward(x.clone())}
+        result = {"output": layer.forward(given["x"])}
         if backward:
+            Layer(weight, rank, context, "another").forward(other.clone())
             stages[rank] = "backward"
-            result["grad_input"] = layer.backward(grad_output.clone())
+            result["grad_input"] = layer.backward(given["grad_output"])
             result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
+        whole = [name for name, value in vars(layer).items() if _is_view_of(value, weight)]
+        changed = [
+            name for name, right in (("x", x), ("grad_output", grad_output)) if not torch.equal(given[name], right)
+        ]
         tracked = [
             name
             for name, tensor in {**result, "weight": layer.weight}.items()
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad
         ]
-        return {**result, "kept_bytes": kept, "tracked": tracked}
+        return {**result, "kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
 
     return {**run_ranks(worker, world_size), "weights": weights, "stages": stages}
+
+
+def _is_view_of(value: Any, weight: torch.Tensor) -> bool:
+    whole = weight.untyped_storage().data_ptr()
+    return isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == whole
 
 
 def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls: dict, case: dict) -> None:
@@ -76,6 +87,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
     _require_little_kept(results, case, n, what)
+    _require_unchanged(results, what)
     _require_by_hand(results, what)
     if case["backward"]:
         both = [part.numpy() for part in (x.T @ grad_output + other.T @ grad_output.flip(0)).chunk(n, axis)]
@@ -89,6 +101,18 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
     if n > 1:
         require_calls(made, n, calls, what, causes["calls"])
+        _require_small_parts(made, axis, case, what)
+
+
+def _require_small_parts(made: list, axis: int, case: dict, what: str) -> None:
+    """What is gathered is a rank's part of the output (column) or of the input gradient (row), not of the weight."""
+    due = case["batch"] * case["d_out" if axis else "d_in"] // case["world_size"]
+    for call in made:
+        if call["call"] == "all_gather" and call["numel"] != due:
+            raise CheckFailed(
+                f"{what}: rank {call['rank']} brings {call['numel']} numbers to all_gather, its part has {due}",
+                cause="the weight stays where it is: multiply first, then gather the parts of the product",
+            )
 
 
 def _require_by_hand(results: list, what: str) -> None:
@@ -117,6 +141,20 @@ def _require_little_kept(results: list, case: dict, n: int, what: str) -> None:
                 f"{what}: rank {rank} keeps {result['kept_bytes']} bytes alive for a weight of {local}",
                 cause="a slice is a view of the whole weight; keep a copy of the slice (.clone())",
             )
+        if result["whole"] and n > 1:
+            raise CheckFailed(
+                f"{what}: self.{result['whole'][0]} keeps the whole weight alive on rank {rank}",
+                cause="1/N of the weight is kept: a copy of the slice (.clone()), and nothing of the whole",
+            )
+
+
+def _require_unchanged(results: list, what: str) -> None:
+    for rank, result in enumerate(results):
+        if result["changed"]:
+            raise CheckFailed(
+                f"{what}: {result['changed'][0]} itself is changed on rank {rank}",
+                cause="the caller's tensors stay as they are: *= and copy_ write into them, so work on a copy",
+            )
 
 
 _GATHERED = "the ranks' parts are gathered and put side by side, in rank order, along the feature dimension"
@@ -140,7 +178,8 @@ _COLUMN = {
     "weight_grad": {
         "shape": "the upstream gradient is not sliced: only the rank's own columns meet its weight",
         "other": "the slice of the upstream gradient is another rank's",
-        "": "it is made of the last forward's input and the rank's own columns of the upstream gradient",
+        "": "it is made of the last forward's input, kept on the object and not on the class, and of the rank's own "
+        "columns of the upstream gradient",
         "times N": "the weight gradient is the rank's own: nothing is summed over ranks",
         "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
     },
@@ -184,7 +223,8 @@ _ROW = {
         "times N": "the upstream gradient is already the same on all ranks: nothing is summed",
         "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
         "mean": "the upstream gradient is already the same on all ranks: nothing is averaged",
-        "": "the cached input is of the wrong shard or of another forward",
+        "": "the cached input is of the wrong shard, another forward or another layer: cache it on the object, not on "
+        "the class",
         "not rank 0": "the cached input is of the wrong shard: rank 0's slice on every rank",
     },
     "grad_input": {
@@ -204,12 +244,12 @@ _ROW = {
 
 
 def judge_column(data: Any, **case: Any) -> None:
-    calls = {"all_gather": 2, "all_reduce": 2} if case["backward"] else {"all_gather": 1}
+    calls = {"all_gather": 3, "all_reduce": 2} if case["backward"] else {"all_gather": 1}
     _judge_layer(data, 1, _COLUMN, calls, case)
 
 
 def judge_row(data: Any, **case: Any) -> None:
-    calls = {"all_reduce": 2, "all_gather": 2} if case["backward"] else {"all_reduce": 1}
+    calls = {"all_reduce": 3, "all_gather": 2} if case["backward"] else {"all_reduce": 1}
     _judge_layer(data, 0, _ROW, calls, case)
 
 

@@ -109,6 +109,33 @@ class AQueueFromEachToEach(_Reduces):
         return [self.boxes[from_][rank].get() for from_ in range(self.world_size)]
 
 
+@right(GATHER)
+class WaitsBeforeItWritesAndBeforeItReads(SlotsInADictionary):
+    """The barrier after reading stands at the start of the next call."""
+
+    def all_gather(self, tensor, rank, group_id):
+        self.barrier.wait()
+        self.buffers[group_id, rank] = tensor.detach().clone()
+        self.barrier.wait()
+        return [self.buffers[group_id, r].clone() for r in range(self.world_size)]
+
+
+@right(GATHER, REDUCE)
+class OneBufferForAllGroups(SlotsInADictionary):
+    """All ranks are in the same call, whatever it is called; a tuple of copies."""
+
+    def all_gather(self, tensor, rank, group_id):
+        return tuple(super().all_gather(tensor, rank, "one"))
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        parts = torch.stack(self.all_gather(tensor, rank, group_id))
+        if op == "sum":
+            return parts.sum(dim=0)
+        if op == "mean":
+            return parts.mean(dim=0)
+        raise ValueError(f"no such op: {op}")
+
+
 @right(REDUCE)
 class BarriersActionAddsUp:
     """The sum is made once, by the barrier's action."""
@@ -417,6 +444,29 @@ class RowByChunk:
     def backward(self, grad_output):
         self.weight_grad = self._mine().transpose(0, 1) @ grad_output
         return torch.cat(self.ctx.all_gather(grad_output @ self.weight.transpose(0, 1), self.rank, self.gid), 1)
+
+
+@right(COLUMN_F, COLUMN_B)
+class ColumnKeepsADictionaryOfInputs:
+    """One dictionary for all layers, with a place for each rank and name."""
+
+    inputs = {}  # noqa: RUF012, shared is meant
+
+    def __init__(self, weight, rank, context, group_id):
+        if weight.shape[1] % context.world_size:
+            raise ValueError("columns and ranks do not go together")
+        self.me, self.context = (rank, group_id), context
+        self.columns = torch.arange(weight.shape[1]).chunk(context.world_size)[rank]
+        self.weight = weight[:, self.columns]
+
+    def forward(self, x):
+        self.inputs[self.me] = x.clone()
+        return torch.hstack(self.context.all_gather(x @ self.weight, *self.me))
+
+    def backward(self, grad_output):
+        mine = grad_output[:, self.columns]
+        self.weight_grad = torch.einsum("bi,bo->io", self.inputs[self.me], mine)
+        return self.context.all_reduce(torch.einsum("bo,io->bi", mine, self.weight), *self.me)
 
 
 @right(ROW_F, ROW_B)

@@ -201,6 +201,47 @@ class KeepsItsBuffersOnTheClass(_Context):
         return super().all_gather(tensor, rank, group_id)
 
 
+class _Changed(_Context):
+    """Gathers rightly, then changes what it gives."""
+
+    def all_gather(self, tensor, rank, group_id):
+        return [self.change(part) for part in super().all_gather(tensor, rank, group_id)]
+
+
+@wrong(GATHER, says="one tensor of shape .2,. in its list.*the shape and the dtype of what was brought")
+class FlattensTheTensors(_Changed):
+    def change(self, part):
+        return part.flatten()
+
+
+@wrong(GATHER, says="shape .1, 2. and dtype float32 in its list.*the shape and the dtype of what was brought")
+class GathersSinglePrecision(_Changed):
+    def change(self, part):
+        return part.float()
+
+
+@wrong(GATHER, says="its own tensor changes")
+class PutsItsOwnTensorIn(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        gathered[rank] = tensor
+        return gathered
+
+
+@wrong(GATHER, says="BrokenBarrierError|barrier|no rank can go on|lacks|slot")
+class MakesABarrierACall(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        self.barrier = threading.Barrier(self.world_size)
+        return super().all_gather(tensor, rank, group_id)
+
+
+@wrong(GATHER, says="lacks|None|raises|of call")
+class HasABarrierForOneLess(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barrier = threading.Barrier(max(world_size - 1, 1))
+
+
 class _Reducing(_Context):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
         if op not in ("sum", "mean"):
@@ -356,6 +397,32 @@ class GivesTheSumToRankZeroOnly(_Reducing):
 class SumsToOneNumber(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
         return super().all_reduce(tensor, rank, group_id, op).sum()
+
+
+@wrong(REDUCE, says="the mean.*a call that names no op means the sum")
+class AveragesIfNotTold(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="mean"):
+        return super().all_reduce(tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="op='average': expected a ValueError, got nothing")
+class TakesTheAverageForTheMean(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)
+
+
+@wrong(REDUCE, says="and dtype float32.*the dtype of what was brought")
+class ReducesSinglePrecision(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor.float(), rank, group_id, op)
+
+
+@wrong(REDUCE, says="the result has the rank's own tensor in it|changes the tensor")
+class GivesTheTensorBackAlone(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        return tensor if self.world_size == 1 else super().all_reduce(tensor, rank, group_id, op)
 
 
 # 6.2 Data parallelism
@@ -808,6 +875,56 @@ class KeepsTheFirstInput(_Column):
         return out
 
 
+@wrong(COLUMN_F, says="self.whole keeps the whole weight alive")
+class KeepsTheWholeWeightToo(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.whole = weight
+
+
+@wrong(ROW_F, says="self.whole keeps the whole weight alive")
+class KeepsTheWholeRowsToo(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.whole = weight.T
+
+
+@wrong(COLUMN_F, says="numbers to all_gather, its part has .*multiply first")
+class GathersTheWeight(_Column):
+    def forward(self, x):
+        self.x = x
+        return x @ self.gather(self.weight)
+
+
+@wrong(COLUMN_B, says="kept on the object and not on the class")
+class CachesTheInputOnTheClass(_Column):
+    def forward(self, x):
+        CachesTheInputOnTheClass.x = x
+        return self.gather(x @ self.weight)
+
+
+@wrong(COLUMN_B, says="grad_output itself is changed.*work on a copy")
+class ScalesTheUpstreamGradient(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        grad_output *= 0
+        return grad
+
+
+@wrong(COLUMN_B, says="the weight gradient on rank 0 is wrong")
+class DividesByTheBatch(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad / len(grad_output)
+        return grad
+
+
+@wrong(ROW_B, says="the weight gradient on rank 0 is wrong")
+class DividesTheUpstreamGradientByN(_Row):
+    def backward(self, grad_output):
+        return super().backward(grad_output / self.n)
+
+
 @wrong(ROW_F, says="slice x")
 class NeverSlicesTheInput(_Row):
     def forward(self, x):
@@ -869,7 +986,7 @@ class CachesTheInputOfAnotherShard(_Row):
         return out
 
 
-@wrong(ROW_B, says="another rank")
+@wrong(ROW_B, says="another layer: cache it on the object, not on the class")
 class CachesOnTheClass(_Row):
     def forward(self, x):
         CachesOnTheClass.x = x[:, self.mine]
