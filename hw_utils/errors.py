@@ -128,12 +128,13 @@ class WorkerFailed(HwError, RuntimeError):
     def text(self) -> str:
         """The message: every failing rank, its reason and the student's own lines."""
         lines = [self.headline] if self.headline else []
-        groups: dict[tuple, list[int]] = {}
+        groups: dict[tuple, list[Failure]] = {}
         for f in self.failures:
-            groups.setdefault((f.reason, f.frames), []).append(f.rank)
-        for (reason, frames), ranks in groups.items():
-            lines.append(f"{ranks_text(ranks)}: {reason}")
-            lines += _frame_lines(frames)
+            is_both_sides = f.kind in ("mismatch", "collective")  # the reason names both, each at its line
+            groups.setdefault((f.reason, () if is_both_sides else f.frames), []).append(f)
+        for (reason, _), failures in groups.items():
+            lines.append(f"{ranks_text([f.rank for f in failures])}: {reason}")
+            lines += _frame_lines({frame.where: frame for f in failures for frame in f.frames}.values())
         if self.note:
             lines.append(self.note)
         return "\n".join(lines)

@@ -246,6 +246,8 @@ def test_equal_bytes_of_another_dtype_are_a_mismatch():
     error = failing_launch(worker, 2)
     assert "4 x float32" in error.reason
     assert "4 x int32" in error.reason
+    text = str(error)  # both ranks say it: it stands there once, with both lines
+    assert text.count("; both ends need") == text.count("dist.send(") == text.count("dist.recv(") == 1
 
 
 def test_one_rank_that_skips_a_collective_is_a_deadlock_that_names_it():
