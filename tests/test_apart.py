@@ -14,6 +14,7 @@ import pytest
 from hw_grader.driving import Apart, Rooms
 from hw_grader.judging import judge_of
 from hw_grader.sandbox import SHARED
+from hw_utils import payload
 from tests import algorithms, right_answers, wrong_answers
 from tests.references import lessons, namespace
 from tests.right_answers import alternatives
@@ -54,9 +55,9 @@ def by_value() -> Iterator[None]:
 
 def problem(check: str, answers: list, which: slice = slice(None)) -> str:
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
-    judge = judge_of(SHARED.get())
+    judge, opened = judge_of(SHARED.get()), bytes(payload.dump(answers, "the answers"))
     try:
-        with Rooms(SHARED.get()) as rooms, Apart(rooms, cloudpickle.dumps(answers), {}, lambda: 75.0) as driving:
+        with Rooms(SHARED.get()) as rooms, Apart(rooms, opened, {}, lambda: 75.0) as driving:
             reply = driving.open(check)
             for case in judge.cases(check)[which]:
                 data = None
