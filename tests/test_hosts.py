@@ -14,7 +14,7 @@ from tests import hosts
 from tests.references import lessons, namespace
 from tools.notebook import to_notebook, to_text
 
-pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.alone]
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 N_ITERATIONS = 3
 
