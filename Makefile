@@ -4,7 +4,8 @@ VENV ?= .venv
 PY = $(VENV)/bin/python
 READY = $(VENV)/.ready
 ASSIGNMENT ?= *
-JOBS ?= logical
+# One more than there are processors: there is always a test that waits, for a server, a browser or a time limit.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
 .PHONY: help env course test lint drift nbval lab notebooks import grade report bench figures publish clean
