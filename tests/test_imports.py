@@ -29,8 +29,8 @@ LEVELS = [
         recording report standstill threads virtual_work watched
         """,
         """
-        checks.data_parallel checks.lesson_04_sync checks.races checks.routes checks.tensor_parallel collectives
-        engine gang group
+        checks.data_parallel checks.lesson_04_sync checks.lesson_04_training checks.races checks.routes
+        checks.tensor_models checks.tensor_parallel collectives engine gang group
         """,
         """
         checks.lesson_06 launch virtual_group
@@ -42,15 +42,17 @@ LEVELS = [
         cluster
         """,
         """
-        hw_utils checks.lesson_02_costs checks.lesson_02_reduce checks.lesson_02_steps checks.lesson_04
+        hw_utils checks.lesson_02_costs checks.lesson_02_reduce checks.lesson_02_steps checks.lesson_04_loop
         checks.lesson_05_costs checks.messages checks.overlap checks.problem watch
         """,
         """
         checks.lesson_01_hangs checks.lesson_01_hello checks.lesson_01_link checks.lesson_01_relay checks.lesson_02
-        checks.lesson_03_causes checks.lesson_05_buckets checks.lesson_05_causes checks.lesson_05_profile hosts
+        checks.lesson_03_causes checks.lesson_04_costs checks.lesson_04_gradients checks.lesson_04_worker
+        checks.lesson_05_buckets checks.lesson_05_causes checks.lesson_05_profile hosts
         """,
         """
-        checks.lesson_01 checks.lesson_03_equal checks.lesson_03_speedup checks.lesson_03_step checks.lesson_05
+        checks.lesson_01 checks.lesson_03_equal checks.lesson_03_speedup checks.lesson_03_step checks.lesson_04
+        checks.lesson_05
         """,
         """
         checks.lesson_03

@@ -1,4 +1,4 @@
-"""Judges of lesson 04, training: losses, batches, the worker; and what a number in plain data must look like."""
+"""Judges of lesson 04: the loop, its test and its batches; and what a number in plain data must look like."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import nn
 
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.softmax import Softmax, cross_entropy, descend
 from hw_utils.errors import CheckFailed
-from hw_utils.trace import Trace
 
 SINGLE = 1e-4  # relative: float32 sums of a few hundred numbers in any order
 
@@ -111,13 +108,13 @@ def _judge_descent(losses: list[float], got: Mapping[str, Any], n: int, momentum
     }
     for cause, change in causes.items():
         if close(losses, descend(start(), _batches(n), **{**settings, **change})):
-            raise CheckFailed(_first_difference(losses, expected), cause=cause)
+            raise CheckFailed(first_difference(losses, expected), cause=cause)
     if close(losses, expected):
         raise CheckFailed("train: the losses are right, the weights after the last step are not.")
-    raise CheckFailed(_first_difference(losses, expected))
+    raise CheckFailed(first_difference(losses, expected))
 
 
-def _first_difference(got: Sequence[float], expected: Sequence[float], who: str = "train") -> str:
+def first_difference(got: Sequence[float], expected: Sequence[float], who: str = "train") -> str:
     i = next((i for i, (a, b) in enumerate(zip(got, expected)) if not close(a, b)), 0)
     return f"{who}: the loss of iteration {i + 1} is {got[i]:.4f}, expected {expected[i]:.4f}."
 
@@ -256,124 +253,4 @@ def _judge_cover(parts: list, n_examples: int, world_size: int) -> None:
             f"batches: {repeated} examples are handed out more than once; parts are disjoint, but for up to"
             f" {world_size - 1} that fill up the last round.",
             cause=cause,
-        )
-
-
-# 4.3 and 4.4 -------------------------------------------------------------------------------------------------
-
-
-N_EXAMPLES, LR, MOMENTUM = 96, 0.2, 0.5
-
-
-def small_model() -> nn.Module:
-    """Softmax regression with torch's own random weights."""
-    return nn.Linear(4, 3)
-
-
-def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
-    who = f"worker with method {method!r} on {world_size} {'ranks' if world_size > 1 else 'rank'}"
-    require_no_deadlock(data, who, cause="every rank must call the same collectives in the same order.")
-    each = [numbers(_field(data, r, "losses", who), f"losses of rank {r}", n_iterations) for r in range(world_size)]
-    x, y = examples(N_EXAMPLES)
-    order = torch.randperm(N_EXAMPLES, generator=torch.Generator().manual_seed(seed)).numpy()
-    batches = [order[i * total_batch : (i + 1) * total_batch] for i in range(n_iterations)]
-    whole = _seeded(seed)
-    expected = descend(whole, [(x[b].astype("f8"), y[b]) for b in batches], LR, momentum=MOMENTUM)
-    got = np.mean(each, axis=0)
-    if not close(got, expected, 1e-3):
-        raise CheckFailed(
-            _first_difference(got.tolist(), expected, f"{who}, mean over the ranks")
-            + " One process with the whole batch computes that.",
-            cause=_why_losses(each, got, expected),
-        )
-    test_x, test_y = examples(60, seed=2)
-    for rank in range(world_size):
-        loss = number(_field(data, rank, "test_loss", who), "test_loss")
-        share = number(_field(data, rank, "accuracy", who), "accuracy")
-        if not (close(loss, whole.loss(test_x, test_y), 1e-3) and close(share, whole.accuracy(test_x, test_y), 1e-3)):
-            raise CheckFailed(
-                f"{who}: rank {rank} ends with test loss {loss:.4f} and accuracy {share:.3f}, expected"
-                f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
-                cause="every rank evaluates the trained model on the whole test set.",
-            )
-        number(_field(data, rank, "iteration_s", who), f"iteration_s of rank {rank}")
-    _judge_method(Trace.from_plain(data["trace"]), method, who)
-    _judge_output(data.get("output"), who, n_iterations)
-
-
-def _judge_method(trace: Trace, method: str, who: str) -> None:
-    """job.method says which collectives bring the gradients together."""
-    used, other = {"gather_scatter": ({"gather", "scatter"}, set()), "all_reduce": ({"all_reduce"}, {"scatter"})}.get(
-        method, (set(), set())
-    )
-    if not used <= trace.ops or other & trace.ops:
-        raise CheckFailed(
-            f"{who}: every loss is right, but the ledger has {', '.join(sorted(trace.ops)) or 'no call at all'}.",
-            cause="job.method chooses: gather_scatter or all_reduce_mean is the sync that train gets.",
-        )
-
-
-def _judge_output(output: Any, who: str, n_iterations: int) -> None:
-    """Rank 0 reports every 20 iterations, the others print nothing."""
-    texts = output if isinstance(output, list) else []
-    for rank, text in enumerate(texts):
-        if rank and text.strip():
-            raise CheckFailed(
-                f"{who}: rank {rank} printed {short(text.strip())}; rank 0 reports, the others are silent.",
-                cause="train reports by print if it is given nothing else: give the other ranks a report that does"
-                " nothing.",
-            )
-    if n_iterations >= 20 and texts and not texts[0].strip():
-        raise CheckFailed(
-            f"{who}: rank 0 printed nothing in {n_iterations} iterations; it reports every 20.",
-            cause="give train a report that prints on rank 0: print itself.",
-        )
-
-
-def _seeded(seed: int) -> Softmax:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = small_model()
-    return Softmax(model.weight.detach().double().numpy(), model.bias.detach().double().numpy())
-
-
-def _field(data: Any, rank: int, name: str, who: str) -> Any:
-    got = result(data, rank)
-    if not isinstance(got, dict) or name not in got:
-        raise CheckFailed(f"{who}: rank {rank} must return a dictionary with {name!r}, got {short(got)}.")
-    return got[name]
-
-
-def _why_losses(each: list[list[float]], got: np.ndarray, expected: list[float]) -> str:
-    if len(each) > 1 and all(close(one, each[0]) for one in each):
-        return "every rank sees the same examples: hand rank and world_size to batches."
-    if close(got[0], expected[0], 1e-3):
-        return "the first loss is right, so weights and data are; the step is not: look at sync, lr and momentum."
-    return (
-        "the first loss differs: torch.manual_seed(job.seed) comes right before job.model(), on every rank; or the "
-        "batch is another one: batches(..., seed=job.seed), epoch 0."
-    )
-
-
-def judge_ddp(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
-    judge_worker(data, method, world_size, total_batch, n_iterations, seed)
-    trace = Trace.from_plain(data["trace"])
-    others = trace.ops - {"all_reduce", "broadcast", "barrier", "all_gather", "all_gather_into_tensor"}
-    calls = trace.calls["all_reduce"] // world_size
-    if others or calls < n_iterations:
-        raise CheckFailed(
-            f"worker with method 'ddp': {calls} all-reduces in {n_iterations} iterations"
-            f"{' and ' + ', '.join(sorted(others)) if others else ''}; DistributedDataParallel starts them by itself.",
-            cause="wrap the model: DistributedDataParallel(model), and train what it gives back.",
-        )
-    if "broadcast" not in trace.ops and "all_gather" not in trace.ops:
-        raise CheckFailed(
-            "worker with method 'ddp': the ledger shows no start of DistributedDataParallel, which compares and"
-            " broadcasts the weights first.",
-            cause="the gradients are synchronised by hand; wrap the model instead.",
-        )
-    if calls >= 2 * n_iterations:
-        raise CheckFailed(
-            f"worker with method 'ddp': {calls / n_iterations:.0f} all-reduces an iteration for 48 bytes of gradients.",
-            cause="both DistributedDataParallel and sync reduce the gradients; sync must do nothing then.",
         )

@@ -10,15 +10,8 @@ from hw_utils.checks.check import check
 from hw_utils.checks.data_parallel import drive_dp, judge_dp, judge_split
 from hw_utils.checks.races import explain_gather, explain_reduce, judge_outcomes, outcomes
 from hw_utils.checks.shards import strict
-from hw_utils.checks.tensor_parallel import (
-    drive_block,
-    drive_layer,
-    drive_parallelize,
-    judge_block,
-    judge_column,
-    judge_parallelize,
-    judge_row,
-)
+from hw_utils.checks.tensor_models import drive_block, drive_parallelize, judge_block, judge_parallelize
+from hw_utils.checks.tensor_parallel import drive_layer, judge_column, judge_row
 from hw_utils.errors import CheckFailed
 
 _RACES = [
