@@ -140,7 +140,9 @@ def call(group, post: Post, outer) -> VirtualWork:
     DistributedDataParallel's does, and will wait for a future that no Python code sees.
     """
     engine, members, place = group.engine, group.members, group.place
-    rank = engine.rank
+    rank, size = engine.rank, len(members.ranks)
+    if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
+        raise RuntimeError(f"{post.name}: there is no root rank {post.root} in a group of {size}: 0 to {size - 1} are")
     engine.now()
     engine.keep_up(rank)
     number = members.n_called[place]

@@ -401,6 +401,22 @@ def transposed(rank, world_size):
     dist.send(torch.ones(2, 3).t(), 1 - rank)
 
 
+def to_no_root(rank, world_size, name, root):
+    x, parts = torch.ones(1), [torch.ones(1) for _ in range(world_size)]
+    if name in ("gather", "scatter"):
+        getattr(dist, name)(x, parts if rank == root else None, root)
+    else:
+        getattr(dist, name)(x, root)
+
+
+@pytest.mark.parametrize("root", [-1, 2])
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter"])
+def test_a_root_that_does_not_exist_is_an_error(name, root):
+    for world_size in (1, 2):
+        with pytest.raises(WorkerFailed, match=f"RuntimeError: {name}: there is no root rank {root} in a group of"):
+            run(to_no_root, world_size, name, root)
+
+
 def test_a_tensor_must_be_contiguous():
     with pytest.raises(WorkerFailed, match="has to be contiguous"):
         run(transposed, 2)
