@@ -35,7 +35,7 @@ lint: $(READY)
 drift: $(READY)
 	$(PY) -m tools.build --check
 nbval: $(READY)
-	$(PY) -m pytest $(PARALLEL) loadfile --nbval-lax --timeout=900 -p no:cacheprovider solutions
+	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax --timeout=900 -p no:cacheprovider solutions
 lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
 	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
 notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits
