@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappush
 
 from hw_utils.memory import contents, copy, memory, writable
 from hw_utils.records import END, MESSAGE, PEER, put_end, put_int, put_message, row_of
@@ -20,7 +19,6 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
     size, is_free, is_flat, eager_bytes = engine.world_size, engine.is_free, engine.is_flat, engine.eager_bytes
     latency_s, bandwidth_Bps, message_s = engine.latency_s, engine.bandwidth_Bps, engine.network.message_s
     clock, order, rows, queues = engine.clock, engine.order, engine.rows, engine.queues
-    times, later = engine.times, engine.later
     sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
     Own, next_message = engine.Request, engine.next_message
 
@@ -101,12 +99,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if is_awaited:
             waiting[dst] = None
             clock[dst] = end_s
-            due_then = later.get(end_s)
-            if due_then is None:
-                later[end_s] = [dst]
-                heappush(times, end_s)
-            else:
-                due_then.append(dst)
+            engine.schedule(dst, end_s)
         if was_sent_ahead:
             put_message(rows, send.row + MESSAGE, message)
             send.was_taken()

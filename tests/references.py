@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import linecache
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
-from tools.lesson import Cell, Lesson, lesson_files, read_lesson, starter_source
+from tools.lesson import Call, Cell, Lesson, lesson_files, read_lesson, starter_source
 from tools.notebook import setup_source
 
 
@@ -27,6 +27,12 @@ def namespace(lesson: Lesson, *, starter: bool = False) -> dict[str, Any]:
                 if not starter:
                     raise
     return names
+
+
+def answers_of(call: Call, names: dict[str, Any]) -> list[Any]:
+    """What a check is called with: its arguments are names, some with attributes."""
+    parts = (argument.split(".") for argument in call.arguments)
+    return [reduce(getattr, attributes, names[name]) for name, *attributes in parts]
 
 
 def _compiled(lesson: Lesson, cell: Cell, starter: bool) -> Any:

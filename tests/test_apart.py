@@ -16,7 +16,7 @@ from hw_grader.judging import judge_of
 from hw_grader.sandbox import SHARED
 from hw_utils import payload
 from tests import algorithms, right_answers, wrong_answers
-from tests.references import lessons, namespace
+from tests.references import answers_of, lessons, namespace
 from tests.right_answers import alternatives
 from tests.test_judging import needs_sandbox
 from tests.wrong_answers import planted
@@ -79,14 +79,7 @@ def test_the_reference_is_right_from_afar_but_where_it_is_known_not_to_be(lesson
     beside = set()
     calls = {call.check: call for cell in lesson.with_role("check") for call in cell.calls}
     for call in calls.values():
-        answers = []
-        for argument in call.arguments:
-            first, *rest = argument.split(".")
-            value = names[first]
-            for attribute in rest:
-                value = getattr(value, attribute)
-            answers.append(value)
-        if problem(call.check, answers, slice(1)):
+        if problem(call.check, answers_of(call, names), slice(1)):
             beside.add(call.check)
     assert beside == {check for check in BESIDE if check.startswith(f"lesson_{lesson.name[:2]}.")}
 

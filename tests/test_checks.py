@@ -9,7 +9,7 @@ from functools import lru_cache
 import pytest
 
 from hw_utils import CheckFailed, WorkerFailed, checks
-from tests.references import lessons, namespace
+from tests.references import answers_of, lessons, namespace
 from tests.right_answers import Right, alternatives
 from tests.wrong_answers import Wrong, planted
 from tools.lesson import Call, Lesson
@@ -31,14 +31,7 @@ def _names(lesson_name: str, starter: bool) -> dict:
 
 def _run(call: Call, names: dict) -> None:
     module, _, name = call.check.partition(".")
-    answers = []
-    for argument in call.arguments:
-        first, *rest = argument.split(".")
-        value = names[first]
-        for attribute in rest:
-            value = getattr(value, attribute)
-        answers.append(value)
-    getattr(getattr(checks, module), name)(*answers, cases=call.cases)
+    getattr(getattr(checks, module), name)(*answers_of(call, names), cases=call.cases)
 
 
 @pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)

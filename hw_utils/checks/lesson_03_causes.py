@@ -82,6 +82,8 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
         return "it is divided twice."
     if is_(marks[rank][name] / n):
         return "divided, but never summed."
+    if is_(total // n):
+        return "the mean is rounded down: divide with /, not with //."
     return ""
 
 

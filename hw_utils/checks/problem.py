@@ -22,7 +22,7 @@ from hw_utils.simulate import simulate
 
 def on_ranks(world_size: int, worker):
     """What `worker` did on so many virtual ranks, as plain data."""
-    return observe(lambda: simulate(worker, world_size, compute="free", echo=False, timeout_s=120))
+    return observe(lambda: simulate(worker, world_size, compute="free", echo=False))
 
 
 def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]:

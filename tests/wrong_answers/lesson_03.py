@@ -200,6 +200,13 @@ def sums_only(model, all_reduce=dist.all_reduce):
         all_reduce(parameter.data)
 
 
+@wrong("lesson_03.average", says="rounded down")
+def divides_whole(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data //= dist.get_world_size()
+
+
 @wrong("lesson_03.average", says="divided twice")
 def divides_twice(model, all_reduce=dist.all_reduce):
     for parameter in model.parameters():
