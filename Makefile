@@ -8,7 +8,7 @@ ASSIGNMENT ?= *
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
-.PHONY: help env course test lint drift nbval lab notebooks import grade report bench figures publish clean
+.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade export report bench figures publish newest site clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -29,6 +29,8 @@ course: notebooks  ## builds all, grades a sample class, prints the gradebook, w
 test: lint drift nbval  ## everything that CI runs; JOBS=0 one after the other
 	$(PY) -m pytest $(PARALLEL) worksteal -m 'not alone' tests
 	$(PY) -m pytest -m alone tests
+quick: $(READY)  ## lint, drift, and the tests of the rooms that differ from main
+	$(PY) -m tools.quick
 lint: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -42,16 +44,25 @@ notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops ed
 	$(PY) -m tools.build $(if $(REPLACE),--replace)
 import: $(READY)  ## NOTEBOOK=solutions/...: an edit in JupyterLab back into lessons/
 	$(PY) -m tools.import_notebook $(NOTEBOOK)
+collect: $(READY)  ## ZIPS="...": an LMS's downloads into submitted/; class.csv tells who is missing
+	$(PY) -m hw_grader collect $(ZIPS) $(if $(CLASS),--class-list $(CLASS)) \
+		$(if $(filter-out *,$(ASSIGNMENT)),--assignment $(ASSIGNMENT))
 grade: $(READY)  ## grades submitted/ over all cores; ASSIGNMENT=01_hello_ranks for one
 	$(PY) -m hw_grader.grade $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
+export: $(READY)  ## LMS=canvas, moodle, brightspace, gradescope or csv: marks of every lesson, in build/export/
+	$(PY) -m hw_grader export $(or $(LMS),csv) $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
 bench: $(READY)  ## every benchmark in turn
-	set -e; for program in $(notdir $(basename $(wildcard tools/bench_*.py))); do echo "== $$program"; $(PY) -m tools.$$program; done
+	set -e; for program in grade launch lesson_02 lesson_03 simulate; do echo "== $$program"; $(PY) -m tools.bench.$$program; done
+newest: $(READY)  ## engines and doctor on the oldest and newest torch of pip; 6 GB each, kept in ~/.cache
+	$(PY) -m tests.newest
 figures: $(READY)  ## the pictures of README.md, in docs/
-	$(PY) -m tools.figures
-publish: notebooks  ## DIR=...: what students get, scanned for leaks
-	$(PY) -m tools.publish $(DIR)
+	$(PY) -m tools.site.figures
+site: $(READY)  ## build/site: the course as a web site; the first time it runs every solution
+	$(PY) -m tools.site $(if $(REPOSITORY),--repository $(REPOSITORY))
+publish: notebooks  ## DIR=..., REPOSITORY=... (or set it in pyproject.toml): what students get, scanned for leaks
+	$(PY) -m tools.publish $(DIR) $(if $(REPOSITORY),--repository $(REPOSITORY))
 clean:  ## what was made and can be made again; neither .venv nor anybody's work
 	rm -rf build .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
-from hw_grader.environment import put_on_path
-from hw_grader.feedback import FeedbackExporter
-from hw_grader.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
-from hw_grader.preprocessors import TolerantExporter, grade_steps, sanitize_steps
-from hw_grader.stamp import release_steps
+from hw_grader.course.feedback import FeedbackExporter
+from hw_grader.course.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
+from hw_grader.course.preprocessors import TolerantExporter, grade_steps, sanitize_steps
+from hw_grader.notebook.outputs import safe_html, safe_markdown
+from hw_grader.notebook.stamp import release_steps
+from hw_grader.sandbox.environment import put_on_path
+from hw_grader.term.collect import KitZips
+from hw_grader.term.marks import EmptyWhereUngraded
 
 put_on_path()
 c = get_config()  # noqa: F821  (given by nbgrader)
@@ -18,9 +21,22 @@ c.CourseDirectory.release_directory = "notebooks"
 
 c.GenerateAssignment.preprocessors = release_steps()
 
+# nbgrader zip_collect: STUDENT/LESSON/name.ipynb, as in the zips of `python -m hw_utils submit`.
+c.ZipCollectApp.collector_plugin = KitZips
+c.FileNameCollectorPlugin.named_regexp = (
+    r".*/(?P<student_id>[A-Za-z0-9][\w.@-]*)/(?P<assignment>\d\d_\w+)/(?P<file_id>[^/]+\.ipynb)$"
+)
+
 c.Autograde.exporter_class = TolerantExporter
 c.Autograde.sanitize_preprocessors = sanitize_steps()
 c.Autograde.autograde_preprocessors = grade_steps(GradeInSandbox if is_sandboxed() else None)
 c.Autograde.pre_convert_hook = refuse_links
 c.GenerateFeedback.exporter_class = FeedbackExporter
+c.ExportApp.plugin_class = EmptyWhereUngraded
 c.Execute.timeout = 600  # seconds a cell; some train a network
+
+# The formgrader's pages show what students wrote, in the instructor's session: nothing in them runs, loads or links.
+c.HTMLExporter.sanitize_html = True
+c.HTMLExporter.filters = {"clean_html": safe_html, "markdown2html": safe_markdown}
+c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", "*.js", "*.*htm*",
+                            "*.svg", "*.xml"]  # fmt: skip

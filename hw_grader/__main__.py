@@ -2,7 +2,9 @@
 
 python -m hw_grader selftest                      12 probes of the sandbox
 python -m hw_grader grade [ASSIGNMENT]            see hw_grader.grade
-python -m hw_grader export csv|canvas ASSIGNMENT  marks on stdout
+python -m hw_grader collect ZIP ...               downloads of an LMS into submitted/: who, which lesson, who is missing
+python -m hw_grader export KIND [ASSIGNMENT]      marks for csv, canvas, moodle, brightspace: on stdout, or of every
+                                                  lesson in build/export/
 python -m hw_grader export gradescope ASSIGNMENT  results.json of every student, below build/gradescope/
 python -m hw_grader autograder ASSIGNMENT         Gradescope's autograder zip, in build/
 python -m hw_grader similarity ASSIGNMENT         pairs whose own code is alike
@@ -15,7 +17,11 @@ import json
 import sys
 from pathlib import Path
 
-from hw_grader import exports, grade, records, selftest
+import nbformat
+
+from hw_grader import grade
+from hw_grader.course import exports, records
+from hw_grader.sandbox import selftest
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,27 +37,78 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--course", type=Path, default=Path("."))
     commands = parser.add_subparsers(dest="command", required=True)
     export = commands.add_parser("export")
-    export.add_argument("kind", choices=("csv", "canvas", "gradescope"))
-    export.add_argument("assignment")
+    export.add_argument("kind", choices=("csv", "canvas", "moodle", "brightspace", "gradescope"))
+    export.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; every graded one without")
+    collected = commands.add_parser("collect")
+    collected.add_argument("zips", nargs="+", type=Path, help="zips or folders, as the LMS gave them")
+    collected.add_argument("--class-list", type=Path, help="CSV of the students; class.csv of the course by default")
+    collected.add_argument("--assignment", default="", help="as 01_hello_ranks: all in the zips is for this lesson")
     for name in ("autograder", "similarity"):
         commands.add_parser(name).add_argument("assignment")
     options = parser.parse_args(arguments)
-    return {"export": _export, "autograder": _autograder, "similarity": _similarity}[options.command](options)
+    return {"collect": _collect, "export": _export, "autograder": _autograder, "similarity": _similarity}[
+        options.command
+    ](options)
+
+
+def _collect(options: argparse.Namespace) -> int:
+    from hw_grader.term.class_list import ClassListError, read_class
+    from hw_grader.term.collect import collect
+
+    root = options.course.resolve()
+    path = options.class_list or root / "class.csv"
+    if options.class_list and not path.exists():
+        print(f"there is no class list {path}", file=sys.stderr)
+        return 2
+    try:
+        known = read_class(path)
+        found = collect(root, options.zips, known, options.assignment)
+    except (ClassListError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(found)
+    if not known.students:
+        print("there is no class.csv: names were believed, and nobody can be missing (docs/lms.md)")
+    return 0 if found.is_clean else 1
 
 
 def _export(options: argparse.Namespace) -> int:
+    from hw_grader.term.class_list import ClassListError, read_class
+    from hw_grader.term.late import LateError, apply_rules
+    from hw_grader.term.marks import as_lms
+
     root = options.course.resolve()
-    if options.kind == "gradescope":
-        folder = root / "build" / "gradescope" / options.assignment
-        for record in records.all_of(root, options.assignment):
-            (folder / record.student).mkdir(parents=True, exist_ok=True)
-            text = json.dumps(exports.as_gradescope(record), indent=1)
-            (folder / record.student / "results.json").write_text(text)
-        print(folder)
-        return 0
-    found = exports.scores(root, options.assignment)
-    sys.stdout.write(exports.as_csv(found) if options.kind == "csv" else exports.as_canvas(found, options.assignment))
+    graded = sorted(path.name for path in (root / "records").glob("*") if any(path.glob("*.json")))
+    if not graded or (options.assignment and options.assignment not in graded):
+        print(f"there are no marks of {options.assignment or 'any lesson'}: run make grade first", file=sys.stderr)
+        return 2
+    try:
+        known = read_class(root / "class.csv")
+        apply_rules(root)
+    except (ClassListError, LateError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    for assignment in [options.assignment] if options.assignment else graded:
+        if options.kind == "gradescope":
+            print(_gradescope(root, assignment))
+            continue
+        text = as_lms(options.kind, root, assignment, known)
+        if options.assignment:
+            sys.stdout.write(text)
+        else:
+            path = root / "build" / "export" / f"{options.kind}_{assignment}.csv"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(path)
     return 0
+
+
+def _gradescope(root: Path, assignment: str) -> Path:
+    folder = root / "build" / "gradescope" / assignment
+    for record in records.all_of(root, assignment):
+        (folder / record.student).mkdir(parents=True, exist_ok=True)
+        (folder / record.student / "results.json").write_text(json.dumps(exports.as_gradescope(record), indent=1))
+    return folder
 
 
 def _autograder(options: argparse.Namespace) -> int:
@@ -65,18 +122,17 @@ def _autograder(options: argparse.Namespace) -> int:
 
 
 def _similarity(options: argparse.Namespace) -> int:
-    from hw_grader.match import restore
-    from hw_grader.similarity import alike, report
+    from hw_grader.course.similarity import alike, report
 
     root = options.course.resolve()
     release, _ = _release(root, options.assignment)
-    notebooks = {s.student: restore(s.data, release) for s in grade.submissions(root, release)}
+    notebooks = {s.student: nbformat.from_dict(json.loads(s.restored)) for s in grade.submissions(root, release)}
     print(report(alike(notebooks, release)))
     return 0
 
 
 def _release(root: Path, assignment: str):
-    from hw_grader.release import read_release
+    from hw_grader.notebook.release import read_release
 
     (solution,) = sorted((root / "solutions" / assignment).glob("*.ipynb"))
     return read_release(solution), solution

@@ -1,4 +1,4 @@
-"""Grades a class: `python -m hw_grader.grade [ASSIGNMENT] [--course FOLDER] [--scheduler tcp://...] [--unsafe]`.
+"""Grades a class: `python -m hw_grader.grade [ASSIGNMENT] [--course FOLDER] [--scheduler tls://...] [--unsafe]`.
 
 Reads submitted/STUDENT/ASSIGNMENT, grades over all cores or a Dask cluster, and writes records/, autograded/ and
 gradebook.db. Stop it whenever you like: the same command goes on where it stopped.
@@ -7,6 +7,7 @@ gradebook.db. Stop it whenever you like: the same command goes on where it stopp
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -15,15 +16,16 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from hw_grader import records
-from hw_grader.batch import cluster, grade_all, measure_on
-from hw_grader.calibrate import CalibrationError, calibrated
-from hw_grader.grading import Times, submission_key
-from hw_grader.intake import Submission, find_submission
-from hw_grader.match import restore
-from hw_grader.release import Release, read_release
-from hw_grader.sandbox import why_not
-from hw_grader.verdict import Record
+from hw_grader.course import records
+from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on
+from hw_grader.course.drivable import CalibrationError, calibrated
+from hw_grader.course.grading import Times, submission_key
+from hw_grader.course.reader import READER
+from hw_grader.driving.verdict import Record
+from hw_grader.notebook.release import Release, read_release
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.submission import Submission, student_name
+from hw_grader.sandbox.sandbox import why_not
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,8 +50,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; all of them without")
     parser.add_argument("--course", type=Path, default=Path("."), help="folder of nbgrader_config.py")
     parser.add_argument(
-        "--scheduler", default=os.environ.get("SCHEDULER", ""), help="tcp://host:port of a Dask cluster"
+        "--scheduler", default=os.environ.get("SCHEDULER", ""), help="tls://host:port of a Dask cluster"
     )
+    parser.add_argument("--insecure", action="store_true", help="take a tcp:// scheduler on another machine")
     parser.add_argument("--workers", type=int, default=0, help="local processes; one a core without")
     parser.add_argument("--again", action="store_true", help="grade anew what has a record")
     parser.add_argument("--unsafe", action="store_true", default=os.environ.get("UNSAFE") == "1", help="no sandbox")
@@ -68,46 +71,69 @@ def _without_sandbox(root: Path, assignment: str) -> int:
 
 def releases(root: Path, assignment: str = "") -> Iterator[Release]:
     """The trusted notebooks of the assignments that somebody has handed in."""
-    handed_in = {path.name for path in (root / "submitted").glob("*/*") if path.is_dir()}
+    handed_in = {assignment for _, assignment in _folders(root)}
     for path in sorted((root / "solutions").glob("*/*.ipynb")):
         if path.parent.name in handed_in and assignment in ("", path.parent.name):
             yield read_release(path)
 
 
-def submissions(root: Path, release: Release) -> Iterator[Submission]:
-    """Everybody's folder for one assignment, in order of the students' names."""
-    for folder in sorted((root / "submitted").glob(f"*/{release.assignment}")):
-        if folder.is_dir() and not folder.is_symlink() and not folder.parent.is_symlink():
-            yield find_submission(folder, folder.parent.name, release.assignment, release.notebook)
+def _folders(root: Path) -> list[tuple[str, str]]:
+    """(student's folder, assignment) of everything that was handed in."""
+    found = []
+    for student in _names(root / "submitted"):
+        found += [(student, assignment) for assignment in _names(root / "submitted" / student)]
+    return found
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:  # a file, nothing, or not ours to read
+        return []
+
+
+def submissions(root: Path, release: Release, times: Times | None = None) -> Iterator[Submission]:
+    """Everybody's folder for one assignment, in order of the students' names; each read in a process with limits."""
+    solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
+    for name, assignment in _folders(root):
+        if assignment == release.assignment:
+            student = student_name(name)
+            folder = root / "submitted" / name / assignment
+            found = READER.read(folder, student, release, solution, times or Times())
+            found.notes += [f"handed in as {name!a}"] if name != student else []
+            yield found
 
 
 def grade_assignment(root: Path, release: Release, times: Times, options: argparse.Namespace) -> int:
     """Grades what has no record yet; prints the table."""
-    from hw_grader.gradebook import GradebookError, Writer
+    from hw_grader.course.gradebook import Writer
 
     writer, problems = Writer(root), []
     writer.prepare(release.assignment)
-    todo = [s.student for s in submissions(root, release) if options.again or not is_done(root, s, release, times)]
-    waiting = (s for s in submissions(root, release) if s.student in todo)
-    if not todo:
+    n_handed_in = sum(assignment == release.assignment for _, assignment in _folders(root))
+    bar = tqdm(total=n_handed_in, desc=release.assignment, unit="notebook", dynamic_ncols=True)
+    waiting = _not_done(root, release, times, options.again, bar)
+    first = next(waiting, None)  # no cluster is needed if there is none
+    if first is None:
+        bar.close()
         print(table(records.all_of(root, release.assignment)))
         return 0
-    bar = tqdm(total=len(todo), desc=release.assignment, unit="notebook", dynamic_ncols=True)
+    waiting = itertools.chain([first], waiting)
     try:
-        with bar, cluster(options.scheduler, options.workers) as client:
+        with bar, cluster(options.scheduler, options.workers, options.insecure) as client:
             solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
             release = calibrated(release, solution, root, times, measure_on(client))
             for submission, record in grade_all(client, waiting, release, times):
-                records.save(root, record)
                 try:
+                    records.save(root, record)
                     writer.write(submission, release.notebook)
                     _mark_written(root, record)
-                except GradebookError as error:
+                except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
-    except CalibrationError as error:
+    except (CalibrationError, ClusterError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return 1 if isinstance(error, CalibrationError) else 2
     except KeyboardInterrupt:
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130
@@ -116,9 +142,17 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
     return int(bool(problems) or any(r.state == "grader-fault" for r in records.all_of(root, release.assignment)))
 
 
+def _not_done(root: Path, release: Release, times: Times, again: bool, bar: tqdm) -> Iterator[Submission]:
+    for submission in submissions(root, release, times):
+        if again or not is_done(root, submission, release, times):
+            yield submission
+        else:
+            bar.update()
+
+
 def is_done(root: Path, submission: Submission, release: Release, times: Times) -> bool:
     """Whether this very submission has been graded and is in the gradebook."""
-    key = submission_key(restore(submission.data, release), release, times)
+    key = submission.key or submission_key(restore(submission.data, release), release, times)
     record = records.load(root, release.assignment, submission.student, key)
     mark = _written(root, release.assignment, submission.student)
     return record is not None and record.state != "grader-fault" and mark.exists() and mark.read_text() == key
@@ -135,7 +169,8 @@ def _mark_written(root: Path, record: Record) -> None:
 def table(found: list[Record]) -> str:
     """The class as text: one row a student, with the reason for what is missing."""
     rows = [("student", "points", "of", "state", "why")]
-    rows += [(r.student, f"{r.points:g}", f"{r.max_points:g}", r.state, r.reason[:100]) for r in found]
+    rows += [(r.student, f"{r.points:g}" if r.is_graded else "", f"{r.max_points:g}", r.state, r.reason[:100]) for r in
+             found]  # fmt: skip
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[4]]) for row in rows)
 

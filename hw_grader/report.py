@@ -2,12 +2,14 @@
 
     python -m hw_grader.report build/report.html [--course FOLDER]
 
-Reads what nbgrader keeps, gradebook.db and autograded/, and changes nothing.
+Reads what nbgrader keeps, gradebook.db and autograded/; first it brings late.csv into the gradebook.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import re
 import sys
 import textwrap
@@ -17,9 +19,15 @@ from pathlib import Path
 
 import jinja2
 import nbformat
+from markupsafe import Markup
 from nbgrader.api import Gradebook
 
-from hw_grader.verdict import UNGRADED
+from hw_grader.driving.verdict import UNGRADED
+from hw_grader.term import overview
+from hw_grader.term.class_list import ClassListError, read_class
+from hw_grader.term.late import LateError, apply_rules
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,22 @@ class Row:
     student: str
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
+    unreadable: bool = False  # the file could not be read at all
+    late_penalty: float = 0.0  # points off
+
+    @property
+    def is_handed_in(self) -> bool:
+        return bool(self.marks)
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether the points mean anything: False is not a 0, somebody has to look, or nothing was handed in."""
+        return self.is_handed_in and not self.unreadable and all(m.ungraded != "grader-fault" for m in self.marks)
 
     @property
     def points(self) -> float:
-        return sum(m.points for m in self.marks)
+        """Less what being late costs."""
+        return max(0.0, sum(m.points for m in self.marks) - self.late_penalty)
 
     @property
     def max_points(self) -> float:
@@ -87,7 +107,17 @@ class ClassResult:
 
     @property
     def mean(self) -> float:
-        return sum(row.points for row in self.rows) / len(self.rows) if self.rows else 0.0
+        """Of those who handed in what could be graded."""
+        graded = [row.points for row in self.rows if row.is_graded]
+        return sum(graded) / len(graded) if graded else 0.0
+
+    @property
+    def n_handed_in(self) -> int:
+        return sum(row.is_handed_in for row in self.rows)
+
+    @property
+    def n_graded(self) -> int:
+        return sum(row.is_graded for row in self.rows)
 
     def passed(self, grade_id: str) -> int:
         """How many have all points of one cell."""
@@ -97,30 +127,40 @@ class ClassResult:
 
 def read_results(course: Path) -> list[ClassResult]:
     """Every assignment in the course's gradebook that somebody handed in, or could have."""
+    late = apply_rules(course)
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        students = sorted(student.id for student in gradebook.students)
+        known = read_class(course / "class.csv").students
+        students = sorted({student.id for student in gradebook.students} | set(known))
         results = []
         for assignment in sorted(gradebook.assignments, key=lambda a: a.name):
             handed_in = {s.student.id: s for s in gradebook.assignment_submissions(assignment.name)}
             if handed_in:
-                rows = [_row(course, name, handed_in.get(name)) for name in students]
+                said = late.get(assignment.name, {})
+                rows = [_row(course, name, handed_in.get(name), said.get(name, "")) for name in students]
                 results.append(ClassResult(assignment.name, rows))
     return results
 
 
-def _row(course: Path, student: str, submission) -> Row:
+def _row(course: Path, student: str, submission, late: str = "") -> Row:
     if submission is None:
         return Row(student, notes=("nothing was handed in",))
-    reasons, notes = {}, []
+    reasons, notes, unreadable = {}, [late] if late else [], False
     for notebook in submission.notebooks:
         path = course / "autograded" / student / submission.assignment.name / f"{notebook.name}.ipynb"
-        found, said = _said(path)
+        found, said, is_broken = _said(path)
+        unreadable |= is_broken
         reasons.update(found)
         notes += said
     order = {name: n for n, name in enumerate(reasons)}
     grades = [grade for notebook in submission.notebooks for grade in notebook.grades]
     grades.sort(key=lambda grade: order.get(grade.name, len(order)))
-    return Row(student, tuple(_mark(grade, reasons) for grade in grades), tuple(notes))
+    return Row(
+        student,
+        tuple(_mark(grade, reasons) for grade in grades),
+        tuple(notes),
+        unreadable,
+        submission.late_submission_penalty or 0.0,
+    )
 
 
 def _mark(grade, reasons: dict[str, str]) -> Mark:
@@ -133,10 +173,10 @@ def _mark(grade, reasons: dict[str, str]) -> Mark:
     return Mark(grade.name, points, float(grade.max_score), by_hand, reason)
 
 
-def _said(path: Path) -> tuple[dict[str, str], list[str]]:
-    """What the autograded notebook says about each graded cell, in its order, and what was repaired in it."""
+def _said(path: Path) -> tuple[dict[str, str], list[str], bool]:
+    """What the autograded notebook says about each graded cell, in its order, repairs, if it is unreadable."""
     if not path.exists():
-        return {}, ["the notebook was not handed in or not graded"]
+        return {}, ["the notebook was not handed in or not graded"], True
     notebook = nbformat.read(path, as_version=4)
     reasons = {}
     for cell in notebook.cells:
@@ -146,7 +186,8 @@ def _said(path: Path) -> tuple[dict[str, str], list[str]]:
             unmarked = "no answer" if marks.get("solution") else ""
             reasons[marks["grade_id"]] = _one_line(errors[0]) if errors else unmarked
     about = notebook.metadata.get("hw_grader", {})
-    return reasons, [*([about["unreadable"]] if "unreadable" in about else []), *about.get("notes", [])]
+    broken = [about["unreadable"]] if "unreadable" in about else []
+    return reasons, [*broken, *about.get("notes", [])], bool(broken)
 
 
 def _one_line(error) -> str:
@@ -159,12 +200,15 @@ def _one_line(error) -> str:
 
 def to_table(result: ClassResult, width: int = 110) -> str:
     """The assignment's gradebook as text: points, and under each name what was lost and why."""
-    head = f"{result.assignment}: {len(result.rows)} submissions, mean {_number(result.mean)}"
+    handed_in = f"{result.n_handed_in} of {len(result.rows)} handed in"
+    head = f"{result.assignment}: {handed_in}, mean of {result.n_graded} {_number(result.mean)}"
     lines = [head, "-" * len(head)]
     widest = max((len(row.student) for row in result.rows), default=0)
     for row in result.rows:
         by_hand = f"  (+ {_number(row.by_hand)} by hand)" if row.by_hand else ""
-        lines.append(f"{row.student:<{widest}}  {_number(row.points):>5} / {_number(row.max_points)}{by_hand}")
+        points = _number(row.points) if row.is_graded else ""
+        most = f"{points:>5} / {_number(row.max_points)}{by_hand}" if row.is_handed_in else "      not handed in"
+        lines.append(f"{row.student:<{widest}}  {most}")
         for text in losses(row):
             lines += textwrap.wrap(
                 text, width, initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False
@@ -191,12 +235,30 @@ def _number(value: float) -> str:
 
 
 def to_html(results: Iterable[ClassResult]) -> str:
-    """The report as one page that needs nothing else."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
+    """Every check of every submission, as one page that needs nothing else, not even a script."""
+    return _environment().get_template("report.html").render(results=list(results))
+
+
+def to_class_page(results: Iterable[ClassResult]) -> str:
+    """The class on one screen: who needs help, what to teach again, everybody; one page with its own script."""
+    results, environment = list(results), _environment()
+    rows = overview.table(results)
+    script = (TEMPLATES / "class.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("class.html").render(
+        results=results, rows=rows, anchors={row["student"]: f"s{n}" for n, row in enumerate(rows)},
+        still=overview.standing_still(results), missing=overview.missing(results), causes=overview.causes(results),
+        hardest=overview.hardest(results), distribution=overview.distribution, by_exercise=overview.by_exercise,
+        script=Markup(script), script_hash=digest,
+    )  # fmt: skip
+
+
+def _environment() -> jinja2.Environment:
+    loader = jinja2.FileSystemLoader(TEMPLATES)
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = _number
     environment.filters["losses"] = losses
-    return environment.get_template("report.html").render(results=list(results))
+    return environment
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -207,10 +269,16 @@ def main(arguments: list[str] | None = None) -> int:
     if not (chosen.course / "gradebook.db").exists():
         print(f"there is no gradebook.db in {chosen.course.resolve()}; grade something first", file=sys.stderr)
         return 1
-    results = read_results(chosen.course)
+    try:
+        results = read_results(chosen.course)
+    except (ClassListError, LateError) as error:
+        print(error, file=sys.stderr)
+        return 2
     chosen.target.parent.mkdir(parents=True, exist_ok=True)
-    chosen.target.write_text(to_html(results), encoding="utf-8")
-    print("\n\n".join([*map(to_table, results), f"wrote {chosen.target}"]))
+    checks = chosen.target.with_name(f"{chosen.target.stem}_checks{chosen.target.suffix}")
+    chosen.target.write_text(to_class_page(results), encoding="utf-8")
+    checks.write_text(to_html(results), encoding="utf-8")
+    print("\n\n".join([*map(to_table, results), f"wrote {chosen.target}, and {checks} with every check"]))
     return 0
 
 

@@ -6,29 +6,40 @@ from hw_utils import launch, simulate, Network, checks
 from __future__ import annotations
 
 import importlib
+import sys
 
-from hw_utils import forkserver
-from hw_utils.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
-from hw_utils.launch import launch
-from hw_utils.network import Network
-from hw_utils.run import Run
-from hw_utils.simulate import simulate
-from hw_utils.trace import Event, Trace
+try:
+    from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
+    from hw_utils.core.network import Network
+    from hw_utils.core.run import Run
+    from hw_utils.core.trace import Event, Trace
+    from hw_utils.launch import launch
+    from hw_utils.processes import start_by_fork
+    from hw_utils.simulate import simulate
+except ModuleNotFoundError as error:
+    if sys.argv[0] != "-m":  # python -m hw_utils doctor
+        raise
+    sys.exit(f"FIX   {error}. This Python is {sys.executable}: use the one in the course's .venv")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # the one place: pyproject.toml takes it from here
 
 __all__ = [
     "CheckFailed", "Deadlock", "Event", "Network", "Run", "TimedOut", "Trace", "WorkerFailed",
     "checks", "data", "launch", "models", "plots", "simulate",
 ]  # fmt: skip
 
-_LATE = {"checks", "data", "models", "plots"}  # imported when first used: they import much
+_LATE = {  # imported when first used: they import much
+    "checks": "hw_utils.checks",
+    "data": "hw_utils.material.data",
+    "models": "hw_utils.material.models",
+    "plots": "hw_utils.pictures.plots",
+}
 
 
-forkserver.start_early()
+start_by_fork.start_early()
 
 
 def __getattr__(name: str):
     if name in _LATE:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(_LATE[name])
     raise AttributeError(f"there is no {name} in hw_utils; see its __all__")

@@ -1,4 +1,4 @@
-"""`python -m hw_utils doctor | check | submit | export | report`: what a student does outside a cell."""
+"""What a student does outside a cell: `python -m hw_utils doctor | check | progress | submit | update | ...`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 
 # command -> (module with `add_arguments(parser)` and `main(arguments) -> exit status`, what it does)
 COMMANDS = {
-    "doctor": ("hw_utils.doctor", "what is wrong with this installation, and what to do about it"),
-    "check": ("hw_utils.preflight", "the visible checks of a notebook, as the class grading runs them"),
-    "submit": ("hw_utils.submit", "packs a notebook for the instructor, and says what is unfinished"),
-    "export": ("hw_utils.export", "writes a notebook's function as a script for torchrun"),
-    "report": ("hw_utils.report", "writes one HTML file of saved training runs"),
+    "doctor": ("hw_utils.commands.doctor", "what is wrong with this installation, and what to do about it"),
+    "check": ("hw_utils.commands.check", "the visible checks of a notebook, as the class grading runs them"),
+    "submit": ("hw_utils.commands.submit", "packs a notebook for the instructor, and says what is unfinished"),
+    "progress": ("hw_utils.commands.progress", "every lesson's points by its visible checks, and the next exercise"),
+    "update": ("hw_utils.commands.update", "brings a new version of the course into this folder, and keeps your work"),
+    "run": ("hw_utils.commands.run", "runs a script for torchrun, on real processes or on the virtual cluster"),
+    "export": ("hw_utils.hosts.export", "writes a notebook's function as a script for torchrun"),
+    "report": ("hw_utils.hosts.training_report", "writes one HTML file of saved training runs"),
 }
 
 
@@ -22,7 +25,10 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module, text) in COMMANDS.items():
         importlib.import_module(module).add_arguments(commands.add_parser(name, help=text, description=text))
-    arguments = parser.parse_args(argv)
+    argv = sys.argv[1:] if argv is None else list(argv)
+    ours = argv.index("--") if "--" in argv and argv[0] == "run" else len(argv)  # what follows is the script's own
+    arguments = parser.parse_args(argv[:ours])
+    arguments.after = argv[ours + 1 :]
     return importlib.import_module(COMMANDS[arguments.command][0]).main(arguments)
 
 

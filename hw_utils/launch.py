@@ -21,27 +21,37 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hw_utils import ledger, payload
-from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text, without_our_stack
-from hw_utils.gang import Gang, Member, wait_until
-from hw_utils.run import Run
+from hw_utils.core import pickling, versions
+from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text, without_our_stack
+from hw_utils.core.run import Run
+from hw_utils.gloo import merged_trace
+from hw_utils.processes import start_by_fork
+from hw_utils.processes.gang import Gang, Member, wait_until
+from hw_utils.scripts.script import script_or_function
 
 SPARE_RANKS = 16  # no larger gang stands by
 START_S = 120.0  # for processes to start, over and above timeout_s: a cold import of torch on a busy machine
+LOST_S = 10.0  # for the death that made a rank lose its peer to be known here: on a busy machine it comes later
 SETTLE_S = 0.2  # after a first failure, for others that fail too
 
 
 def launch(
-    worker: Callable[..., Any], world_size: int, args: tuple = (), *, timeout_s: float = 60, echo: bool = True
+    worker: Callable[..., Any] | str | os.PathLike,
+    world_size: int,
+    args: Sequence[Any] = (),
+    *,
+    timeout_s: float = 60,
+    echo: bool = True,
 ) -> Run:
     """Runs `worker(rank, world_size, *args)` on `world_size` fresh processes connected by gloo.
 
     The default process group is ready in each. They see no GPU and have one torch thread each; seeds are those of a
     fresh process, for torch the same number on every rank. echo: whether what they print is shown as they print it.
+    `worker` may be the path of a script for torchrun; it is run as it is, and `args` is its command line.
 
     Raises:
         WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
@@ -53,9 +63,13 @@ def launch(
     """
     with without_our_stack():
         check_world_size(world_size)
+        worker, args = script_or_function(worker, args)
         if not callable(worker):
-            raise TypeError(f"worker must be a function of (rank, world_size, *args), got {worker!r}")
-        call = payload.dump_call(worker, tuple(args))
+            raise TypeError(
+                f"worker must be a function of (rank, world_size, *args) or a script's path, got {worker!r}"
+            )
+        call = pickling.dump_call(worker, args)
+        versions.say_untried_once()
         gang = _spares.take(world_size)
         try:
             gang.echo.enabled = echo
@@ -93,7 +107,7 @@ def _watch(gang: Gang, timeout_s: float) -> None:
 
     if not wait_until(gang, lambda: all(m.started for m in members) or ended(), time.perf_counter() + START_S):
         late = [m for m in members if not m.started]
-        raise WorkerFailed([Failure(m.rank, "timeout", f"its process did not start in {START_S:.0f} s") for m in late])
+        raise WorkerFailed([Failure(m.rank, "kit", f"its process did not start in {START_S:.0f} s") for m in late])
     in_time = wait_until(gang, lambda: ended() or gang.deadlock(), time.perf_counter() + timeout_s)
     if all(m.returned for m in members):
         gang.drain()
@@ -108,8 +122,14 @@ def _watch(gang: Gang, timeout_s: float) -> None:
 def _raise_failures(gang: Gang) -> None:
     """Raises WorkerFailed, a moment after the first failure: others may fail too."""
     wait_until(gang, lambda: not gang.is_moving(), time.perf_counter() + SETTLE_S)
+    wait_until(gang, lambda: _has_a_cause(gang), time.perf_counter() + LOST_S)
     failures = failures_of(gang)
     _raise(WorkerFailed(failures, note=_who_waited(gang.blocked(), failures)), gang)
+
+
+def _has_a_cause(gang: Gang) -> bool:
+    """Whether a rank failed by itself, or none is left that could: losing a peer is a consequence."""
+    return all(m.is_over for m in gang.members) or any(f.kind != "wire" for f in failures_of(gang))
 
 
 def _died(member: Member) -> bool:
@@ -154,7 +174,7 @@ def _run_of(gang: Gang) -> Run:
     members = gang.members
     start = min(m.meta["start"] for m in members)
     seconds = max(m.meta["end"] for m in members) - start
-    trace = ledger.merge([m.meta["ledger"] for m in members], start, len(members))
+    trace = merged_trace.merge([m.meta["ledger"] for m in members], start, len(members))
     return Run([m.result for m in members], seconds, [m.stdout.text for m in members], trace)
 
 
@@ -181,7 +201,7 @@ def run_isolated(
 
     memory_bytes: how much it may allocate (Linux). on_output: is given whole lines as they are printed.
     """
-    call = payload.dump_call(function, tuple(args))
+    call = pickling.dump_call(function, tuple(args))
     gang = Gang(1, connect=False)
     try:
         member = gang.members[0]
@@ -230,6 +250,8 @@ class _Spares:
 
     def prepare(self, world_size: int) -> None:
         """Starts the next gang; one of many ranks would take much memory (about 15 MB each) while nobody uses it."""
+        if not start_by_fork.available():
+            return  # the pool of interpreters fills itself
         gang = Gang(world_size) if world_size <= SPARE_RANKS else None
         with self._lock:
             gang, self._gang = self._gang, gang

@@ -8,25 +8,28 @@ import tempfile
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hw_utils import payload, where
-from hw_utils.errors import Deadlock, Failure, TimedOut, WorkerFailed
+from hw_utils.core import pickling, source
+from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed
+from hw_utils.core.network import Network
+from hw_utils.core.run import Run
+from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import check_world_size, run_isolated
-from hw_utils.network import Network
-from hw_utils.run import Run
-from hw_utils.trace import RECORD, Trace
+from hw_utils.scripts.script import script_or_function
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
 MEMORY_FOLDER, MEMORY_FOLDER_BYTES = "/dev/shm", 2**30
-BEACON_BYTES = 8  # says which rank runs; after it come the run's records
+BEACON_BYTES = 8  # which rank runs, and 1 if the process stood still; after them come the run's records
+MOST_PROCESSES = 128  # ranks of a program that changes what a process has once
 
 
 def simulate(
-    worker: Callable[..., Any],
+    worker: Callable[..., Any] | str | os.PathLike,
     world_size: int,
     args: Sequence[Any] = (),
     *,
@@ -41,7 +44,8 @@ def simulate(
 
     The default process group is ready on each. Ranks run one at a time, the same way every time; `time.perf_counter`
     reads the rank's virtual clock and `time.sleep` advances it. Collectives take the time of the point-to-point
-    algorithms that the docstring of `hw_utils.schedules` lists.
+    algorithms that the docstring of `hw_utils.core.schedules` lists. `worker` may be the path of a script for torchrun;
+    it is run as it is, and `args` is its command line.
 
     network: what a message costs. compute: what computation costs: "measured" the CPU time that it took, "free"
     nothing, or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
@@ -55,23 +59,42 @@ def simulate(
     check_world_size(world_size)
     if compute not in ("measured", "free") and not callable(compute):
         raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
-    call = bytes(payload.dump((worker, tuple(args)), ""))
+    worker, args = script_or_function(worker, args)
+    call = bytes(pickling.dump((worker, args), ""))
     job = {"world_size": world_size, "network": network, "compute": compute, "eager_bytes": eager_bytes, "echo": echo}
-    outcome = _isolated(call, job, timeout_s) if isolate else _here(call, job)
+    alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
+    outcome = _isolated(call, alone, timeout_s) if isolate else _here(call, job)
+    if "apart" in outcome:
+        outcome = _apart(call, job, outcome, timeout_s)
     return _run_of(outcome)
 
 
+def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
+    """The outcome with a process a rank, for a program that changes what it would share with the other ranks."""
+    why, size = given_up["apart"], job["world_size"]
+    if size > MOST_PROCESSES or _isolated is _in_this_process:
+        most = f"up to {MOST_PROCESSES} ranks get a process each, got {size}"
+        reason = (
+            f"ranks do not share it: {why}. "
+            + (most if size > MOST_PROCESSES else "Here all ranks run in one process")
+            + ": keep it in variables of the worker, or use fewer ranks"
+        )
+        failure = Failure(given_up["rank"], "exception", reason)
+        return {"failures": [failure], "exceptions": [None], "ended_in": "failed"}
+    return _isolated(call, {**job, **given_up}, timeout_s)
+
+
 def _here(call: bytes, job: dict) -> dict:
-    from hw_utils.cluster import simulation
+    from hw_utils.virtual.cluster import simulation
 
     return simulation(call, job)
 
 
 def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str) -> dict:
     """What the child process runs."""
-    from hw_utils.cluster import simulation
+    from hw_utils.virtual.cluster import simulation
 
-    where.know_cells(cells)
+    source.know_cells(cells)
     outcome = simulation(call, job, timeout_s=timeout_s, beacon=beacon)
     records = outcome.get("records")
     if records is not None:
@@ -88,7 +111,7 @@ def stay_here() -> None:
 
 
 def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
-    from hw_utils.cluster import simulation
+    from hw_utils.virtual.cluster import simulation
 
     return simulation(call, job, timeout_s=timeout_s)
 
@@ -102,7 +125,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
             done = run_isolated(
                 _in_child,
-                (call, job, timeout_s, where.cells(), beacon),
+                (call, job, timeout_s, source.cells(), beacon),
                 timeout_s=timeout_s + GRACE_S,
                 memory_bytes=MEMORY_BYTES,
                 on_output=lambda text: print(text, end="", flush=True),
@@ -113,9 +136,12 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
                 outcome["records"] = _records_in(beacon)
             return outcome
         with open(beacon, "rb") as file:
-            rank = int.from_bytes(file.read(4), "little")
+            rank, stood = (int.from_bytes(file.read(4), "little") for _ in range(2))
+        if stood and "apart" not in job:
+            return {"apart": "code of torch's waits for other ranks", "shown": [], "modules": [], "rank": rank}
         f = done.failure
-        return {"failures": [Failure(rank, f.kind, f.reason, f.frames)], "exceptions": [None], "ended_in": f.kind}
+        failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
+        return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
     finally:
         os.unlink(beacon)
 
@@ -145,14 +171,18 @@ def _run_of(outcome: dict) -> Run:
     if "failures" in outcome:
         raise _error_of(outcome)
     trace = Trace(outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"])
-    return Run(payload.load(outcome["results"]), outcome["seconds"], outcome["output"], trace, clock="virtual")
+    if "each" in outcome:
+        results = [pickling.load(result) for result in outcome["each"]]
+    else:
+        results = pickling.load(outcome["results"])
+    return Run(results, outcome["seconds"], outcome["output"], trace, clock="virtual")
 
 
 def _error_of(outcome: dict) -> WorkerFailed:
     failures = []
     for failure, sent in zip(outcome["failures"], outcome["exceptions"]):
-        exception = None if sent is None else payload.load(sent)
-        failures.append(Failure(failure.rank, failure.kind, failure.reason, failure.frames, exception))
+        exception = None if sent is None else pickling.load(sent)
+        failures.append(replace(failure, exception=exception))
     kind = TimedOut if outcome["ended_in"] == "timeout" else WorkerFailed
     error = kind(failures, headline=outcome.get("headline", ""), note=outcome.get("note", ""))
     causes = [f.exception for f in failures if f.exception is not None]

@@ -7,7 +7,8 @@
 # 2. count the messages, bytes and rounds of an algorithm, and say which one a slow network punishes,
 # 3. predict from latency and bandwidth how long it takes, and which algorithm to choose.
 #
-# Time: about 150 minutes. You need lesson 1: send, recv, isend, and how to read a deadlock.
+# About 150 minutes: 115 for the tasks, 35 for reading; 50 points. The bonus takes 30 more. You need lesson 1: send,
+# recv, isend, and how to read a deadlock.
 
 # %% [markdown]
 # **Words.** *All-reduce*: rank n has a tensor x_n; afterwards every rank has the sum of them all. *Chunk*: a piece of
@@ -78,9 +79,9 @@ def tree_steps(world_size: int) -> int:
 
 
 # %%
-from hw_utils import plots_02
+from hw_utils.pictures import lesson_02
 
-plots_02.plot_steps({n: tree_steps(n) for n in range(1, 33)})
+lesson_02.plot_steps({n: tree_steps(n) for n in range(1, 33)})
 
 # %% check="tree-steps" points=5
 checks.lesson_02.tree_steps(tree_steps)
@@ -130,7 +131,7 @@ def tree_partner(rank: int, step: int) -> int | None:
 
 
 # %%
-plots_02.plot_partners([[tree_partner(rank, step) for rank in range(8)] for step in (1, 2, 3)])
+lesson_02.plot_partners([[tree_partner(rank, step) for rank in range(8)] for step in (1, 2, 3)])
 
 # %% check="tree-partner" points=5
 checks.lesson_02.tree_partner(tree_partner)
@@ -149,8 +150,8 @@ checks.lesson_02.tree_partner(tree_partner, cases=[{"world_size": 128}])
 # **Predict.** How many whole tensors travel in all, with 8 ranks? Which rank sends most, and how many?
 #
 # **Task** (20 minutes, 10 points). `tree_all_reduce(tensor)`: after it, `tensor` holds the sum on every rank. Any
-# number of ranks, any shape, any dtype, also a tensor whose elements do not lie side by side in memory. Target:
-# 2 (N - 1) messages, `tree_steps(N)` rounds.
+# number of ranks, any shape, any dtype of numbers, also a tensor whose elements do not lie side by side in memory.
+# Target: 2 (N - 1) messages of the whole tensor, `tree_steps(N)` rounds.
 
 # %% [markdown]
 # <details><summary>Hint 1: the other end</summary>
@@ -159,7 +160,7 @@ checks.lesson_02.tree_partner(tree_partner, cases=[{"world_size": 128}])
 # and would it send to me at this step?
 #
 # </details>
-# <details><summary>Hint 2: "Tensors must be contiguous"</summary>
+# <details><summary>Hint 2: "input tensor has to be contiguous"</summary>
 #
 # Messages need elements side by side. `tensor.contiguous()` gives the tensor itself if they are, else a copy; copy the
 # result back into `tensor` at the end.
@@ -204,10 +205,10 @@ def tree_all_reduce(tensor: torch.Tensor) -> None:
 
 # %%
 # Your own run, round by round: which ranks' shares does each rank hold?
-from hw_utils import stepper
-from hw_utils.watch import watch
+from hw_utils.pictures.partial_sums import watch
+from hw_utils.pictures.player import play
 
-stepper.show(watch(tree_all_reduce, world_size=8, n_chunks=1))
+play(chunks=watch(tree_all_reduce, world_size=8, n_chunks=1))
 
 # %% [markdown]
 # Four points are for the sum, whatever the way. Six are for the way.
@@ -296,7 +297,7 @@ def chunk_owned(rank: int, world_size: int) -> int:
 
 # %%
 sent = [[chunk_to_send(rank, step, 5) for step in range(1, 5)] for rank in range(5)]
-plots_02.plot_chunk_numbers(sent, owned=[chunk_owned(rank, 5) for rank in range(5)])
+lesson_02.plot_chunk_numbers(sent, owned=[chunk_owned(rank, 5) for rank in range(5)])
 
 # %% check="chunk-to-send" points=3
 checks.lesson_02.chunk_to_send(chunk_to_send)
@@ -370,7 +371,7 @@ def ring_all_reduce(tensor: torch.Tensor) -> None:
 
 # %%
 # Your own run, round by round: whose shares are in which chunk, on which rank?
-stepper.show(watch(ring_all_reduce, world_size=4))
+play(chunks=watch(ring_all_reduce, world_size=4))
 
 
 # %%
@@ -379,7 +380,7 @@ def one_all_reduce(rank, world_size, all_reduce, n_elements):
     all_reduce(torch.ones(n_elements))
 
 
-plots.plot_space_time(simulate(one_all_reduce, 4, args=(ring_all_reduce, 4000), compute="free").trace)
+play(simulate(one_all_reduce, 4, args=(ring_all_reduce, 4000), compute="free"))
 
 # %% [markdown]
 # Five points are for the sum, whatever the way. Ten are for the way: neighbours, bytes, rounds.
@@ -424,18 +425,23 @@ def on_real_ranks(rank, world_size, all_reduce):
 launch(on_real_ranks, 4, args=(ring_all_reduce,))
 
 # %% [markdown]
-# ## 2.3 What it costs
+# ## 2.3a What it costs
 #
-# A message of D bytes over a link with latency t (seconds) and bandwidth b (bytes a second) takes t before the first
-# byte, then the bytes follow. A rank can send one message and receive one at the same time. That model is called
-# Hockney's, and `simulate` plays it exactly.
+# A message of $D$ bytes over a link with latency $t$ (seconds) and bandwidth $b$ (bytes a second) waits for the latency
+# once, then the bytes follow. A rank can send one message and receive one at the same time. Messages that wait for one
+# another add up, messages of the same round do not:
+#
+# $$T = \sum_{\text{rounds}} \left(t + \frac{\text{bytes of the longest message}}{b}\right)$$
+#
+# That model is called Hockney's, and `simulate` plays it exactly.
 #
 # **Predict.** t = 50 microseconds, b = 125 MB/s, 16 ranks. Which is faster for 1 kB, tree or ring? For 100 MB?
 
 # %% [markdown]
 # **Task** (15 minutes, 6 points). Three formulas in seconds: one message of `n_bytes`; a tree all-reduce; a ring
 # all-reduce, of `n_bytes` on each of `world_size` ranks. `network.latency_s` and `network.bandwidth_Bps` are t and b.
-# Target: equal to the virtual network's clock to 9 digits.
+# A ring's chunk is `n_bytes / world_size` here, also where that is a fraction. Target: equal to the virtual network's
+# clock to 9 digits, so round nothing.
 #
 # <details><summary>Hint 1: rounds times a message</summary>
 #
@@ -484,7 +490,7 @@ def predicted(world_size, largest, network):
     return {name: (on, [f(world_size, n, network) for n in on]) for name, f in formulas.items()}
 
 
-plots_02.plot_cost(sizes, {}, predicted(16, sizes[-1], cluster), title="16 ranks, 1 Gb/s")
+lesson_02.plot_cost(sizes, {}, predicted(16, sizes[-1], cluster), title="16 ranks, 1 Gb/s")
 
 # %% check="point-to-point-s" points=2
 checks.lesson_02.point_to_point_s(point_to_point_s)
@@ -516,16 +522,21 @@ checks.lesson_02.ring_all_reduce_s(
 # for eight. Somewhere between, the lines cross.
 
 # %% [markdown]
-# ### When to use which
+# ## 2.3b When to use which
+#
+# A tree pays few latencies and many bytes, a ring the other way round. With $r$ rounds and $w$ tensors one after the
+# other (a ring's $w$ is less than 2) the two meet at
+#
+# $$r_\text{tree}\, t + w_\text{tree} \frac{D}{b} = r_\text{ring}\, t + w_\text{ring} \frac{D}{b}.$$
 #
 # **Predict.** Does the crossing move to larger or smaller tensors when there are more ranks? When the latency halves?
 #
 # **Task** (10 minutes, 2 points). `crossover_bytes(world_size, network)`: the bytes of a tensor for which tree and
-# ring take equally long; 0 if the ring is never slower. At least 2 ranks. Target: exact to 6 digits.
+# ring take equally long; 0 if the ring is never slower. At least 2 ranks. Target: exact to 6 digits, in bytes.
 #
 # <details><summary>Hint 1: two straight lines</summary>
 #
-# Both times are a + c D. Write them down for N = 4, set them equal, solve for D. The ring's a is larger, its c smaller.
+# Write r and w down for N = 4 from your two formulas, and solve the equation for D. Then replace 4 by N.
 #
 # </details>
 # <details><summary>Hint 2: "is not a power of two"</summary>
@@ -548,7 +559,7 @@ def crossover_bytes(world_size: int, network: Network) -> float:
 
 # %%
 at = crossover_bytes(16, cluster)
-plots_02.plot_cost(sizes, {}, predicted(16, sizes[-1], cluster), title="16 ranks, 1 Gb/s", crossover_bytes=at)
+lesson_02.plot_cost(sizes, {}, predicted(16, sizes[-1], cluster), title="16 ranks, 1 Gb/s", crossover_bytes=at)
 
 # %% check="crossover" points=2
 checks.lesson_02.crossover_bytes(crossover_bytes)
@@ -597,7 +608,7 @@ def virtual_s(all_reduce, world_size, n_bytes):
 small = sizes[:7]  # 4 B to 1 MB
 mine = {"tree": tree_all_reduce, "ring": ring_all_reduce, "built in": dist.all_reduce}
 virtual = {name: [virtual_s(f, 64, n) for n in small] for name, f in mine.items()}
-plots_02.plot_cost(
+lesson_02.plot_cost(
     small,
     virtual,
     predicted(64, small[-1], cluster),
@@ -630,7 +641,7 @@ lines = {
     "tree": [tree_all_reduce_s(n, 65_536, cluster) for n in world_sizes],
     "ring": [ring_all_reduce_s(n, 65_536, cluster) for n in world_sizes],
 }
-plots_02.plot_growing(world_sizes, growing, lines, title="64 kB, 1 Gb/s, more and more ranks")
+lesson_02.plot_growing(world_sizes, growing, lines, title="64 kB, 1 Gb/s, more and more ranks")
 
 # %% [markdown]
 # The ring pays a latency a round: with 1,024 ranks a chunk is 64 bytes, and two thousand latencies are nearly its whole
@@ -669,7 +680,7 @@ for n, ax in zip((2, 4, 8), axes):
         real[name] = [max(seconds) for seconds in zip(*run.results)]
     at = crossover_bytes(n, link)
     title = f"{n} real ranks on this computer (not in the model: its cores are shared)"
-    plots_02.plot_cost(sizes, real, predicted(n, sizes[-1], link), title=title, crossover_bytes=at, ax=ax)
+    lesson_02.plot_cost(sizes, real, predicted(n, sizes[-1], link), title=title, crossover_bytes=at, ax=ax)
 
 # %% [markdown]
 # **What it shows.** The points lie above their lines, and further for larger N. The model gives every rank a link of
@@ -732,7 +743,7 @@ def halving_doubling_all_reduce(tensor: torch.Tensor) -> None:
 
 
 # %%
-stepper.show(watch(halving_doubling_all_reduce, world_size=4))
+play(chunks=watch(halving_doubling_all_reduce, world_size=4))
 
 # %% check="halving-doubling" points=0
 checks.lesson_02.halving_doubling_all_reduce(halving_doubling_all_reduce)
@@ -754,7 +765,7 @@ points = {**virtual, name: [virtual_s(halving_doubling_all_reduce, 64, n) for n 
 lines = predicted(64, small[-1], cluster)
 on, _ = lines["tree"]
 lines[name] = (on, [halving_doubling_s(64, n, cluster) for n in on])
-plots_02.plot_cost(small, points, lines, title="64 virtual ranks, 1 Gb/s")
+lesson_02.plot_cost(small, points, lines, title="64 virtual ranks, 1 Gb/s")
 
 # %% [markdown]
 # **What it shows.** The new line follows the tree on the left and the ring on the right: the rounds of one, the bytes
@@ -767,6 +778,19 @@ plots_02.plot_cost(small, points, lines, title="64 virtual ranks, 1 Gb/s")
 # You wrote two all-reduces and watched every chunk of them travel; you counted their messages, bytes and rounds, and
 # the ledger agreed; you predicted their times, found the size at which they swap places, and saw where a real computer
 # leaves the model.
+#
+# **Further reading**
+#
+# - **[P. Patarasuk, X. Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations
+#   (2009)](https://doi.org/10.1016/j.jpdc.2008.09.002)**: the ring, and the proof that no algorithm sends fewer bytes.
+# - **[R. Thakur, R. Rabenseifner, W. Gropp: Optimization of collective communication operations in MPICH
+#   (2005)](https://doi.org/10.1177/1094342005051521)**: which algorithm for which size, measured; halving and doubling.
+# - **[E. Chan, M. Heimlich, A. Purkayastha, R. van de Geijn: Collective communication: theory, practice, and experience
+#   (2007)](https://doi.org/10.1002/cpe.1206)**: costs and lower bounds of them all, in one notation.
+# - **[A. Gibiansky: Bringing HPC techniques to deep learning
+#   (2017)](https://andrew.gibiansky.com/blog/machine-learning/baidu-allreduce/)**: how the ring came to deep learning.
+# - **[S. Jeaugey: Massively scale your deep learning training with NCCL 2.4
+#   (2019)](https://developer.nvidia.com/blog/massively-scale-deep-learning-training-nccl-2-4/)**: trees again, on GPUs.
 #
 # **Open question.** A ring's bytes can't be beaten: why must every rank send at least 2 (N - 1)/N of the tensor,
 # whatever the algorithm? And what would a switch that can add numbers change?

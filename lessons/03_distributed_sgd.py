@@ -7,7 +7,8 @@
 # 2. measure how many iterations N workers save, with its spread over seeds, and say why it is not N times;
 # 3. predict on which network, and up to which N, more workers also save *time*.
 #
-# About 90 minutes, 35 points. You need lesson 2 (what an all-reduce does and costs) and a PyTorch training loop.
+# About 100 minutes: 70 for the tasks, 30 for reading; 35 points. You need lesson 2 (what an all-reduce does and costs)
+# and a PyTorch training loop.
 
 # %% [markdown]
 # ## Words
@@ -33,13 +34,14 @@ from statistics import median
 
 from torch.nn.functional import cross_entropy
 
-from hw_utils import data, plots_03
-from hw_utils.recipe import Recipe
-from hw_utils.sweep import sweep
+from hw_utils import data
+from hw_utils.pictures import lesson_03
+from hw_utils.material.recipe import Recipe
+from hw_utils.hosts.sweep import sweep
 
 full = False
 train_set, test_set = data.mnist("data") if full else data.digits()
-plots_03.plot_examples(train_set, 16)
+lesson_03.plot_examples(train_set, 16)
 
 # %% [markdown]
 # ## The algorithm
@@ -49,10 +51,13 @@ plots_03.plot_examples(train_set, 16)
 # - computes a gradient Gₙ on its *own* B examples,
 # - takes a local step from xᵏ to xₙ = xᵏ − α Gₙ,
 # - sums the xₙ over all workers (an all-reduce) and divides by N: that is xᵏ⁺¹, the same everywhere.
+#
+# $$x^{k+1} = \frac1N \sum_{n=0}^{N-1} \left(x^k - \alpha\, G_n(x^k)\right)
+# = x^k - \alpha\, \frac1N \sum_{n=0}^{N-1} G_n(x^k)$$
 
 # %% [markdown]
-# Because the mean of xᵏ − α Gₙ is xᵏ − α times the mean of the Gₙ, N workers with batch B do what one worker does
-# with batch N B. You build it in four small functions and then hold it to that sentence.
+# Read the right side: a step along the mean of the gradients. So N workers with batch B do what one worker does with
+# batch N B. You build it in four small functions and then hold it to that sentence.
 
 # %% [markdown]
 # ## 3.1a Shards
@@ -66,8 +71,9 @@ plots_03.plot_examples(train_set, 16)
 
 # %% [markdown]
 # **Task** (10 minutes, 5 points). Write `batches`. Deal the N B examples of an iteration out like cards: worker 0 gets
-# the first, worker 1 the second, and so on. Nobody drops the short rest. Target: every example once an epoch, and the
-# same number of batches on every rank, if need be empty ones.
+# the first, worker 1 the second, and so on (any other fair deal of the same examples counts as well: shares that differ
+# by at most one). Nobody drops the short rest. Target: every example once an epoch, and the same number of batches on
+# every rank, if need be empty ones.
 
 # %% [markdown]
 # <details><summary>Hint 1: cut first, deal then</summary>
@@ -96,7 +102,7 @@ def batches(order: torch.Tensor, rank: int, world_size: int, batch_size: int) ->
 
 # %%
 # Your own deal: a column an example of the order, a colour an iteration.
-plots_03.plot_batches([batches(torch.arange(23), rank, 4, 3) for rank in range(4)], 23)
+lesson_03.plot_batches([batches(torch.arange(23), rank, 4, 3) for rank in range(4)], 23)
 
 # %% check="batches" points=5
 checks.lesson_03.batches(batches)
@@ -123,7 +129,7 @@ checks.lesson_03.batches(
 # after the first iteration? Will it then be the training of *one* of them?
 #
 # **Task** (5 minutes, 2 points). Write `start_equal`: afterwards every rank's model holds what rank 0's held. Target:
-# all parameters and all buffers (a batch norm's running means are buffers), nothing else sent.
+# all parameters and all buffers (a batch norm's running means are buffers) to the last bit, nothing else sent.
 
 # %% [markdown]
 # <details><summary>Hint 1: where the tensors are</summary>
@@ -156,7 +162,7 @@ def first_weights(rank: int, world_size: int) -> list[list[float]]:
     return [before, model.fc3.bias.tolist()]
 
 
-plots_03.plot_weights(simulate(first_weights, 4, compute="free").results, ("before", "after"))
+lesson_03.plot_weights(simulate(first_weights, 4, compute="free").results, ("before", "after"))
 
 # %% check="start_equal" points=2
 checks.lesson_03.start_equal(start_equal)
@@ -165,8 +171,9 @@ checks.lesson_03.start_equal(start_equal, cases=[{"world_size": 3}, {"world_size
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What it shows.** Four colours of row above, one below, and it is rank 0's. Averaging would have made the ranks
-# equal too, but equal to a blend of four random models that nobody chose. Seeding all ranks alike would also do, until
+# **What it shows.** On the left four rows of different colours, on the right four equal ones, and they are rank 0's.
+# Averaging would have made the ranks equal too, but equal to a blend of four random models that nobody chose. Seeding
+# all ranks alike would also do, until
 # somebody draws one random number more on one rank. A broadcast holds whatever went before.
 
 # %% [markdown]
@@ -175,9 +182,9 @@ checks.lesson_03.start_equal(start_equal, cases=[{"world_size": 3}, {"world_size
 # **Predict.** LeNet-5 has 10 parameter tensors with 61,706 numbers in all. How many all-reduces, and how many bytes
 # does each of 4 ranks send if they go around a ring? (Lesson 2: 2 (N − 1) / N times the tensor.)
 #
-# **Task** (5 minutes, 4 points). Write `average`: every parameter becomes its mean over the ranks, in place. Call the
+# **Task** (5 minutes, 3 points). Write `average`: every parameter becomes its mean over the ranks, in place. Call the
 # argument `all_reduce`, which takes a tensor and sums it in place, so that your own ring can take its place. Target:
-# one all-reduce a parameter.
+# at most one all-reduce a parameter.
 
 # %% [markdown]
 # <details><summary>Hint 1: in place</summary>
@@ -214,31 +221,37 @@ def average_once(rank: int, world_size: int) -> list[list[float]]:
 
 
 run = simulate(average_once, 4, compute="free")
-plots_03.plot_weights(run.results, ("before", "after"))
+lesson_03.plot_weights(run.results, ("before", "after"))
 print(f"{run.trace.calls['all_reduce'] // 4} all-reduces a rank, {run.trace.bytes_sent(0):,} bytes sent by rank 0")
 
-# %% check="average" points=4
+# %% check="average" points=3
 checks.lesson_03.average(average)
 ### BEGIN HIDDEN TESTS
 checks.lesson_03.average(average, cases=[{"world_size": 4, "own": False}, {"world_size": 6, "own": True}])
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What it shows.** The four rows are equal below, and paler: the mean of independent random numbers lies nearer to
-# zero. Ten all-reduces, one a tensor, most of them tiny; each pays the network's latency. Lesson 5 packs them into
+# **What it shows.** On the right the four rows are equal, and paler than on the left: the mean of independent random
+# numbers lies nearer to zero. Ten all-reduces, one a tensor, most of them tiny; each pays the network's latency.
+# Lesson 5 packs them into
 # buckets.
 
 # %% [markdown]
 # ## 3.1d One iteration
 #
 # Now the step itself. The last batches of an epoch differ in length, and some are empty: the mean of the ranks' means
-# would then favour the short ones. So every rank sums its losses, and divides by the *whole* number: N / n_total
-# times its sum. The average's 1/N takes the N away again, and with momentum, which is linear too, it stays exact.
+# would then favour the examples of the short ones. Every example should count alike, as it does for one worker:
+#
+# $$G(x) = \frac{1}{n_\text{total}} \sum_{\text{all examples}} \nabla \ell_i(x)$$
+#
+# What has to stand in front of a rank's own sum, if the models are *averaged* afterwards? A rank without examples steps
+# and averages too: with momentum the model still moves.
 #
 # **Predict.** Without momentum, what goes wrong first if the average comes *before* the local step?
 
 # %% [markdown]
-# **Task** (15 minutes, 9 points). Write `distributed_step`: the loss as above, a step of the optimizer, the average.
+# **Task** (15 minutes, 10 points). Write `distributed_step`: a loss for which every example counts alike, a step of the
+# optimizer, the average.
 # Target: equal models on all ranks to the bit after every step, and off from one big batch by less than 1e-9 in
 # float64.
 
@@ -295,7 +308,7 @@ def path(rank: int, world_size: int, batch_size: int) -> list[torch.Tensor]:
 
 
 four, one = (simulate(path, n, (8 // n,), compute="free").results for n in (4, 1))
-plots_03.plot_paths(four, one[0])
+lesson_03.plot_paths(four, one[0])
 
 # %% check="step-equal" points=4
 checks.lesson_03.step_equal(distributed_step)
@@ -309,7 +322,7 @@ checks.lesson_03.step_equal(
 )
 ### END HIDDEN TESTS
 
-# %% check="step-follows" points=5
+# %% check="step-follows" points=6
 checks.lesson_03.step_follows(distributed_step)
 ### BEGIN HIDDEN TESTS
 checks.lesson_03.step_follows(
@@ -337,7 +350,7 @@ checks.lesson_03.step_follows(
 
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
-# number all-reduced, the same float everywhere.
+# number all-reduced (a count), the same float everywhere.
 #
 # <details><summary>Hint 1: what to add up</summary>
 #
@@ -407,7 +420,7 @@ def iterations(rank: int, world_size: int, recipe: Recipe, train_set):
 # **Predict.** `recipe.start(rank)` gives every rank other weights, on purpose. Which line of `train` would you have
 # to forget for the training to go wrong without any error?
 #
-# **Task** (10 minutes, 4 points). Write `train`: after every `recipe.every` iterations note (iteration, test
+# **Task** (10 minutes, 5 points). Write `train`: after every `recipe.every` iterations note (iteration, test
 # accuracy); end when it is at least `recipe.target`, or after the last iteration. A training that never gets there
 # returns its curve all the same. Target: the curve of one worker with batch N B, on every rank.
 
@@ -443,9 +456,9 @@ def train(rank: int, world_size: int, recipe: Recipe, all_reduce=dist.all_reduce
 
 # %%
 curves = {n: simulate(train, n, (Recipe(),), compute="free", echo=False, timeout_s=600)[0] for n in (1, 4)}
-plots_03.plot_curves(curves, target=0.97)
+lesson_03.plot_curves(curves, target=0.97)
 
-# %% check="train" points=4
+# %% check="train" points=5
 checks.lesson_03.train(train)
 ### BEGIN HIDDEN TESTS
 checks.lesson_03.train(
@@ -468,9 +481,11 @@ checks.lesson_03.train(
 # **Predict.** A run that never reaches the target: should it be left out of the statistics? What would that do to the
 # reported speedup?
 #
-# **Task** (10 minutes, 3 points). `k_star` is the first iteration whose accuracy is at least the target, `math.inf`
+# **Task** (10 minutes, 2 points). `k_star` is the first iteration whose accuracy is at least the target, `math.inf`
 # if there is none. `speedup` puts the median k\*(1) over the largest, the median and the smallest k\*(N): the lowest,
-# middle and highest speedup. Infinity takes care of itself: 400 / math.inf is 0.
+# middle and highest speedup. Infinity takes care of itself: 400 / math.inf is 0. Target: three digits.
+#
+# $$S(N) = \frac{\operatorname{median} k^*(1)}{k^*(N)}$$
 
 # %% [markdown]
 # <details><summary>Hint 1: the first of several</summary>
@@ -517,7 +532,7 @@ checks.lesson_03.k_star(
 )
 ### END HIDDEN TESTS
 
-# %% check="speedup" points=2
+# %% check="speedup" points=1
 checks.lesson_03.speedup(speedup)
 ### BEGIN HIDDEN TESTS
 checks.lesson_03.speedup(
@@ -559,7 +574,7 @@ for n, values in k_stars.items():
     low, middle, high = speedups[n]
     shown = ", ".join(f"{k:>4}" for k in values)
     print(f"{n:>2}  {shown:<28}  {median(values):>6}  {middle:.2f} ({low:.2f} to {high:.2f})")
-plots_03.plot_speedup(speedups)
+lesson_03.plot_speedup(speedups)
 
 # %% [markdown]
 # **What it shows.** The bars are the spread over seeds, and they are wide: a first crossing of a line is a noisy thing.
@@ -653,7 +668,7 @@ fig, axes = plt.subplots(1, 2, figsize=(13, 3.8), layout="constrained")
 for ax, (name, network) in zip(axes, networks.items()):
     runs = {n: simulate(virtual_steps, n, (1, compute_s), network=network, compute="free") for n in k_of}
     communicate_s = {n: run.seconds - compute_s for n, run in runs.items()}
-    plots_03.plot_time_to_target(k_of, compute_s, communicate_s, title=name, ax=ax)
+    lesson_03.plot_time_to_target(k_of, compute_s, communicate_s, title=name, ax=ax)
 
 # %% [markdown]
 # **What it shows.** On the slow network one worker is fastest: an iteration that computes for about two milliseconds
@@ -693,7 +708,7 @@ def local_run(h_and_seed: tuple[int, int]) -> tuple[int, float]:
 
 every_h = [1, 2, 4, 8, 16, 32, 160]
 points = sweep(local_run, [(h, seed) for h in every_h for seed in range(3)], "local SGD")
-plots_03.plot_local_sgd({h: (points[h, 0][0], median(points[h, seed][1] for seed in range(3))) for h in every_h})
+lesson_03.plot_local_sgd({h: (points[h, 0][0], median(points[h, seed][1] for seed in range(3))) for h in every_h})
 
 # %% [markdown]
 # **What it shows.** The bytes fall nearly as 1/H, the accuracy by a few points only, and a single mean at the very end
@@ -731,6 +746,19 @@ print(f"real {real_run[0][-1]}, virtual {virtual_run[0][-1]}; {real_run.seconds:
 #    large batch.
 # 2. You measured k\*(1)/k\*(N) over five seeds, with its spread and the runs that never arrive.
 # 3. You put seconds on it, and saw a network on which one worker wins and one on which several do.
+#
+# **Further reading**
+#
+# - **[Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: Gradient-based learning applied to document recognition
+#   (1998)](https://doi.org/10.1109/5.726791)**: LeNet-5 and MNIST.
+# - **[P. Goyal and others: Accurate, large minibatch SGD (2017)](https://arxiv.org/abs/1706.02677)**:
+#   alpha grows with N, after a warm-up.
+# - **[S. McCandlish and others: An empirical model of large-batch training (2018)](https://arxiv.org/abs/1812.06162)**:
+#   the noise of the gradient says how large a batch is worth it.
+# - **[C. J. Shallue and others: Measuring the effects of data parallelism on neural network training
+#   (2018)](https://arxiv.org/abs/1811.03600)**: your picture of k\*, for many models.
+# - **[S. U. Stich: Local SGD converges fast and communicates little (2018)](https://arxiv.org/abs/1805.09767)**:
+#   why 3.4 works.
 #
 # **Open question.** Averaging *weights* after the step and averaging *gradients* before it gave the same training
 # here. For which optimizers does it not, and why does everybody average gradients?

@@ -8,7 +8,8 @@
 #    costs before you run it;
 # 3. take a function from this notebook to real hosts, and read their network counters.
 #
-# About 150 minutes, 40 points. You need lesson 1 to 3, or all-reduce and SGD from elsewhere.
+# About 190 minutes, 40 points: 150 for the tasks, 40 for reading and for VGG-11 to train. You need lesson 1 to 3, or
+# all-reduce and SGD from elsewhere.
 
 # %% [markdown]
 # ## Words
@@ -34,7 +35,7 @@
 from dataclasses import replace
 
 from hw_utils import data, models
-from hw_utils.job import Job
+from hw_utils.material.job import Job
 
 FULL = False
 
@@ -50,25 +51,28 @@ print(job.settings())
 # ## 4.1 The loop
 #
 # Every method of this lesson shares one loop. What differs is `sync(model)`, called between `backward` and `step`: it
-# may change the gradients, and everything the ranks say to each other happens there.
+# may change the gradients, and everything the ranks say to each other happens there. With step size $\eta$, momentum
+# $\mu$ and the gradient $\bar g$ that sync leaves, a step is
+#
+# $$v \leftarrow \mu v + \bar g, \qquad \theta \leftarrow \theta - \eta v.$$
 #
 # **Predict.** A rank's first iteration allocates memory and warms caches. By what factor is it slower than the
 # second? Should it count in a mean?
 
 # %% [markdown]
-# **Task** (15 minutes, 5 points). Write `train`. Reports go to `report(text)`, one every 20 iterations. Target: the
-# losses of plain SGD to four digits, and the mean time of iterations 2 to 40.
+# **Task 4.1a** (15 minutes, 5 points). Write `train`. Reports go to `report(text)`, one every 20 iterations. Target:
+# the losses of plain SGD to four digits, and the mean seconds of iterations 2 to 40, each with its sync and its step.
 #
 # <details><summary>Hint 1: the order</summary>
 #
-# `optimizer.zero_grad()`, loss, `loss.backward()`, `sync(model)`, `optimizer.step()`. Take `time.perf_counter()`
-# before and after.
+# `optimizer.zero_grad()`, loss, `loss.backward()`, `sync(model)`, `optimizer.step()`. Read `time.perf_counter()`
+# before the first and after the last of them.
 #
 # </details>
-# <details><summary>Hint 2: "iteration_s ... expected"</summary>
+# <details><summary>Hint 2: "in the mean", "count from 1"</summary>
 #
-# Keep all times in a list. Iterations count from 1, lists from 0: iterations 2 to 40 are `seconds[1:40]`, which is
-# shorter if there were fewer.
+# Keep all times in a list, and cut it at the end. Iterations count from 1, lists from 0. A run of 30 iterations has 29
+# times to take the mean of.
 #
 # </details>
 
@@ -86,7 +90,8 @@ def train(model, batches, sync, optimizer, report=print) -> tuple[list[float], f
     """The loss of every iteration, and the mean seconds of iterations 2 to 40.
 
     batches: (x, y) pairs, one an iteration. sync(model) is called between backward and step. The loss is
-    cross_entropy(model(x), y). Every 20 iterations: report(f"iteration {i}: loss {loss:.3f}"). About 14 lines.
+    cross_entropy(model(x), y), kept as a number. Every 20 iterations: report(f"iteration {i}: loss {loss:.3f}"). The
+    seconds are those of zero_grad, forward, backward, sync and step together. About 14 lines.
     """
     ### BEGIN SOLUTION
     losses, seconds = [], []
@@ -108,14 +113,14 @@ def train(model, batches, sync, optimizer, report=print) -> tuple[list[float], f
 
 # %%
 # The small CNN learns the drawn pictures in a few seconds. Does your loss fall from about 2.3 = ln 10?
-from hw_utils import plots_04
+from hw_utils.pictures import lesson_04
 
 torch.manual_seed(0)
 cnn = models.SimpleCNN()
 train_set, test_set = quick_data()
 loader = DataLoader(train_set, 32, shuffle=True)
 losses, iteration_s = train(cnn, loader, lambda model: None, torch.optim.Adam(cnn.parameters()))
-plots_04.plot_losses({f"small CNN, {iteration_s * 1e3:.0f} ms an iteration": losses})
+lesson_04.plot_losses({f"small CNN, {iteration_s * 1e3:.0f} ms an iteration": losses})
 # %% check="train" points=5
 checks.lesson_04.train(train)
 ### BEGIN HIDDEN TESTS
@@ -126,8 +131,19 @@ checks.lesson_04.train(train, cases=[{"n_iterations": 2, "momentum": 0.5}, {"n_i
 # **What it shows.** A falling, noisy line: each point is another batch. The mean leaves the first iteration out, and
 # stops at 40 so that a long run and a short one measure the same thing.
 #
-# **Task** (10 minutes, 2 points). Write `evaluate`, over batches whose last one may be smaller. Target: loss and
-# accuracy of the whole set, to four digits. Hint: `reduction="sum"`, and divide once, at the end.
+# **Task 4.1b** (10 minutes, 2 points). Write `evaluate`, over batches whose last one may be smaller. Target: loss and
+# accuracy of the whole set, to four digits.
+#
+# <details><summary>Hint 1: "the mean of the batches' means"</summary>
+#
+# `cross_entropy(..., reduction="sum")` adds up. Count examples and right answers too, and divide once, at the end.
+#
+# </details>
+# <details><summary>Hint 2: "training mode", "records gradients"</summary>
+#
+# Two switches, and they are not the same: `model.eval()` is for layers such as dropout, `torch.no_grad()` for autograd.
+#
+# </details>
 
 
 # %% exercise="evaluate"
@@ -165,13 +181,19 @@ checks.lesson_04.evaluate(evaluate, cases=[{"sizes": [16, 16, 16, 1]}])
 # **Predict.** Two ranks shuffle with different seeds. What goes wrong, and would any loss show it?
 
 # %% [markdown]
-# **Task** (10 minutes, 4 points). Write `batches` with `DistributedSampler` and `DataLoader`. Target: no example
-# twice in an epoch, but for up to N - 1 that fill up the last round.
+# **Task 4.2a** (10 minutes, 4 points). Write `batches` with `DistributedSampler` and `DataLoader`. Target: no example
+# twice in an epoch, but for up to N - 1 that fill up the last round; and iteration k of all ranks together is the k-th
+# batch of one rank alone.
 #
 # <details><summary>Hint 1: the arguments</summary>
 #
-# The sampler takes the data set, N, the rank and the seed; the loader takes the sampler and the rank's own batch
-# size. A sampler that nobody tells the epoch starts over with the same order.
+# The sampler takes the data set, N, the rank and the seed, which is the same on all ranks; the loader takes the sampler
+# and the rank's own batch size, and neither drops anything.
+#
+# </details>
+# <details><summary>Hint 2: "the same order as epoch 0"</summary>
+#
+# A sampler that nobody tells the epoch starts over with the same order: `set_epoch`. It mixes (`shuffle`) by itself.
 #
 # </details>
 
@@ -191,7 +213,7 @@ def batches(dataset, rank: int, world_size: int, total_batch: int, epoch: int = 
 from torch.utils.data import TensorDataset
 
 numbers = TensorDataset(torch.arange(48), torch.arange(48))
-plots_04.plot_shards([[x.tolist() for x, _ in batches(numbers, rank, 4, 16)] for rank in range(4)])
+lesson_04.plot_shards([[x.tolist() for x, _ in batches(numbers, rank, 4, 16)] for rank in range(4)])
 # %% check="batches" points=4
 checks.lesson_04.batches(batches)
 ### BEGIN HIDDEN TESTS
@@ -199,25 +221,29 @@ checks.lesson_04.batches(batches, cases=[{"n_examples": 101, "world_size": 3, "t
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What it shows.** One dot in every column: nothing is lost and nothing is seen twice. Four colours in a row of
-# columns: the sampler deals the shuffled examples out like cards, so iteration k of all ranks together is the k-th
-# batch of one rank alone. That makes the losses below comparable.
+# **What it shows.** One dot in every column: nothing is lost and nothing is seen twice. A colour is an iteration, and
+# every rank has four dots of it: the sampler deals the shuffled examples out like cards, so one colour on all ranks is
+# one batch of one rank alone. That makes the losses below comparable.
 
 # %% [markdown]
 # Now the gradients. Rank 0 gathers a parameter's gradient from every rank, takes the mean, and scatters it: every
-# rank gets its own copy.
-#
+# rank gets its own copy. Blue goes to the root, red comes back; on the right what 4.3 will do instead.
+
+# %%
+lesson_04.draw_roads()
+
+# %% [markdown]
 # **Predict.** VGG-11's gradient is 36.9 MB, and there are four ranks. How many bytes leave rank 0 in one
 # iteration, how many leave rank 1, and which cable limits the whole?
 #
-# **Task** (20 minutes, 7 points). Write `gather_scatter`. Target: one gather and one scatter a parameter, and exactly
-# the mean on every rank.
+# **Task 4.2b** (20 minutes, 7 points). Write `gather_scatter`, with rank 0 as root. Target: one gather and one scatter
+# for each trainable parameter, and the mean to five digits on every rank.
 
 # %% [markdown]
 # <details><summary>Hint 1: two roles</summary>
 #
 # `dist.gather(tensor, list_on_rank_0)`: the others pass no list. `dist.scatter(tensor, list_on_rank_0)`: the tensor
-# is where the result goes.
+# is where the result goes. Every parameter has its own two calls; several in one vector is lesson 5's subject.
 #
 # </details>
 # <details><summary>Hint 2: "no rank can go on"</summary>
@@ -291,12 +317,17 @@ checks.lesson_04.gather_scatter_traffic(gather_scatter, cases=[{"world_size": 5,
 #
 # **Predict.** The same mean without a root. Which rank sends most, and how does that change from 4 to 400 ranks?
 #
-# **Task** (10 minutes, 3 points). Write `all_reduce_mean`: `dist.all_reduce` sums in place, the mean is one division
-# away. Target: the same gradients as before, to the last digits.
+# **Task 4.3a** (10 minutes, 3 points). Write `all_reduce_mean`: `dist.all_reduce` sums in place, the mean is one
+# division away. Target: one all-reduce for each trainable parameter, and the same means as before, to five digits.
 #
 # <details><summary>Hint 1: what takes part</summary>
 #
 # The same parameters as in 4.2, and the same zeros. Only the two calls differ.
+#
+# </details>
+# <details><summary>Hint 2: "this is the sum", "nothing was added up"</summary>
+#
+# `p.grad` itself must hold the mean in the end. `g = g / N` gives a new tensor a name, `g /= N` changes the old one.
 #
 # </details>
 
@@ -333,11 +364,18 @@ checks.lesson_04.all_reduce_traffic(all_reduce_mean, cases=[{"world_size": 3, "n
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What it shows.** Equal bars: each rank sends 2 (N - 1) / N of the gradient, which never reaches twice its size,
-# however many ranks there are.
+# **What it shows.** Equal bars: of a gradient of $n$ bytes each rank sends
 #
-# **Task** (20 minutes, 4 points). Put it together: `worker` is what every rank runs. Target: gather/scatter,
-# all-reduce and one worker have the same losses, because they *are* the same training.
+# $$2\,\frac{N-1}{N}\,n,$$
+#
+# which never reaches twice its size, however many ranks there are.
+#
+# **Task 4.3b** (20 minutes, 4 points). Put it together: `worker` is what every rank runs. Target: gather/scatter,
+# all-reduce and one worker have the same losses to three digits, because they *are* the same training: with shards
+# $S_r$ of $B/N$ examples each,
+#
+# $$\frac1N \sum_{r=0}^{N-1} \nabla \Big( \frac{1}{B/N} \sum_{i \in S_r} \ell_i \Big)
+# = \nabla \Big( \frac1B \sum_i \ell_i \Big).$$
 
 # %% [markdown]
 # <details><summary>Hint 1: the order</summary>
@@ -350,6 +388,12 @@ checks.lesson_04.all_reduce_traffic(all_reduce_mean, cases=[{"world_size": 3, "n
 #
 # Ranks must start from the same weights: `torch.manual_seed(job.seed)` directly before `job.model()`. Anything
 # random between the two moves the weights.
+#
+# </details>
+# <details><summary>Hint 3: "the first loss is right"</summary>
+#
+# Then the step is not. Which `sync` does train get for this `job.method`? Which two numbers of the job does SGD take?
+# For "ddp": what is trained, the model or what `DistributedDataParallel(model)` gave back?
 #
 # </details>
 
@@ -383,7 +427,7 @@ def worker(rank: int, world_size: int, job: Job) -> dict:
 runs = {"one": launch(worker, 1, args=(replace(job, method="one"),), timeout_s=36_000)}
 for method in ("gather_scatter", "all_reduce"):
     runs[method] = launch(worker, 4, args=(replace(job, method=method),), timeout_s=36_000)
-plots_04.plot_losses({method: plots_04.mean_losses(run) for method, run in runs.items()})
+lesson_04.plot_losses({method: lesson_04.mean_losses(run) for method, run in runs.items()})
 # %% check="worker" points=4
 checks.lesson_04.worker(worker)
 ### BEGIN HIDDEN TESTS
@@ -435,14 +479,20 @@ for batch_norm in (True, False):
 # **Predict.** VGG-11 has 9.23 million parameters in how many tensors? How many buckets of 25 MiB is that?
 
 # %% [markdown]
-# **Task** (5 minutes, 4 points). Add the method `"ddp"` to `worker` in 4.3 (3 points), and fill in `calls`: the
+# **Task 4.4** (5 minutes, 4 points). Add the method `"ddp"` to `worker` in 4.3 (3 points), and fill in `calls`: the
 # all-reduces that one rank starts in one iteration of VGG-11, with your `all_reduce_mean` and with DDP (1 point).
 # Target: both numbers as the ledger has them.
 #
 # <details><summary>Hint 1: count in the picture</summary>
 #
-# The orange bars below, one iteration's worth. In the first iteration DDP does not know yet in which order gradients
-# arrive; look at a later one.
+# The orange bars below are all three iterations of DDP. In the first one it does not know yet in which order gradients
+# arrive; look at a later one. Your `all_reduce_mean` makes one call a tensor of `model.parameters()`.
+#
+# </details>
+# <details><summary>Hint 2: "0 all-reduces", "every rank trains alone", "both DistributedDataParallel and"</summary>
+#
+# `DistributedDataParallel(model)` is a new module, the wrapper: the optimizer takes either's parameters, but only the
+# wrapper's own forward makes the gradients travel. Then `sync` has nothing left to do.
 #
 # </details>
 
@@ -454,7 +504,7 @@ calls = {"all_reduce": 34, "ddp": 3}
 
 # %%
 # VGG-11 on paper: its parameters, its time, no arithmetic. One worker takes 2.52 s for 256 examples.
-from hw_utils.on_paper import BlankImages, OnPaper
+from hw_utils.material.on_paper import BlankImages, OnPaper
 
 ONE_NODE_S = 2.52
 
@@ -496,26 +546,13 @@ checks.lesson_04.calls(calls)
 # **Predict** all four from 2.52 s, 36.9 MB and 125 MB/s, before the formula. Which one do you trust least?
 
 # %% [markdown]
-# **Task** (15 minutes, 2 points). `bytes_sent`: what a rank puts on the wire in one iteration. Target: the ledger's
-# number, to the byte.
+# **Task 4.5a** (15 minutes, 2 points). `bytes_sent`: what a rank puts on the wire in one iteration. Target: the
+# ledger's number, to the byte.
 #
-# **Task** (20 minutes, 3 points). `predicted_s`: seconds of one iteration. The compute of one node is shared by N
-# ranks; every tensor is synchronised on its own. Target: your own functions' virtual time, to six digits.
-
-# %% [markdown]
 # <details><summary>Hint 1: three kinds of ranks</summary>
 #
-# With gather/scatter the root sends N - 1 means, the others one gradient each. With a ring all ranks are alike.
-#
-# </details>
-# <details><summary>Hint 2: one port</summary>
-#
-# The root receives N - 1 messages through one port, one after the other, then sends N - 1.
-#
-# </details>
-# <details><summary>Hint 3: latencies</summary>
-#
-# The bytes of all tensors add up to n_bytes. The latency is paid per message, and each tensor has its own messages.
+# With gather/scatter the root sends N - 1 means, the others one gradient each. With a ring all ranks are alike. What is
+# received is not counted, and the unit is bytes.
 #
 # </details>
 
@@ -545,6 +582,22 @@ checks.lesson_04.bytes_sent(
     cases=[{"method": "gather_scatter", "world_size": 6}, {"method": "all_reduce", "world_size": 5}],
 )
 ### END HIDDEN TESTS
+
+
+# %% [markdown]
+# **Task 4.5b** (20 minutes, 3 points). `predicted_s`: seconds of one iteration. The compute of one node is shared by N
+# ranks; every tensor is synchronised on its own. Target: your own functions' virtual time, to six digits.
+#
+# <details><summary>Hint 1: one port</summary>
+#
+# The root receives N - 1 messages through one port, one after the other, then sends N - 1.
+#
+# </details>
+# <details><summary>Hint 2: latencies</summary>
+#
+# The bytes of all tensors add up to n_bytes. The latency is paid per message, and each tensor has its own messages.
+#
+# </details>
 
 
 # %% exercise="predicted_s"
@@ -590,7 +643,7 @@ for method in published_s:
         worker, n_ranks, args=(replace(paper, method=method, n_iterations=4),), compute="free", echo=False
     )
 virtual_s = {method: run[0]["iteration_s"] for method, run in virtual.items()}
-plots_04.plot_methods({"report": published_s, "virtual cluster": virtual_s})
+lesson_04.plot_methods({"report": published_s, "virtual cluster": virtual_s})
 
 # %%
 for method, seconds in virtual_s.items():
@@ -603,7 +656,10 @@ for method, seconds in virtual_s.items():
 
 # %% [markdown]
 # Three of four within a few percent, and gather/scatter far off. Is the model wrong, or the report? A port is full
-# duplex. At best the root receives the next gradients *while* it sends the last means:
+# duplex. At best the root receives the next gradients *while* it sends the last means, so with $T_1$ for one node and
+# bandwidth $\beta$ no iteration is shorter than
+#
+# $$\frac{T_1}{N} + \frac{(N-1)\,n}{\beta}.$$
 
 # %%
 n_bytes = 4 * 9_231_114
@@ -631,7 +687,7 @@ print(f"gather/scatter on 1 Gb/s: {virtual_s['gather_scatter']:.2f} s one after 
 # %%
 runs["ddp"] = launch(worker, 4, args=(replace(job, method="ddp"),), timeout_s=36_000)
 measured_s = {method: run[0]["iteration_s"] for method, run in runs.items()}
-plots_04.plot_methods({"this machine": measured_s, "virtual cluster": virtual_s})
+lesson_04.plot_methods({"this machine": measured_s, "virtual cluster": virtual_s})
 # %%
 for method, run in runs.items():
     result = run[0]
@@ -643,9 +699,9 @@ for method, run in runs.items():
 # Bytes over time, from the ledger: what a network monitor on each host would have shown.
 
 # %%
-from hw_utils.netprofile import profile_of
+from hw_utils.core.bytes_over_time import profile_of
 
-plots_04.plot_profile(profile_of(virtual["gather_scatter"].trace))
+lesson_04.plot_profile(profile_of(virtual["gather_scatter"].trace))
 
 # %% [markdown]
 # ## 4.6 Real hosts
@@ -672,11 +728,11 @@ plots_04.plot_profile(profile_of(virtual["gather_scatter"].trace))
 # notebook.
 
 # %%
-from hw_utils import report
+from hw_utils.hosts import training_report
 
 for method, run in runs.items():
-    report.save("runs", method, run, replace(job, method=method).settings())
-report.write("runs", "report.html")
+    training_report.save("runs", method, run, replace(job, method=method).settings())
+training_report.write("runs", "report.html")
 
 # %% [markdown] manual="hosts" points=2
 # **Discuss** (10 minutes, 2 points). On four hosts with real 1 Gb/s links the interface counters agree with the
@@ -703,3 +759,17 @@ report.write("runs", "report.html")
 #
 # **An open question.** DDP's second bucket is full late and large. If you could choose the buckets, where would you
 # cut? Lesson 5 lets you.
+
+# %% [markdown]
+# ## Further reading
+#
+# 1. S. Li et al., **[PyTorch Distributed: Experiences on Accelerating Data Parallel
+#    Training](https://arxiv.org/abs/2006.15704)**, VLDB 2020: DDP's buckets and overlap, by those who built it.
+# 2. P. Patarasuk, X. Yuan, **[Bandwidth optimal all-reduce algorithms for clusters of
+#    workstations](https://doi.org/10.1016/j.jpdc.2008.09.002)**, 2009: the ring and its 2 (N - 1) / N.
+# 3. A. Sergeev, M. Del Balso, **[Horovod: fast and easy distributed deep learning in
+#    TensorFlow](https://arxiv.org/abs/1802.05799)**, 2018: the same ring, put under a training loop.
+# 4. P. Goyal et al., **[Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour](https://arxiv.org/abs/1706.02677)**,
+#    2017: what changes when N ranks make the batch N times larger, batch norm included.
+# 5. PyTorch, **[DistributedDataParallel](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)**
+#    and its **[design note](https://pytorch.org/docs/stable/notes/ddp.html)**.

@@ -7,7 +7,7 @@
 # 2. send gradients in buckets, and send them while the rest is still being computed;
 # 3. take a disappointing speedup apart into its causes.
 #
-# About 120 minutes, 40 points. You need lessons 1 to 3; lesson 4 helps.
+# About 160 minutes, 40 points: 130 for the tasks, 30 for reading and runs. You need lessons 1 to 3; lesson 4 helps.
 
 # %% [markdown]
 # ## Words
@@ -31,8 +31,9 @@
 #
 # **Predict.** 5 % of a program cannot be shared out. How many times faster is it on 20 ranks? On 1,000?
 #
-# **Task** (15 minutes, 6 points). Three formulas: the speedup with a serial part; the bytes that go *through* a
-# parameter server in one step; the bytes that one rank of a ring *sends*. Target: exact.
+# **Task 5.1** (15 minutes, 4 points). Three formulas: the speedup with a serial part; the bytes that go *through* a
+# parameter server in one step; the bytes that one rank of a ring *sends*. Chunks may be fractions of a byte. Target:
+# six digits.
 
 # %% [markdown]
 # <details><summary>Hint 1: the time, then the ratio</summary>
@@ -93,34 +94,36 @@ checks.lesson_05.amdahl_speedup(amdahl_speedup)
 checks.lesson_05.amdahl_speedup(amdahl_speedup, cases=[{"world_size": 12, "serial_fraction": 0.125}])
 ### END HIDDEN TESTS
 
-# %% check="server_bytes" points=2
+# %% check="server_bytes" points=1
 checks.lesson_05.server_bytes(server_bytes)
 ### BEGIN HIDDEN TESTS
 checks.lesson_05.server_bytes(server_bytes, cases=[{"world_size": 7, "n_bytes": 333}])
 ### END HIDDEN TESTS
 
-# %% check="ring_bytes" points=2
+# %% check="ring_bytes" points=1
 checks.lesson_05.ring_bytes(ring_bytes)
 ### BEGIN HIDDEN TESTS
 checks.lesson_05.ring_bytes(ring_bytes, cases=[{"world_size": 8, "n_bytes": 4096}])
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **What it shows.** A serial part of 5 % ends every hope at 20 times. The server's line rises with N, because all
-# traffic meets in one place; the ring's goes flat just below two models, however many ranks there are. What still
-# grows for the ring is the *number* of messages, and with it latency.
+# **What it shows.** A serial part of 5 % ends every hope at 20 times: for ever more ranks the speedup tends to $1/s$.
+# The server's line rises with N, because all traffic meets in one place; the ring's goes flat just below two models,
+# however many ranks there are. What still grows for the ring is the *number* of messages, and with it latency.
 
 # %% [markdown]
 # ## 5.2 Measure
 #
 # The model is `SimpleCNN`: 8 parameter tensors, 315,722 numbers. Every rank has its own batch of 128, so N ranks see
 # N batches in an iteration. One iteration is compute (forward, backward, step) and communication (one `all_reduce` a
-# parameter, then divide).
+# parameter). With $t_1$ seconds for an iteration on one rank and $t_N$ on each of N,
+#
+# $$\text{speedup} = \frac{N\,t_1}{t_N}, \qquad \text{efficiency} = \frac{\text{speedup}}{N} = \frac{t_1}{t_N}.$$
 #
 # **Predict** which of the two is longer on this machine with 2 ranks.
 
 # %%
-from hw_utils.models import SimpleCNN
+from hw_utils.material.models import SimpleCNN
 
 
 def fresh_start(rank: int, batch_size: int):
@@ -135,16 +138,17 @@ def fresh_start(rank: int, batch_size: int):
 
 
 # %% [markdown]
-# **Task** (25 minutes, 10 points). `profiled_training` trains for `n_iterations` and returns means an iteration:
-# `comp_s`, `comm_s`, `iteration_s`, and `n_calls`, the number of `all_reduce` calls in the whole run. With one rank
-# there is no call. `calls_per_epoch` counts calls; `scaling_metrics` turns profiles into ratio, speedup and
-# efficiency. Target: within 1 us of the ledger on a virtual cluster.
+# **Task 5.2** (25 minutes, 10 points). `profiled_training` trains for `n_iterations` and returns means an iteration in
+# seconds: `comp_s`, `comm_s` and their sum `iteration_s`, and `n_calls`, the number of this rank's `all_reduce` calls
+# in the whole run. With one rank there is no call. `calls_per_epoch` counts calls; `scaling_metrics` turns profiles
+# into ratio, speedup and efficiency. Target: all three times within 1 us on a virtual cluster, where forward, backward,
+# step and calls take known seconds.
 
 # %% [markdown]
-# <details><summary>Hint 1: three readings of the clock</summary>
+# <details><summary>Hint 1: four readings of the clock</summary>
 #
-# `time.perf_counter()` before forward, after backward, and after the last division. The step after it is compute too:
-# read once more. Add up the differences, divide by n_iterations at the end.
+# `time.perf_counter()` before forward, after backward, and after the last call. The step after it is compute too: read
+# once more. Add up the differences, divide by n_iterations at the end.
 #
 # </details>
 # <details><summary>Hint 2: examples an iteration</summary>
@@ -190,7 +194,7 @@ def profiled_training(rank: int, world_size: int, n_iterations: int, batch_size:
 
 # %% exercise="calls_per_epoch"
 def calls_per_epoch(n_parameters: int, n_examples: int, batch_size: int, world_size: int) -> int:
-    """How often all_reduce is called in an epoch, a call a parameter and iteration. About 2 lines."""
+    """How often one rank calls all_reduce in an epoch, a call a parameter and iteration. About 2 lines."""
     ### BEGIN SOLUTION
     iterations = -(-n_examples // (batch_size * world_size))
     return n_parameters * iterations if world_size > 1 else 0
@@ -262,15 +266,15 @@ for kind, profiles in (("real", real), ("virtual", virtual)):
         print(f"{kind:9}{n:>2}{calls:>13,}{numbers}{row['efficiency']:>7.0%}")
 
 # %%
-from hw_utils import plots_05
+from hw_utils.pictures import lesson_05
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(13, 3.8), layout="constrained", sharey=True)
-plots_05.plot_step_bars(real, ax=left).set_title("real: ranks share the cores", loc="left")
-plots_05.plot_step_bars(virtual, ax=right).set_title("virtual: a core each, 200 Mb/s", loc="left")
+lesson_05.plot_step_bars(real, ax=left).set_title("real: ranks share the cores", loc="left")
+lesson_05.plot_step_bars(virtual, ax=right).set_title("virtual: a core each, 200 Mb/s", loc="left")
 # %%
 metrics = scaling_metrics(virtual)
-plots_05.plot_metrics(metrics)
-plots_05.plot_speedup({n: row["speedup"] for n, row in metrics.items()})
+lesson_05.plot_metrics(metrics)
+lesson_05.plot_speedup({n: row["speedup"] for n, row in metrics.items()})
 # %% [markdown]
 # **What it shows.** With more ranks than cores the real bars grow in *compute*: the ranks take turns, and no network
 # is to blame. On the virtual cluster compute stays and communication grows, first with the bytes, then with the
@@ -284,7 +288,7 @@ plots_05.plot_speedup({n: row["speedup"] for n, row in metrics.items()})
 import tempfile
 from pathlib import Path
 
-from hw_utils import perfetto
+from hw_utils.pictures import perfetto
 
 folder = Path(tempfile.mkdtemp())
 perfetto.write(simulate(profiled_training, 2, args=(2, 16), network=cluster).trace, folder / "ledger.json")
@@ -298,15 +302,21 @@ print("\n".join(f"{file.name}: {file.stat().st_size:,} bytes" for file in sorted
 # ## 5.3 Buckets
 #
 # Eight calls pay eight times the latency of a ring. Laid out in one flat vector and cut into pieces of a chosen size,
-# the same bytes need fewer calls.
+# the same bytes need fewer calls. Where a piece begins has nothing to do with where a gradient does:
+
+# %%
+lesson_05.draw_buckets([9, 3, 6, 2], 8)
+
+# %% [markdown]
 #
 # **Predict.** What happens to the communication time as the bucket grows from 1 element to the whole model, if nothing
 # else happens at the same time?
 
 # %% [markdown]
-# **Task** (20 minutes, 8 points). `bucketed_all_reduce` replaces every gradient by the mean over all ranks, in place,
-# with one `all_reduce` a bucket of *exactly* `bucket_elements` elements; only the last may be shorter. `bucketed_s`
-# predicts its seconds. Target: as many calls as the flat vector has buckets.
+# **Task 5.3** (20 minutes, 8 points). `bucketed_all_reduce` replaces every gradient by the mean over all ranks, in
+# place, with one `all_reduce` a bucket of *exactly* `bucket_elements` elements; the last one holds what is left, and
+# nothing is padded. `bucketed_s` predicts its seconds. Target: as many calls as the flat vector has buckets, and
+# seconds to six digits.
 #
 # <details><summary>Hint 1: out, cut, back</summary>
 #
@@ -388,7 +398,7 @@ checks.lesson_05.bucketed_s(
 # when its part is done and the link is free. How long is the step, if communication is the faster of the two? If it
 # is the slower?
 #
-# **Task** (10 minutes, 2 points). Write it as `overlapped_s`. Target: exact.
+# **Task 5.4a** (10 minutes, 2 points). Write it as `overlapped_s`. Target: six digits.
 
 # %% [markdown]
 # <details><summary>Hint 1: which one never stops?</summary>
@@ -437,20 +447,27 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 
 
 # %% [markdown]
-# **Task** (35 minutes, 8 points). Fill in three methods of `OverlappedGradients`. Every rank must start its buckets in
-# the same order, whatever order its gradients come in. After `wait` each gradient is the mean, unused ones count as
-# zeros. In `no_sync` nothing is sent. Target: the step within 10 % of `overlapped_s`.
+# **Task 5.4b** (35 minutes, 10 points). Fill in three methods of `OverlappedGradients`. A bucket is one message: one
+# `all_reduce` of all its gradients in a flat vector. Every rank must start its buckets in the same order, whatever
+# order its gradients come in. After `wait` each gradient is the mean, unused ones count as zeros. In `no_sync` nothing
+# is sent. Target: one call a bucket, and the step within 10 % of `overlapped_s`.
 
 # %% [markdown]
-# <details><summary>Hint 2: "nothing is sent before backward ends", "waited for inside the hook"</summary>
+# <details><summary>Hint 1: "nothing is sent before backward ends", "waited for inside the hook"</summary>
 #
 # `dist.all_reduce(flat, async_op=True)` returns a handle at once. Keep it with its flat buffer, wait in `wait`.
 #
 # </details>
+# <details><summary>Hint 2: "ranks start buckets in different orders"</summary>
+#
+# What must be true of the buckets before this one when it goes off? And when one goes off late, who else may have been
+# waiting for it?
+#
+# </details>
 # <details><summary>Hint 3: "a bucket with an unused parameter never fills"</summary>
 #
-# Start a bucket when it is complete *and* all before it have been started. In `wait`, start those that are left, in
-# order, with zeros where a gradient is None.
+# Its hook never comes, on this rank; others may send that bucket. When is the last moment at which this rank can, too,
+# and what stands in for a gradient that is None?
 #
 # </details>
 
@@ -512,7 +529,7 @@ class OverlappedGradients:
 
 # %%
 # One backward pass of six layers, 10 ms each: everything in one bucket, then a bucket a layer.
-from hw_utils.layers_05 import TimedChain
+from hw_utils.material.timed_layers import TimedChain
 
 
 def one_step(rank: int, world_size: int, n_layers: int, n_elements: int, backward_s: float, n_buckets: int) -> None:
@@ -544,7 +561,7 @@ plots.plot_lines(
     title="1 MiB of gradients, 100 ms of backward, 4 ranks",
     mark={f"best: {best}": best},
 )
-# %% check="overlap" points=4
+# %% check="overlap" points=5
 checks.lesson_05.overlap(OverlappedGradients)
 ### BEGIN HIDDEN TESTS
 checks.lesson_05.overlap(
@@ -552,7 +569,7 @@ checks.lesson_05.overlap(
 )
 ### END HIDDEN TESTS
 
-# %% check="overlap_in_time" points=4
+# %% check="overlap_in_time" points=5
 checks.lesson_05.overlap_in_time(OverlappedGradients)
 ### BEGIN HIDDEN TESTS
 checks.lesson_05.overlap_in_time(
@@ -590,10 +607,11 @@ print("the same weights on both ranks:", run[0] == run[1])
 # **Predict.** The last of 8 ranks is 1.5 times slower than the others. How much slower is the step?
 
 # %% [markdown]
-# **Task** (25 minutes, 6 points). `step_under` runs one step under conditions: `serial_s` (seconds of rank 0 before
+# **Task 5.5** (25 minutes, 6 points). `step_under` runs one step under conditions: `serial_s` (seconds of rank 0 before
 # anyone may start), `straggler` (the *last* rank's compute takes that many times as long), `cores` (if there are fewer
-# cores than ranks, compute takes world_size / cores times as long). `time.sleep` is compute on the virtual clock.
-# `waterfall` splits an actual step into parts that add up. Target: exact.
+# cores than ranks, compute takes world_size / cores times as long: 2.5 times for 5 ranks on 2 cores). `time.sleep` is
+# compute on the virtual clock. `waterfall` splits an actual step into parts that add up. Target: the step within 0.5 %,
+# the parts to six digits.
 
 # %% [markdown]
 # <details><summary>Hint 1: everybody waits for rank 0</summary>
@@ -664,12 +682,16 @@ def step_s(conditions: dict[str, float], network: Network) -> float:
 ideal_s = step_s({}, fast)
 alone_s = {name: step_s(conditions, fast) for name, conditions in causes.items()} | {"link": step_s({}, slow)}
 actual_s = step_s({key: value for c in causes.values() for key, value in c.items()}, slow)
-plots_05.plot_waterfall(waterfall(ideal_s, alone_s, actual_s))
+lesson_05.plot_waterfall(waterfall(ideal_s, alone_s, actual_s))
 
 # %% [markdown]
 # **What it shows.** The straggler alone costs half a step, because all wait for one. With too few cores it costs a
-# whole one: causes multiply, and the last part says by how much. Read from left to right it is a work list: whatever
-# stands tallest is worth the next week, and a faster link would have helped least.
+# whole one: causes multiply, and the last part says by how much. With $t_c$ for cause c alone,
+#
+# $$t_\text{actual} = t_\text{ideal} + \sum_c (t_c - t_\text{ideal}) + t_\text{together}.$$
+#
+# Read from left to right it is a work list: whatever stands tallest is worth the next week, and a faster link would
+# have helped least.
 
 # %% [markdown]
 # ## Done
@@ -679,3 +701,17 @@ plots_05.plot_waterfall(waterfall(ideal_s, alone_s, actual_s))
 #
 # **Open question.** Overlap hides communication behind *backward*. What could be hidden behind the next *forward*, and
 # which parameters would have to arrive first?
+
+# %% [markdown]
+# ## Further reading
+#
+# 1. G. M. Amdahl, **[Validity of the single processor approach to achieving large scale computing
+#    capabilities](https://doi.org/10.1145/1465482.1465560)**, 1967: three pages, and the serial fraction.
+# 2. S. Li et al., **[PyTorch Distributed: Experiences on Accelerating Data Parallel
+#    Training](https://arxiv.org/abs/2006.15704)**, VLDB 2020: hooks, buckets, no_sync and how large a bucket should be.
+# 3. M. Li et al., **[Scaling Distributed Machine Learning with the Parameter
+#    Server](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu)**, OSDI 2014.
+# 4. S. Rajbhandari et al., **[ZeRO: Memory Optimizations Toward Training Trillion Parameter
+#    Models](https://arxiv.org/abs/1910.02054)**, 2020: what else need not stand on every rank.
+# 5. PyTorch, **[Distributed communication package](https://pytorch.org/docs/stable/distributed.html)** and
+#    **[torch.profiler](https://pytorch.org/docs/stable/profiler.html)**.

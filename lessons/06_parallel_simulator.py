@@ -31,11 +31,11 @@ import threading
 
 from torch.nn.functional import gelu, mse_loss
 
-from hw_utils import data, models, plots_06
-from hw_utils.errors import WorkerFailed
-from hw_utils.handmade import Handmade
-from hw_utils.threads import run_threads
-from hw_utils.watched import watch
+from hw_utils import data, models
+from hw_utils.pictures import lesson_06
+from hw_utils.core.errors import WorkerFailed
+from hw_utils.material.handwritten_layer import Handmade
+from hw_utils.threads import run_threads, watch
 
 # %% [markdown]
 # ## 6.1 The communication layer
@@ -152,7 +152,7 @@ def bring_my_number(rank: int, world_size: int, context) -> list[float]:
 
 
 run = run_threads(bring_my_number, 6, args=(DistributedContext(6),))
-plots_06.plot_slots(run.results)
+lesson_06.plot_slots(run.results)
 
 # %% [markdown]
 # One run that is right proves little: threads usually come in the same lucky order. The check runs your class under
@@ -193,6 +193,14 @@ checks.lesson_06.all_reduce(
 # **Task** (10 minutes, 5 points). Write `split_batch`. Sizes differ by at most one, no example is lost or doubled, and
 # the parts in rank order are `x` again. Target: 0 examples lost, for any N.
 
+# %% [markdown]
+# <details><summary>Hint 1: split_batch and the remainder</summary>
+#
+# `divmod(n, world_size)` gives the small size and how many ranks have one more. A rank starts after all the ranks
+# before it: how many of those have one more?
+#
+# </details>
+
 
 # %% exercise="split"
 def split_batch(x: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
@@ -223,12 +231,6 @@ checks.lesson_06.split_batch(
 # collective a step.
 
 # %% [markdown]
-# <details><summary>Hint 1: split_batch and the remainder</summary>
-#
-# `divmod(n, world_size)` gives the small size and how many ranks have one more. A rank starts after all the ranks
-# before it: how many of those have one more?
-#
-# </details>
 # <details><summary>Hint 2: flat and back</summary>
 #
 # `torch.cat([p.grad.flatten() for p in ...])` makes one vector. `vector.split([numbers])` cuts it again;
@@ -296,7 +298,7 @@ def train_dp(step, world_size: int, x: torch.Tensor, y: torch.Tensor) -> list[fl
 # Your own run: 1, 2, 5 and 10 ranks over the plain curve.
 plain = train(copy.deepcopy(base), x, y)
 curves = {"plain": plain} | {f"N = {n}": train_dp(dp_step, n, x, y) for n in (1, 2, 5, 10)}
-plots_06.plot_curves(curves, title="data parallel, 200 examples")
+lesson_06.plot_curves(curves, title="data parallel, 200 examples")
 
 # %% check="dp_step" points=8
 checks.lesson_06.dp_step(dp_step)
@@ -320,7 +322,7 @@ def gap(step, world_size: int) -> list[float]:
     return [mine - right for mine, right in zip(train_dp(step, world_size, few_x, few_y), plain_few)]
 
 
-plots_06.plot_gaps({f"{n} ranks, plain mean": gap(dp_step, n) for n in (2, 4)})
+lesson_06.plot_gaps({f"{n} ranks, plain mean": gap(dp_step, n) for n in (2, 4)})
 
 # %% [markdown]
 # With 4 ranks the loss is off from the second step on: an example in a shard of 2 counts half as much again as one in
@@ -354,7 +356,7 @@ def weighted_dp_step(model, optimizer, x: torch.Tensor, y: torch.Tensor, context
 # Your own run: the plain mean against yours, on uneven and on empty shards.
 gaps = {"4 ranks, plain mean": gap(dp_step, 4)}
 gaps |= {f"{n} ranks, weighted": gap(weighted_dp_step, n) for n in (4, 16)}
-plots_06.plot_gaps(gaps)
+lesson_06.plot_gaps(gaps)
 
 # %% check="weighted_dp_step" points=7
 checks.lesson_06.weighted_dp_step(weighted_dp_step)
@@ -449,7 +451,7 @@ class ColumnParallelLinear:
 weight = torch.linspace(-1, 1, 4 * 8).reshape(4, 8)
 context = DistributedContext(4)
 layers = [ColumnParallelLinear(weight, rank, context, "column") for rank in range(4)]
-plots_06.plot_pieces(weight, [layer.weight for layer in layers], title="a column layer's weight, (4, 8)")
+lesson_06.plot_pieces(weight, [layer.weight for layer in layers], title="a column layer's weight, (4, 8)")
 
 # %% check="column_forward" points=7
 checks.lesson_06.column_forward(ColumnParallelLinear)
@@ -522,10 +524,10 @@ def row_output(rank: int, world_size: int, context, x: torch.Tensor) -> tuple:
 
 some_x = torch.linspace(0, 1, 24).reshape(3, 8)
 run = run_threads(row_output, 4, args=(DistributedContext(4), some_x))
-plots_06.plot_pieces(
+lesson_06.plot_pieces(
     some_x @ weight.T, [share for share, _ in run.results], title="a row layer's output, and shares of it"
 )
-plots_06.plot_pieces(some_x @ weight.T, [output for _, output in run.results], title="after the all-reduce")
+lesson_06.plot_pieces(some_x @ weight.T, [output for _, output in run.results], title="after the all-reduce")
 
 # %% check="row_forward" points=7
 checks.lesson_06.row_forward(RowParallelLinear)
@@ -579,7 +581,7 @@ sent = {}
 for name, gathers in (("with the gather", True), ("without it", False)):
     run = run_threads(block_forward, 4, args=(watch(DistributedContext(4)), gathers))
     sent[name] = run.trace.bytes_sent(0)
-plots_06.plot_costs({"bytes sent by a rank": sent}, title="one forward of the block, 4 ranks")
+lesson_06.plot_costs({"bytes sent by a rank": sent}, title="one forward of the block, 4 ranks")
 
 # %% check="column_then_row" points=3
 checks.lesson_06.column_then_row(column_then_row)
@@ -660,7 +662,7 @@ def train_mine(rank: int, world_size: int, copies: list) -> list[float]:
 plan = {"lin1": ColumnParallelLinear, "lin2": RowParallelLinear}
 tp_run = run_threads(train_mine, 4, args=(parallelize(base, plan, watch(DistributedContext(4))),))
 curves = {"plain": plain, "4 ranks, data parallel": train_dp(dp_step, 4, x, y), "4 ranks, tensor parallel": tp_run[0]}
-plots_06.plot_curves(curves, title="three ways to the same loss")
+lesson_06.plot_curves(curves, title="three ways to the same loss")
 
 # %% check="parallelize" points=5
 checks.lesson_06.parallelize(parallelize, ColumnParallelLinear, RowParallelLinear)
@@ -686,7 +688,7 @@ costs = {
     "bytes sent": {name: run.trace.bytes_sent(0) / 60 for name, run in step_runs.items()},
     "multiplications": {"data parallel": 3 * 50 * n_weights, "tensor parallel": 3 * 200 * n_weights / 4},
 }
-plots_06.plot_costs(costs, title="what one rank keeps, sends and computes in a step")
+lesson_06.plot_costs(costs, title="what one rank keeps, sends and computes in a step")
 
 # %% [markdown]
 # **What it shows.** The work is the same: a quarter of the batch, or a quarter of the weights. Data parallelism keeps
@@ -728,7 +730,7 @@ def train_on_gloo(rank: int, world_size: int) -> list[float]:
 gloo_run = launch(train_on_gloo, 4)
 difference = max(abs(a - b) for a, b in zip(gloo_run[0], plain))
 print(f"largest difference from the plain loss: {difference:.1e}; {gloo_run.trace.calls} on {len(gloo_run)} processes")
-plots_06.plot_curves({"plain": plain, "4 processes, tensor parallel": gloo_run[0]}, title="on real gloo")
+lesson_06.plot_curves({"plain": plain, "4 processes, tensor parallel": gloo_run[0]}, title="on real gloo")
 
 # %% [markdown]
 # ## Done

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.lab import CHROMIUM, FLAGS, require_chromium
+from tests.front_door.lab import CHROMIUM, FLAGS, require_chromium
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,14 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 MODULES = {  # module -> the names that are meant for students; None: every public function and class of its own
     "hw_utils": ("launch", "simulate", "Network", "Run", "Trace", "Event", "CheckFailed", "WorkerFailed", "Deadlock",
                  "TimedOut"),
-    "hw_utils.schedules": (),
-    "hw_utils.data": None,
-    "hw_utils.models": None,
-    "hw_utils.plots": None,
-    "hw_utils.perfetto": None,
-    "hw_utils.calibrate": None,
-    "hw_utils.threads": None,
+    "hw_utils.core.schedules": (),
+    "hw_utils.material.data": None,
+    "hw_utils.material.models": None,
+    "hw_utils.pictures.plots": None,
+    "hw_utils.pictures.player": ("play", "Player"),
+    "hw_utils.pictures.perfetto": None,
+    "hw_utils.hosts.link": None,
+    "hw_utils.threads.run": None,
 }  # fmt: skip
 HEAD = """# Reference
 

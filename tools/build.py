@@ -24,7 +24,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
-from hw_grader.stamp import digest, is_edited, release_steps
+from hw_grader.notebook.stamp import digest, is_edited, release_steps
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
 
@@ -78,12 +78,12 @@ def read_lessons(root: Path, names: Iterable[str] = ()) -> list[Lesson]:
     return lessons
 
 
-def make(lessons: list[Lesson], folder: Path) -> None:
-    """Writes solutions/ and notebooks/ of the lessons into an empty folder."""
+def make(lessons: list[Lesson], folder: Path, address: str | None = None) -> None:
+    """Writes solutions/ and notebooks/ of the lessons into an empty folder; `address` is for their set-up cells."""
     for lesson in lessons:
         target = folder / SOLUTIONS / lesson.product
         target.parent.mkdir(parents=True)
-        target.write_text(to_text(to_notebook(lesson)), encoding="utf-8", newline="\n")
+        target.write_text(to_text(to_notebook(lesson, address)), encoding="utf-8", newline="\n")
     for lesson in lessons:
         generate_release(folder, lesson.name)
         if not (folder / RELEASE / lesson.product).exists():

@@ -14,20 +14,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 
-from hw_grader import records
-from hw_grader.environment import put_on_path
+from hw_grader.course import records
+from hw_grader.course.gradebook import Writer
+from hw_grader.course.grading import Times, grade_bytes
 from hw_grader.grade import releases, submissions
-from hw_grader.gradebook import Writer
-from hw_grader.grading import Times, grade_bytes
-from hw_grader.intake import Submission
-from hw_grader.release import Release
+from hw_grader.notebook.release import Release
+from hw_grader.notebook.submission import Submission
 from hw_grader.report import read_results, to_html, to_table
-from hw_grader.sandbox import Sandbox, SandboxError
+from hw_grader.sandbox.environment import put_on_path
+from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 from tools.lesson import ROOT, Lesson, read_lesson
 from tools.sample_class import MISTAKES, write_class
 
@@ -83,9 +82,7 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
 
 def _tasks(folder: Path) -> Iterator[tuple[Release, Submission]]:
     for release in releases(folder):
-        # Each check is driven beside its own answers: that needs no calibration, and the sample does not cheat.
-        ready = replace(release, apart=frozenset())
-        yield from ((ready, submission) for submission in submissions(folder, release))
+        yield from ((release, submission) for submission in submissions(folder, release))
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from hw_grader.stamp import marks, stamp
+from hw_grader.notebook.stamp import marks, stamp
 from tools.lesson import KEPT_TAGS, ROOT, Cell, Lesson, LessonError, parse_lesson
 
 METADATA = {
@@ -29,27 +29,34 @@ NBGRADER_ROLE = {  # (grade, solution, locked) -> role
 }
 
 
-def setup_source(root: Path = ROOT) -> str:
-    """The set-up cell's text, with the repository's address from pyproject.toml."""
-    address = re.search(r'^Repository = "([^"]+)"', (root / "pyproject.toml").read_text(encoding="utf-8"), re.M)
+def course_address(root: Path = ROOT) -> str:
+    """`Repository` of pyproject.toml: from where students install. Empty as long as nobody has set it."""
+    about = (root / "pyproject.toml").read_text(encoding="utf-8")
+    found = re.search(r'^Repository = "([^"]*)"', about, re.M)
+    return found[1] if found and not re.search(r"\bOWNER\b", found[1]) else ""
+
+
+def setup_source(address: str | None = None) -> str:
+    """The set-up cell's text, with the course's address (default: that of pyproject.toml)."""
+    address = course_address() if address is None else address
     template = Path(__file__).with_name("setup_cell.py").read_text(encoding="utf-8").rstrip("\n")
-    return template.replace("REPOSITORY", address[1])
+    return template.replace("git+REPOSITORY", f"git+{address}" if address else "")
 
 
-def to_notebook(lesson: Lesson) -> NotebookNode:
-    """The lesson's notebook, without outputs; the same lesson gives the same bytes."""
+def to_notebook(lesson: Lesson, address: str | None = None) -> NotebookNode:
+    """The lesson's notebook, without outputs; the same lesson and address give the same bytes."""
     notebook = nbformat.v4.new_notebook(metadata=json.loads(json.dumps(METADATA)))
     seen: Counter[str] = Counter()
     for cell in lesson.cells:
-        node = _node(cell)
+        node = _node(cell, address)
         node["id"] = cell.grade_id or _content_id(node, seen)
         notebook.cells.append(node)
     stamp(notebook, with_outputs=False)
     return notebook
 
 
-def _node(cell: Cell) -> NotebookNode:
-    source = setup_source() if cell.role == "setup" else cell.source
+def _node(cell: Cell, address: str | None) -> NotebookNode:
+    source = setup_source(address) if cell.role == "setup" else cell.source
     metadata: dict = {"tags": list(cell.tags)} if cell.tags else {}
     if cell.role:
         metadata["nbgrader"] = _nbgrader(cell)

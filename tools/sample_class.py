@@ -1,6 +1,6 @@
 """A small class for `make course`: the reference, an untouched starter, a broken file, and typical mistakes.
 
-The mistakes are the planted ones of tests/wrong_answers/, put into the exercises they answer.
+The mistakes are the planted ones of tests/checks/wrong_answers/, put into the exercises they answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import ModuleType
 import nbformat
 from nbformat import NotebookNode
 
-from tests.wrong_answers import Wrong, planted
+from tests.checks.wrong_answers import Wrong, planted
 from tools.lesson import Lesson
 
 REFERENCE, STARTER, BROKEN = "ada", "fay", "gus"
@@ -77,7 +77,7 @@ def mistakes(lesson: Lesson, chosen: Mapping[str, str]) -> dict[str, str]:
     answers: dict[str, str] = {}
     for check, name in chosen.items():
         if (check, name) not in by_name:
-            raise LookupError(f"no planted mistake {name} for {check} in tests/wrong_answers/")
+            raise LookupError(f"no planted mistake {name} for {check} in tests/checks/wrong_answers/")
         answers |= _answers(lesson, by_name[check, name])
     return answers
 

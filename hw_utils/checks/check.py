@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from hw_utils.errors import CheckFailed, Deadlock, WorkerFailed
-from hw_utils.plain import plain
-from hw_utils.run import Run
+from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed
+from hw_utils.core.plain_data import plain
+from hw_utils.core.run import Run
+from hw_utils.core.trace import Trace
 
 Case = Mapping[str, Any]
 
@@ -35,7 +37,10 @@ class Check:
     judge: Callable[..., None]
     cases: Sequence[Case] = ({},)
     ok: str = ""  # what was shown to be right, for the `ok:` line
-    hint: str = ""  # "hint 2 of exercise 2.2", for a failure whose judge names no better one
+    hint: str = ""  # "hint 2 of exercise 2.2", for a failure that no other hint is about
+    # "hint 2 of exercise 2.2" -> what a failure that it explains says, as a regex; the first that is found is named
+    hints: Mapping[str, str] = field(default_factory=dict)
+    look: str = ""  # what to print next if no known mistake gives such data
 
     def __post_init__(self) -> None:
         if self.name in REGISTRY and REGISTRY[self.name].driver.__qualname__ != self.driver.__qualname__:
@@ -72,21 +77,47 @@ class Check:
         except WorkerFailed as error:
             if all(isinstance(failure.exception, NotImplementedError) for failure in error.failures):
                 raise self._not_written() from None
-            if not error.note and case:
-                error.note = f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"
+            if not error.note:
+                error.note = self._note(error, case)
             raise
 
     def _not_written(self) -> CheckFailed:
-        return CheckFailed(f"{self.name.split('.')[-1]} is not written yet.", hint=self.hint)
+        return CheckFailed(
+            f"{self.name.split('.')[-1]} is not written yet.",
+            cause="the stub still raises NotImplementedError: write the function in its cell and run that.",
+            hint=self.hint,
+        )
+
+    def _note(self, error: WorkerFailed, case: Case) -> str:
+        """What an error of the student's own does not say: on which case it came, and which hint is about it."""
+        lines = [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"] if case else []
+        hint = self.hint_for(str(error))
+        return "\n".join([*lines, *([f"  see: {hint}"] if hint else [])])
+
+    def hint_for(self, text: str) -> str:
+        """The hint that explains a failure, by what it says; empty if none does."""
+        return next((hint for hint, says in self.hints.items() if re.search(says, text, re.S)), "")
 
     def judge_one(self, data: Any, case: Case) -> None:
-        """Raises CheckFailed if the data is wrong; called where the student's code is not."""
+        """Raises CheckFailed if the data is wrong; called where the student's code is not.
+
+        What the judge leaves out is added: the hint that its words ask for, and without a cause what to do next.
+        """
         try:
             self.judge(data, **case)
         except CheckFailed as error:
-            if not error.hint and self.hint:
-                raise CheckFailed(error.message, cause=error.cause, hint=self.hint) from None
-            raise
+            look = "" if error.cause else error.look or self.look or _LOOK.format(case=case_text(case)[:_SHOWN_CHARS])
+            hint = (
+                error.hint
+                or self.hint_for(error.cause)
+                or self.hint_for(error.message)
+                or ("" if self.hints and error.cause else self.hint)
+            )
+            raise CheckFailed(error.message, cause=error.cause, hint=hint, look=look) from None
+
+
+# Where neither judge nor check knows better.
+_LOOK = "call your function with {case}, print what it has after every step, and work the same out by hand."
 
 
 def observe(run: Callable[[], Run]) -> dict[str, Any]:
@@ -114,12 +145,32 @@ def require_no_deadlock(data: dict[str, Any], what: str, *, cause: str = "", hin
         raise CheckFailed(f"{what} hangs: {data['deadlock']}", cause=cause, hint=hint)
 
 
+def require_waits(trace: Trace, what: str) -> None:
+    """Raises CheckFailed if a call that returned at once, an isend or anything with async_op, was never waited for."""
+    for event in trace:
+        if event.waited is None:
+            raise CheckFailed(
+                f"{what}: every value is right, but rank {event.rank} never waits for its {event.op}.",
+                cause="until wait() has returned the buffer is not yours: on a slower network this run would go wrong. "
+                f"Keep what {event.op} gives back, and wait for it.",
+            )
+
+
 def case_text(case: Case) -> str:
     """`world_size=4, n_elements=10`."""
     return ", ".join(f"{k}={v!r}" for k, v in case.items()) or "its only case"
 
 
-def check(name: str, *, judge: Callable[..., None], cases: Sequence[Case] = ({},), ok: str = "", hint: str = ""):
+def check(
+    name: str,
+    *,
+    judge: Callable[..., None],
+    cases: Sequence[Case] = ({},),
+    ok: str = "",
+    hint: str = "",
+    hints: Mapping[str, str] | None = None,
+    look: str = "",
+):
     """Makes the decorated driver a `Check`.
 
     The driver's positional-only parameters are the student's answers, the others the case's:
@@ -129,6 +180,6 @@ def check(name: str, *, judge: Callable[..., None], cases: Sequence[Case] = ({},
     """
 
     def wrap(driver: Callable[..., Any]) -> Check:
-        return Check(name, driver, judge, tuple(cases), ok, hint)
+        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look)
 
     return wrap

@@ -1,0 +1,158 @@
+"""Grades many submissions over a Dask cluster; nothing of nbgrader's is needed on its machines.
+
+Each worker process keeps one warm sandbox. A few tasks more than workers are under way, so memory stays flat; a task
+whose worker dies is tried again on another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator
+
+import nbformat
+import psutil
+
+from hw_grader.course.drivable import measure
+from hw_grader.course.grading import Times, grade
+from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.notebook.release import Release, package_digest
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.submission import Submission
+from hw_grader.sandbox.sandbox import SHARED, SandboxError
+
+TRIES = 3
+IN_GRAPH_BYTES = 200_000
+NOT_KEPT = {  # what dask would write down about itself, hour after hour: it grows by 0.1 MB a second
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.system-monitor.log-length": 10,
+    "distributed.admin.system-monitor.disk": False,
+    "distributed.admin.system-monitor.gil.enabled": False,
+    "distributed.admin.log-length": 100,
+    "distributed.admin.low-level-log-length": 10,
+}
+
+
+def grade_task(data: bytes, release: Release, student: str, times: Times, digest: str) -> str:
+    """What a worker does with one submission, a notebook that is in order (see reader.py); the record as JSON.
+
+    Raises:
+        SandboxError: this worker cannot grade: no sandbox, another version of the course.
+    """
+    if package_digest() != digest:
+        raise SandboxError(
+            "this worker has another version of hw_utils or hw_grader: install the same on every machine"
+        )
+    notebook = nbformat.from_dict(json.loads(data))
+    return grade(notebook, release, SHARED.get(), student, times).to_json()
+
+
+def measure_on(client):
+    """`calibrate.measure`, done by one of the cluster's workers."""
+    return lambda *arguments: client.submit(measure, *arguments, pure=False).result()
+
+
+class ClusterError(Exception):
+    """The scheduler cannot be used; says why and what to do."""
+
+
+def is_private(address: str) -> bool:
+    """Whether the way to a scheduler is encrypted, or does not leave this machine."""
+    kind, _, rest = address.rpartition("://")
+    if kind in ("tls", "wss", "inproc"):
+        return True
+    host = (rest.rpartition(":")[0] or rest).strip("[]")
+    try:
+        found = {str(place[0]) for *_, place in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {a.address.partition("%")[0] for addresses in psutil.net_if_addrs().values() for a in addresses}
+    return bool(found) and all(ipaddress.ip_address(ip).is_loopback or ip in own for ip in found)
+
+
+@contextlib.contextmanager
+def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> Iterator:
+    """A client of the scheduler at `address`, or of a local cluster with one process a core.
+
+    TLS is set up by Dask's own configuration (`distributed.comm.tls`), the same on every machine.
+
+    Raises:
+        ClusterError: plain tcp to another machine without `insecure`; no scheduler is there.
+    """
+    import dask
+    from distributed import Client, LocalCluster
+
+    if address:
+        if not (insecure or is_private(address)):
+            raise ClusterError(
+                f"a scheduler over a network must be reached by tls://, got {address}: over plain tcp whoever reaches "
+                "its port runs code on every machine. Make certificates and set DASK_DISTRIBUTED__COMM__TLS__* "
+                "(docs/grading.md, section Dask), or add --insecure if nobody else is on that network"
+            )
+        try:
+            client = Client(address, timeout="20s")
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise ClusterError(f"no scheduler answers at {address}: {error}; is it running?") from error
+        with client:
+            yield client
+        return
+    n_workers = n_workers or len(os.sched_getaffinity(0))
+    with (
+        dask.config.set(NOT_KEPT),
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs="ERROR") as local,
+        Client(local) as client,
+    ):
+        yield client
+
+
+def grade_all(
+    client, submissions: Iterable[Submission], release: Release, times: Times
+) -> Iterator[tuple[Submission, Record]]:
+    """Each submission with its record, as they finish."""
+    from distributed import as_completed
+
+    digest = package_digest()
+    waiting = iter(submissions)
+    at_once = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    tasks: dict = {}
+
+    def submit(submission: Submission, tries: int = 1):
+        data = submission.restored or json.dumps(restore(submission.data, release)).encode()
+        if len(data) > IN_GRAPH_BYTES:  # the scheduler copies what is in its graph, and keeps it
+            data = client.scatter(data, hash=False)
+        task = client.submit(grade_task, data, release, submission.student, times, digest, pure=False, retries=0)
+        tasks[task] = (submission, tries)
+        return task
+
+    done = as_completed([submit(s) for _, s in zip(range(at_once), waiting)])
+    for task in done:
+        submission, tries = tasks.pop(task)
+        if task.status == "finished":
+            yield submission, _record(task.result(), submission)
+        elif task.status == "cancelled":
+            raise ClusterError("the scheduler has ended; what is graded is kept: start it and the same command again")
+        elif tries < TRIES:
+            done.add(submit(submission, tries + 1))
+            continue
+        else:
+            yield submission, _fault(submission, release, str(task.exception()))
+        task.release()
+        for following in waiting:
+            done.add(submit(following))
+            break
+
+
+def _record(text: str, submission: Submission) -> Record:
+    record = Record.from_json(text)
+    record.notes = [*submission.notes, *record.notes]
+    return record
+
+
+def _fault(submission: Submission, release: Release, reason: str) -> Record:
+    verdicts = [
+        Verdict(c.grade_id, "grader-fault", 0.0, c.points, reason[:300], "not graded yet") for c in release.checks
+    ]
+    return Record(release.assignment, submission.student, release.notebook, "", verdicts, [*submission.notes, reason])

@@ -1,0 +1,179 @@
+"""Marks for other systems: CSV, Canvas, Gradescope. What could not be graded is left empty there, never 0.
+
+Points are the gradebook's where it has them (with those given by hand, less late penalties), else the records'.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hw_grader.course import records
+from hw_grader.driving.verdict import Record
+from hw_grader.notebook.release import Release
+from hw_grader.sandbox.sandbox import package_folder
+
+NOT_GRADED = ""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One student's mark for one assignment; `points` is None if it could not be graded."""
+
+    student: str
+    assignment: str
+    points: float | None
+    max_points: float
+    late_penalty: float = 0.0
+    first_name: str = ""
+    last_name: str = ""
+    record: Record | None = None
+
+
+def scores(root: Path, assignment: str) -> list[Score]:
+    """Everybody's marks for one assignment, by student."""
+    found = {r.student: Score(r.student, assignment, _points(r), r.max_points, record=r) for r in
+             records.all_of(root, assignment)}  # fmt: skip
+    for score in _from_gradebook(root, assignment):
+        record = found[score.student].record if score.student in found else None
+        points = score.points if record is None or record.is_graded else None
+        found[score.student] = Score(**{**vars(score), "record": record, "points": points})
+    return [found[student] for student in sorted(found)]
+
+
+def _points(record: Record) -> float | None:
+    return record.points if record.is_graded else None
+
+
+def _from_gradebook(root: Path, assignment: str) -> list[Score]:
+    path = root / "gradebook.db"
+    if not path.exists():
+        return []
+    from nbgrader.api import Gradebook, MissingEntry
+
+    with Gradebook(f"sqlite:///{path}") as gradebook:
+        try:
+            submissions = gradebook.assignment_submissions(assignment)
+        except MissingEntry:
+            return []
+        return [
+            Score(s.student.id, assignment, max(0.0, s.score - (s.late_submission_penalty or 0)), s.max_score,
+                  s.late_submission_penalty or 0.0, s.student.first_name or "", s.student.last_name or "")
+            for s in submissions
+        ]  # fmt: skip
+
+
+def as_csv(found: list[Score]) -> str:
+    """One row a student: points, state, reason, and points and state of every check."""
+    ids = list(dict.fromkeys(v.grade_id for s in found if s.record for v in s.record.verdicts))
+    head = ["student", "assignment", "points", "max_points", "late_penalty", "state", "reason", "notes"]
+    rows = [[*head, *(f"{i} {what}" for i in ids for what in ("points", "state"))]]
+    for score in found:
+        rows.append([*_front(score), *_checks(score, ids)])
+    return csv_text(rows)
+
+
+def _front(score: Score) -> list[Any]:
+    record = score.record
+    state, reason, notes = (record.state, record.shown, "; ".join(record.notes)) if record else ("not run", "", "")
+    return [score.student, score.assignment, number(score.points), number(score.max_points),
+            number(score.late_penalty), state, reason, notes]  # fmt: skip
+
+
+def _checks(score: Score, ids: list[str]) -> list[str]:
+    verdicts = {v.grade_id: v for v in score.record.verdicts} if score.record else {}
+    cells = []
+    for grade_id in ids:
+        verdict = verdicts.get(grade_id)
+        known = verdict is not None and verdict.state != "grader-fault" and score.points is not None
+        cells += [number(verdict.points) if known else NOT_GRADED, verdict.state if verdict else ""]
+    return cells
+
+
+def number(value: float | None) -> str:
+    return NOT_GRADED if value is None else f"{value:g}"
+
+
+def csv_text(rows: list[list[Any]]) -> str:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows([[_safe(v) for v in row] for row in rows])
+    return out.getvalue()
+
+
+def _safe(value: Any) -> Any:
+    """A cell that a spreadsheet would run as a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
+def as_canvas(found: list[Score], assignment: str) -> str:
+    """Canvas's gradebook import: its five columns, a row of points possible, empty where nothing was graded."""
+    most = max((s.max_points for s in found), default=0.0)
+    rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", assignment],
+            ["    Points Possible", "", "", "", "", number(most)]]  # fmt: skip
+    for s in found:
+        name = f"{s.last_name}, {s.first_name}" if s.last_name else s.student
+        rows.append([name, "", s.student, s.student, "", number(s.points)])
+    return csv_text(rows)
+
+
+def as_gradescope(record: Record) -> dict[str, Any]:
+    """A `results.json`: one test a check. Without a score and with a message when it could not be graded."""
+    tests = [
+        {
+            "name": v.grade_id,
+            "score": v.points,
+            "max_score": v.max_points,
+            "status": "passed" if v.state == "pass" else "failed",
+            "output": v.shown if v.state in ("pass", "fail") else f"{v.state}: {v.shown}",
+            "visibility": "visible",
+        }
+        for v in record.verdicts
+    ]
+    results: dict[str, Any] = {
+        "output": "\n".join([record.shown, *record.notes]),
+        "execution_time": round(record.cell_seconds),  # in the notebook: how long a hidden case took is not told
+        "visibility": "visible",
+        "stdout_visibility": "hidden",
+        "tests": tests,
+    }
+    if not record.is_graded:
+        return {**results, "score": 0.0, "output": f"Could not be graded, this is not your mark: {results['output']}"}
+    return {**results, "score": record.points}
+
+
+SETUP_SH = """#!/usr/bin/env bash
+set -eu
+apt-get update && apt-get install -y bubblewrap python3 python3-venv
+python3 -m venv /autograder/venv
+/autograder/venv/bin/pip install -r /autograder/source/requirements.txt
+/autograder/venv/bin/pip install --no-deps /autograder/source
+"""
+RUN_AUTOGRADER = """#!/usr/bin/env bash
+cd /autograder/source && exec /autograder/venv/bin/python -m hw_grader.course.gradescope /autograder
+"""
+
+
+def autograder_zip(path: Path, release: Release, solution: Path, checkout: Path) -> None:
+    """Writes Gradescope's autograder for one assignment: the same judges, the same sandbox where it may be made."""
+    grader = Path(__file__).resolve().parent.parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in (("setup.sh", SETUP_SH), ("run_autograder", RUN_AUTOGRADER)):
+            info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
+            info.external_attr = 0o755 << 16
+            archive.writestr(info, text)
+        for folder, inside in ((package_folder(), "hw_utils"), (grader, "hw_grader")):
+            for file in sorted(f for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts):
+                archive.write(file, f"{inside}/{file.relative_to(folder)}")
+        archive.write(checkout / "pyproject.toml", "pyproject.toml")
+        archive.write(checkout / "requirements-cpu.txt", "requirements.txt")
+        archive.writestr("README.md", "The autograder of one assignment.\n")
+        archive.writestr("LICENSE", (checkout / "LICENSE").read_text() if (checkout / "LICENSE").exists() else "")
+        archive.write(solution, f"solutions/{release.assignment}/{release.notebook}.ipynb")
+        archive.writestr(
+            "assignment.json", json.dumps({"assignment": release.assignment, "notebook": release.notebook})
+        )

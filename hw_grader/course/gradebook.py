@@ -1,0 +1,87 @@
+"""The one writer of nbgrader's gradebook: puts finished records into gradebook.db and autograded/.
+
+It runs nbgrader's own autograde step in this process, for one submission at a time; the verdict is already there, so
+nothing of the student's runs. Staged copies hold the notebook under its right name and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from pathlib import Path
+
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps.api import NbGraderAPI
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from hw_grader.course.records import STAGING
+from hw_grader.notebook.release import read_release
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.submission import Submission
+
+
+class GradebookError(Exception):
+    """nbgrader could not take a record; says what it logged."""
+
+
+class Writer:
+    """Writes records of one course, one after the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
+        self.config.merge(Config({"NbGrader": {"log_level": logging.WARNING}}))
+        self.course = CourseDirectory(config=self.config)
+        self.course.submitted_directory = STAGING
+        self.api = NbGraderAPI(self.course, config=self.config)
+
+    def prepare(self, assignment: str) -> None:
+        """Makes sure that the gradebook knows the assignment as it is now: nbgrader's generate step.
+
+        The release folder is not touched: it may hold the instructor's own trials.
+        """
+        with Gradebook(self.course.db_url, self.course.course_id) as gradebook:
+            try:
+                notebooks = gradebook.find_assignment(assignment).notebooks
+            except MissingEntry:
+                notebooks = []
+        if notebooks:
+            return
+        release, self.course.release_directory = self.course.release_directory, f"{STAGING}/release"
+        try:
+            self._require(self.api.generate_assignment(assignment, force=True), f"generate {assignment}")
+        finally:
+            self.course.release_directory = release
+            shutil.rmtree(self.root / STAGING / "release", ignore_errors=True)
+
+    def write(self, submission: Submission, notebook: str) -> None:
+        """Takes one graded submission into the gradebook.
+
+        Raises:
+            GradebookError: nbgrader failed.
+        """
+        folder = self.root / STAGING / submission.student / submission.assignment
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / f"{notebook}.ipynb").write_bytes(submission.restored or self._in_order(submission, notebook))
+            if submission.timestamp:
+                (folder / "timestamp.txt").write_text(submission.timestamp)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # nbgrader's own, of SQLAlchemy
+                result = self.api.autograde(submission.assignment, submission.student, force=True)
+            self._require(result, f"{submission.student}, {submission.assignment}")
+        finally:
+            shutil.rmtree(self.root / STAGING / submission.student, ignore_errors=True)
+
+    def _in_order(self, submission: Submission, notebook: str) -> bytes:
+        path = self.root / self.course.source_directory / submission.assignment / f"{notebook}.ipynb"
+        return json.dumps(restore(submission.data, read_release(path))).encode()
+
+    def _require(self, result: dict, what: str) -> None:
+        if not result["success"]:
+            said = "\n".join((result.get("error") or "", result.get("log") or ""))[-2000:]
+            raise GradebookError(f"nbgrader failed for {what}: {said.strip()}")

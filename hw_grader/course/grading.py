@@ -1,0 +1,189 @@
+"""Grades one submission: its cells in one sandboxed process, each check's driver in another, judges in a third.
+
+The process that runs this never meets the student's code or unpickles anything: it passes blobs on and reads short
+JSON messages, each within limits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import time
+
+from nbformat import NotebookNode
+
+from hw_grader.course.told import OF_HIDDEN, of_cause, of_error
+from hw_grader.driving.driver_processes import Driving, Rooms, Stop
+from hw_grader.driving.judge_processes import judge_of
+from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.notebook.release import Call, Cell, Release
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.run_cells import Ran, Times, run_cells
+from hw_grader.notebook.unused_cells import unused
+from hw_grader.sandbox.sandbox import Sandbox, SandboxError
+
+
+def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
+    """Changes whenever the verdict could."""
+    ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
+    ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
+    cells = [[i, c.cell_type, "" if i in ours else c.source] for i, c in zip(ids, notebook.cells)]
+    limits_s = [float(times.cell_s), float(times.case_s), float(times.total_s)]  # 60 and 60.0 are one limit
+    parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, limits_s]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def grade_bytes(data: bytes, release: Release, sandbox: Sandbox, student: str, times: Times | None = None) -> Record:
+    """The record of a submitted notebook file."""
+    return grade(restore(data, release), release, sandbox, student, times or Times())
+
+
+def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times) -> Record:
+    """The record of a restored notebook (see restore.py)."""
+    left_out = frozenset() if release.runs_all else unused(notebook.cells, release)
+    record = _grade(notebook, release, sandbox, student, times, left_out)
+    if left_out and record.lacks_a_name:  # it was said that nobody could notice
+        record = _grade(notebook, release, sandbox, student, times, frozenset())
+    return record
+
+
+# Parts of the kit that compute what some exercises ask for. Lessons show them, so answers can import them.
+_TELLS = re.compile(r"hw_utils[\w.]*(?:\.|\s+import\b[^\n]*?\b)(schedules|replay|played_costs)\b")
+
+
+def noticed(notebook: NotebookNode, release: Release) -> list[str]:
+    """Notes on cells of the student's own that import what computes an exercise's answer: for a person to look at."""
+    given = {cell.source for cell in release.cells}
+    cells = [(n, cell.source) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
+    found = {n: _TELLS.search(source) for n, source in cells if source not in given}
+    return [
+        f"cell {n + 1} uses hw_utils' {told[1]}, which plays what exercises ask for"
+        for n, told in found.items()
+        if told
+    ]
+
+
+def _grade(
+    notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times, left_out: frozenset[int]
+) -> Record:
+    started = time.monotonic()
+    about = notebook.metadata.get("hw_grader", {})
+    record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
+    record.notes = [*about.get("notes", []), *noticed(notebook, release)]
+    if about.get("unreadable"):
+        record.unreadable = about["unreadable"]
+        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.checks]
+        return record
+    try:
+        ran = run_cells(notebook, release, sandbox, times, left_out)
+        with Judging(sandbox, times, started + times.total_s) as judging:
+            record.verdicts = [judging.check(cell, ran) for cell in release.checks]
+    except SandboxError as error:
+        graded = {v.grade_id for v in record.verdicts}
+        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in release.checks if c.grade_id not in graded]
+        return record
+    record.notes += ran.notes
+    record.outputs = ran.outputs
+    record.cell_seconds, record.seconds = round(ran.seconds, 3), round(time.monotonic() - started, 3)
+    record.peak_bytes = ran.peak_bytes
+    return record
+
+
+def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
+    points = cell.points if state == "pass" else 0.0
+    more.setdefault("shown", OF_HIDDEN[state] if more.get("hidden") else reason)
+    return Verdict(cell.grade_id, state, points, cell.points, reason.splitlines()[0][:300] if reason else "", **more)
+
+
+class Judging:
+    """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
+
+    def __init__(self, sandbox: Sandbox, times: Times, deadline: float) -> None:
+        self.times, self.deadline = times, deadline
+        self.rooms, self.judge = Rooms(sandbox), judge_of(sandbox)
+
+    def __enter__(self) -> Judging:
+        self.rooms.__enter__()
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.judge.forget_submission()
+        self.rooms.__exit__(*error)
+
+    def check(self, cell: Cell, ran: Ran) -> Verdict:
+        """The verdict on one check cell, with the answers as they stood at its place, else as they were at the end."""
+        verdict = self._with_answers(cell, ran, 0)
+        second = any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
+        if verdict.state == "fail" and second:
+            again = self._with_answers(cell, ran, -1)
+            if again.state == "pass":
+                return again
+        return verdict
+
+    def _with_answers(self, cell: Cell, ran: Ran, which: int) -> Verdict:
+        for call in cell.calls:
+            key = (cell.grade_id, call.names)
+            if key not in ran.answers:
+                stop = ran.stop or Stop("fail", ran.missing.get(key, "the check did not run"))
+                return _verdict(cell, stop.state, stop.reason)
+        if time.monotonic() > self.deadline:
+            return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
+        for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
+            with Driving(self.rooms, blob, ran.sources, self._limit_s) as driving:
+                problems = (self._call(cell, call, driving) for call in calls)
+                problem = next((p for p in problems if p is not None), None)
+            if problem is not None:
+                return problem
+        return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
+
+    def _limit_s(self) -> float:
+        return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
+
+    def _ok_lines(self, cell: Cell) -> str:
+        names = dict.fromkeys(call.check for call in cell.calls)
+        return "\n".join(f"ok: {self.judge.ok(name)}" for name in names)
+
+    def _call(self, cell: Cell, call: Call, driving: Driving) -> Verdict | None:
+        cases = self.judge.cases(call.check) if call.cases is None else call.cases
+        reply = driving.open(call.check)
+        for case in cases:
+            if "opened" not in reply and "data" not in reply:
+                return self._stopped(cell, call, reply)
+            reply, data = driving.case(json.dumps(case).encode())
+            if "data" not in reply:
+                return self._stopped(cell, call, reply)
+            problem = self._problem(cell, call, case, data)
+            if problem is not None:
+                return problem
+        return None if cases else _verdict(cell, "grader-fault", f"{call.check} has no case")
+
+    def _stopped(self, cell: Cell, call: Call, reply: dict) -> Verdict:
+        """The driver has no data: the student's own error, or its process is gone."""
+        stop = reply.get("stop")
+        if isinstance(stop, Stop):
+            return _verdict(cell, stop.state, stop.reason, hidden=call.hidden)
+        lines = [str(line)[:500] for line in reply.get("lines", ()) if isinstance(line, str)][:60]
+        text = "\n".join(lines) or str(reply.get("error", "no reply"))[:200]
+        shown = of_error(reply.get("error")) if call.hidden else text
+        reason = text if reply.get("error") == "CheckFailed" else str(reply.get("reason") or text)[:500]
+        return _verdict(cell, "fail", reason, shown=shown, detail=text, hidden=call.hidden)
+
+    def _problem(self, cell: Cell, call: Call, case: dict, data: bytes) -> Verdict | None:
+        said = self.judge.judge(call.check, case, data, self.times.case_s)
+        if said.get("right") is True:
+            return None
+        if "wrong" in said:
+            shown = said["wrong"]
+            if call.hidden:
+                shown = of_cause(said.get("cause"))
+            return _verdict(cell, "fail", said["message"], shown=shown, detail=said["wrong"], hidden=call.hidden)
+        if "undecodable" in said:
+            return _verdict(cell, "tampered", f"made-up data: {said['undecodable']}", hidden=call.hidden)
+        if "malformed" in said:
+            return _verdict(cell, "fail", f"the data has the wrong form: {said['malformed']}", hidden=call.hidden)
+        if "slow" in said:
+            return _verdict(cell, "limit", said["slow"], hidden=call.hidden)
+        return _verdict(cell, "grader-fault", f"the judge failed: {said.get('fault')}", shown="not graded yet",
+                        hidden=call.hidden)  # fmt: skip

@@ -1,0 +1,86 @@
+"""The trusted verdict inside nbgrader: `nbgrader autograde`, the formgrader's button and `make grade` all come here.
+
+nbgrader_config.py puts `GradeInSandbox` where nbgrader would run the notebook; it runs nothing itself: it takes the
+record of this very submission, or grades it in a sandbox, and writes each check's verdict into its cell.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from nbformat import NotebookNode, from_dict
+from nbgrader.converters.base import NbGraderException
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Float
+
+from hw_grader.course import grading, records
+from hw_grader.course.drivable import CalibrationError, calibrated
+from hw_grader.driving.verdict import Record
+from hw_grader.notebook.outputs import verdict_outputs
+from hw_grader.notebook.release import Release, read_release
+from hw_grader.notebook.submission import remove_links
+from hw_grader.sandbox.sandbox import SHARED, SandboxError, why_not
+
+UNSAFE = "HW_GRADER_UNSAFE"  # set to 1: grade without a sandbox
+
+
+def is_sandboxed() -> bool:
+    """Whether to use `GradeInSandbox`; where there is no sandbox it refuses, unless told to go on without."""
+    return os.environ.get(UNSAFE) != "1"
+
+
+class GradeInSandbox(NbGraderPreprocessor):
+    """Fills in the outputs of a restored submission: what its cells print, and each check's verdict."""
+
+    cell_s = Float(grading.Times.cell_s, help="seconds that one cell may take").tag(config=True)
+    case_s = Float(grading.Times.case_s, help="seconds that one case of a check may take").tag(config=True)
+    total_s = Float(grading.Times.total_s, help="seconds that one submission may take").tag(config=True)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        about, course = resources["nbgrader"], self.parent.parent.coursedir
+        folder = Path(course.format_path(course.source_directory, ".", about["assignment"]))
+        solution = folder / f"{about['notebook']}.ipynb"
+        release = read_release(solution)
+        record = self.record(nb, release, solution, about["student"], Path(course.root))
+        write_verdicts(nb, record, release)
+        for line in [*record.notes, f"{record.points:g} of {record.max_points:g}, {record.state}: {record.reason}"]:
+            self.log.info("%s: %s", about["student"], line)
+        return nb, resources
+
+    def record(self, nb: NotebookNode, release: Release, solution: Path, student: str, root: Path) -> Record:
+        """The record of this submission: kept, or made now."""
+        times = grading.Times(self.cell_s, self.case_s, self.total_s)
+        kept = records.load(root, release.assignment, student, grading.submission_key(nb, release, times))
+        if kept is not None and kept.state != "grader-fault":
+            return kept
+        reason = why_not()
+        if reason:
+            raise NbGraderException(f"{reason}. To grade without a sandbox: {UNSAFE}=1, or make grade UNSAFE=1")
+        try:
+            release = calibrated(release, solution, root, times)
+            made = grading.grade(nb, release, SHARED.get(), student, times)
+        except (SandboxError, CalibrationError) as error:
+            raise NbGraderException(str(error)) from error
+        records.save(root, made)
+        return made
+
+
+def write_verdicts(nb: NotebookNode, record: Record, release: Release) -> None:
+    """Puts a record into the notebook; check cells get the text that the student knows, without hidden tests."""
+    verdicts, sources = {v.grade_id: v for v in record.verdicts}, release.marked
+    for place, cell in enumerate(nb.cells):
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        if cell.cell_type != "code":
+            continue
+        if grade_id in verdicts:
+            cell.source = sources[grade_id].source
+            cell.outputs = [from_dict(output) for output in verdict_outputs(verdicts[grade_id])]
+        else:
+            cell.outputs = [from_dict(output) for output in record.outputs.get(place, [])]
+
+
+def refuse_links(assignment: str, student: str, notebooks: list[str]) -> None:
+    """nbgrader's pre-convert hook: links go before anything is copied, or a student could be sent any file."""
+    for folder in {Path(notebook).parent for notebook in notebooks}:
+        remove_links(folder)

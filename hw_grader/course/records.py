@@ -1,0 +1,41 @@
+"""Where records lie: records/ASSIGNMENT/STUDENT.json in the course folder, one a submission, written whole or not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hw_grader.driving.verdict import Record
+
+STAGING = "build/grading"  # where what is graded lies for nbgrader to take
+
+
+def path_of(root: Path, assignment: str, student: str) -> Path:
+    """The file of one submission's record."""
+    return root / "records" / assignment / f"{student}.json"
+
+
+def load(root: Path, assignment: str, student: str, key: str | None = None) -> Record | None:
+    """The record, if there is one (with the given key)."""
+    try:
+        record = Record.from_json(path_of(root, assignment, student).read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return None
+    return record if key in (None, record.key) else None
+
+
+def save(root: Path, record: Record) -> None:
+    """Writes the record; a reader sees the old one or the new one."""
+    path = path_of(root, record.assignment, record.student)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(record.to_json(), encoding="utf-8")
+    part.replace(path)
+
+
+def all_of(root: Path, assignment: str) -> list[Record]:
+    """Every record of an assignment, by student."""
+    files = sorted((root / "records" / assignment).glob("*.json"))
+    found = [load(root, assignment, file.stem) for file in files]
+    return [record for record in found if record is not None]

@@ -1,0 +1,124 @@
+"""The grader's side of one check's driver: the processes it takes, and why they can no longer be asked."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hw_grader.sandbox.messages import WireError
+from hw_grader.sandbox.sandbox import Branch, Process, Sandbox, SandboxError
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why a process can no longer be asked: a state and one line."""
+
+    state: str
+    reason: str
+
+
+def why_stopped(process: Process | Branch, error: Exception, where: str, limit_s: float) -> Stop:
+    """Ends the process and says what is known."""
+    ended = process.end()
+    if ended.over_memory:
+        return Stop("limit", f"{where} used more than {process.sandbox.limits.memory_bytes / 2**30:.0f} GiB of memory")
+    if isinstance(error, TimeoutError):
+        return Stop("limit", f"{where} did not stop after {limit_s:.0f} s")
+    if isinstance(error, WireError):
+        return Stop("limit" if "limit" in str(error) else "tampered", f"{where}: {error}")
+    return Stop("crashed", f"{where} ended the process")
+
+
+class Rooms:
+    """Where a submission's checks are driven: one jail for its answers, another for its drivers, while they last."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.stack = contextlib.ExitStack()
+        self.meeting = self.stack.enter_context(contextlib.ExitStack())
+        self.jails: dict[str, Process] = {}
+
+    def __enter__(self) -> Rooms:
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def new_path(self) -> str:
+        """Of a socket, in a folder that no check has used: what one has left there another could read."""
+        self.meeting.close()
+        return f"{self.meeting.enter_context(self.sandbox.meeting())}/socket"
+
+    def branch(self, role: str) -> Branch:
+        """A fresh process in the jail for `role`, which is a new one if the last check ended it.
+
+        Answers have a new one for each check: files, ports and numbers of processes would carry a hidden case of one
+        check to the next one's case that the student sees.
+        """
+        if role == "answers" and role in self.jails:
+            self.jails[role].end()
+        for is_last in (False, True):
+            jail = self.jails.get(role)
+            if jail is None or jail.ended is not None:
+                jail = self.jails[role] = self.stack.enter_context(self.sandbox.start(role, branches=True))
+            try:
+                return jail.branch()
+            except EOFError:  # what a check before has left behind ended it
+                jail.end()
+                if is_last:
+                    raise SandboxError(f"no process for {role}") from None
+        raise AssertionError
+
+
+class Driving:
+    """One check's driver and, in a process of their own, the answers that it calls over a socket (see stand_in.py)."""
+
+    where = "the answer"
+
+    def __init__(self, rooms: Rooms, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
+        self.rooms, self.answers, self.sources, self.limit_s = rooms, answers, sources, limit_s
+        self.path, self.is_open = rooms.new_path(), False
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Driving:
+        self.served = self.stack.enter_context(self.rooms.branch("answers"))
+        self.driver = self.stack.enter_context(self.rooms.branch("drive"))
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.stack.close()
+
+    def open(self, check: str) -> dict:
+        """Prepares for the cases of one check."""
+        if not self.is_open:
+            reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
+            if "opened" not in reply:
+                return reply
+            self.is_open = True
+        reply, _ = self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})
+        return self._ended(reply) or reply
+
+    def case(self, case: bytes) -> tuple[dict, bytes]:
+        """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
+        reply, data = self._ask(self.driver, {"case": True}, case)
+        ended = self._ended(reply)
+        return (ended, b"") if ended else (reply, data)
+
+    def _ask(self, process: Process | Branch, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
+        limit_s = self.limit_s()
+        try:
+            process.wire.send(request, blob, timeout_s=limit_s)
+            return process.wire.receive(limit_s)
+        except (EOFError, TimeoutError, WireError) as error:
+            return {"stop": why_stopped(process, error, self.where, limit_s)}, b""
+
+    def _ended(self, reply: dict) -> dict | None:
+        """What to say instead if the answers' process is gone, or was stopped with its driver."""
+        if reply.get("error") == "AnswerEnded" or "stop" in reply:
+            served = self.served.end()
+            if served.over_memory:
+                return {"stop": why_stopped(self.served, EOFError(), self.where, 0)}
+            if "stop" not in reply:
+                return {"stop": Stop("crashed", f"{self.where} ended its process")}
+        return None

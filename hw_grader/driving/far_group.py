@@ -1,0 +1,123 @@
+"""The process group that C++ and DistributedDataParallel find in an answer's process: its calls are made elsewhere.
+
+torch's reducer asks a group for collectives and waits for them itself: by their works, or in a backward pass by futures
+of these. A future is filled in a callback at the end of the pass, just before the reducer's own looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from hw_utils.virtual.group import VirtualGroup, World
+
+_KINDS = {  # what a group's method is called in torch.distributed, from its inputs, outputs, root and reduction
+    "all_reduce": lambda i, o, root, op: ((i[0], op), {}),
+    "broadcast": lambda i, o, root, op: ((i[0], root), {}),
+    "all_gather": lambda i, o, root, op: ((o, i[0]), {}),
+    "reduce": lambda i, o, root, op: ((i[0], root, op), {}),
+    "gather": lambda i, o, root, op: ((i[0], o or None, root), {}),
+    "scatter": lambda i, o, root, op: ((o[0], i or None, root), {}),
+    "reduce_scatter": lambda i, o, root, op: ((o[0], i, op), {}),
+    "barrier": lambda i, o, root, op: ((), {}),
+}
+
+
+class FarGroup(VirtualGroup):
+    """All ranks, as one of them sees them."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        dist.ProcessGroup.__init__(self, rank, world_size)
+        self.place, self.n_ranks, self.name = rank, world_size, f"answer's {id(self)}"
+        self.is_registered = False
+        self.awaited: dict[int, list[FarWork]] = {}  # number of a backward pass -> its works
+
+    def size(self) -> int:
+        return self.n_ranks
+
+    getSize = size
+
+    @property
+    def group_desc(self) -> str:
+        return "default_pg"
+
+    def _call(self, method: str, kind: str, inputs: Any, outputs: Any, n_bytes: int, root: int = 0, reduce_op=None):
+        if kind not in _KINDS:
+            raise RuntimeError(f"{method} does not cross to another process; torch.distributed.{kind} does")
+        args, options = _KINDS[kind](list(inputs), list(outputs), root, reduce_op)
+        work = FarWork(getattr(dist, kind)(*args, **options, async_op=True), list(outputs))
+        backward = torch._C._current_graph_task_id()
+        if backward != -1:
+            works = self.awaited.setdefault(backward, [])
+            works.append(work)
+            if len(works) == 1:
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._await(backward))
+        return work
+
+    def _await(self, backward: int) -> None:
+        for work in self.awaited.pop(backward):
+            work.wait()
+
+    def _post(self, method: str, *arguments: Any):
+        raise RuntimeError(f"{method} of a group does not cross to another process; torch.distributed's does")
+
+
+class FarWork(dist.Work):
+    """A work of the driver's, as C++ wants it."""
+
+    def __init__(self, asked: Any, outputs: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.asked, self.outputs, self.future = asked, outputs, Future()
+
+    def wait(self, timeout: Any = None) -> bool:
+        self.asked.wait()
+        if not self.future.done():
+            self.future.set_result(self.outputs)
+        return True
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return self.asked.is_completed()
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self.outputs
+
+    def get_future(self) -> Future:
+        return self.future
+
+
+class Worlds:
+    """Stands where distributed_c10d keeps its one world: a call of a rank's sees a world of its own."""
+
+    def __init__(self, real: Any, here: Callable[[], tuple[str, list] | None]) -> None:
+        """here: (name, [rank, world size]) of the calling thread's rank, None if it serves none."""
+        object.__setattr__(self, "_kept", (real, here, {}))
+
+    def _current(self) -> Any:
+        real, here, worlds = self._kept
+        called = here()
+        if called is None:
+            return real
+        name, (rank, world_size) = called
+        if name not in worlds:
+            world, group = World(), FarGroup(rank, world_size)
+            world.add(group, {r: r for r in range(world_size)}, None)
+            world.default_pg = group
+            worlds[name] = world
+        return worlds[name]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._current(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._current(), name, value)

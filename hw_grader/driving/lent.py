@@ -1,0 +1,340 @@
+"""What a driver lends to an answer, and what an answer keeps for a driver.
+
+The driver's models and optimizers are copied to the answer's process: weights, gradients, buffers and momentum cross
+with each call, with each question about them, and come back when it returns; so does whether a model is in training.
+Nothing else of them does. Functions stay where they are and are asked for, and so do the passes of a model whose class
+only the driver has. Settings and data sets are copied once. What an answer makes and is no plain value, a layer for
+example, stays in its process too: the driver has its number.
+
+Only the driver's side makes pickles; the other side answers in plain values, which change what is there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from types import BuiltinMethodType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
+KEPT_EQUAL = (nn.Module, torch.optim.Optimizer)
+OURS = "hw_utils.checks"  # what is defined there is not in the answer's process
+
+
+class Lent:
+    """The things and functions of one driver and one answer, in the order in which they were met."""
+
+    def __init__(self, ask: Callable[..., Any] | None = None, of_number: Callable[..., Any] | None = None) -> None:
+        """ask: calls the driver's function of a number; on the answer's side only.
+        of_number: what the other side named with `object` (on both sides) or `answer`."""
+        self.things: list[Any] = []
+        self.functions: list[Callable] = []  # on the driver's side
+        self.kept: list[Any] = []  # what the answer made, on its side
+        self.ask, self.of_number = ask, of_number
+        self._n_dumped = 0
+
+    def pack(self, value: Any, pack: Callable[[Any], Any]) -> Any:
+        """What stands for the value in a parcel.
+
+        Raises:
+            TypeError: it is nothing that can be lent.
+        """
+        known = [k for k, thing in enumerate(self.things) if thing is value]
+        if known:
+            return {"lent": known[0]}
+        return self._pack_made(value, pack) if self.ask is not None else self._pack_own(value, pack)
+
+    def _pack_made(self, value: Any, pack: Callable[[Any], Any]) -> Any:
+        """On the answer's side: what a driver goes through once, or else a number for it."""
+        if isinstance(value, (Iterator, DataLoader)):
+            return pack(list(value))
+        if isinstance(value, Asking):
+            return {"function": value.number}
+        known = [k for k, kept in enumerate(self.kept) if kept is value]
+        if not known:
+            self.kept.append(value)
+        number = known[0] if known else len(self.kept) - 1
+        return {"object": [number, type(value).__name__[:200], self._built(value, pack)]}
+
+    def _built(self, value: Any, pack: Callable[[Any], Any]) -> Any:
+        """Of a copy of a lent model with layers in the place of some parts: of which one, its tensors, these layers."""
+        if not isinstance(value, nn.Module):
+            return None
+        like = [k for k, thing in enumerate(self.things) if type(thing) is type(value)]
+        parts = {name: part.layer for name, part in value.named_modules() if type(part).__name__ == "Handmade"}
+        if not like or any(isinstance(part, Asking) for part in parts.values()):
+            return None
+        tensors = {n: t.detach() for n, t in _tensors(value).items() if n.rpartition(".")[0] not in parts}
+        return [like[0], pack(tensors), pack(parts)]
+
+    def _pack_own(self, value: Any, pack: Callable[[Any], Any]) -> Any:
+        """On the driver's side."""
+        if hasattr(type(value), "CROSSES_AS"):
+            return {value.CROSSES_AS: value.number_in(self)}
+        if isinstance(value, FUNCTIONS):
+            return {"function": self.function(value)}
+        if hasattr(type(value), "LENDS"):
+            parts = {name: getattr(value, name) for name in type(value).LENDS}
+            return {"layer": [[name, pack(part)] for name, part in parts.items()]}
+        is_settings = dataclasses.is_dataclass(value) and not isinstance(value, type)
+        if isinstance(value, (*KEPT_EQUAL, Dataset)) or is_settings:
+            self.things.append(value)
+            return {"lent": len(self.things) - 1}
+        raise TypeError(f"a {type(value).__name__} does not cross")
+
+    def function(self, function: Callable) -> int:
+        """The number of a function of the driver's."""
+        if function not in self.functions:
+            self.functions.append(function)
+        return self.functions.index(function)
+
+    def unpack(self, kind: str, content: Any, unpack: Callable[[Any], Any]) -> Any:
+        """The value that `{kind: content}` stands for.
+
+        Raises:
+            ValueError: it stands for nothing.
+        """
+        if kind == "lent" and type(content) is int and 0 <= content < len(self.things):
+            return self.things[content]
+        if kind in ("object", "answer") and self.of_number is not None:
+            return self.of_number(kind, content, unpack)
+        if self.ask is None and kind == "function" and type(content) is int and 0 <= content < len(self.functions):
+            return self.functions[content]
+        if self.ask is not None and kind == "function":
+            return Asking(self.ask, content)
+        if self.ask is not None and kind == "layer":
+            return _Layer({name: unpack(part) for name, part in content})
+        raise ValueError(f"not a packed value: {kind!r}"[:100])
+
+    def dump(self) -> bytes:
+        """The things that the other side does not have yet.
+
+        Raises:
+            TypeError: one cannot be pickled.
+        """
+        new = self.things[self._n_dumped :]
+        if not new:
+            return b""
+        file = io.BytesIO()
+        try:
+            _Pickler(file, self).dump(new)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise TypeError(f"a {type(new[0]).__name__} does not cross: {error}") from None
+        self._n_dumped = len(self.things)
+        return file.getvalue()
+
+    def load(self, things: bytes) -> None:
+        """Takes over what the driver has dumped."""
+        if things:
+            unpickler = pickle.Unpickler(io.BytesIO(things))
+            unpickler.persistent_load = self._known
+            for thing in unpickler.load():
+                self.things.append(thing)
+                if isinstance(thing, nn.Module):
+                    for path, part in thing.named_modules():
+                        if isinstance(part, Shell):
+                            part.at = [len(self.things) - 1, path]
+
+    def _known(self, name: tuple[str, int]) -> Any:
+        kind, number = name
+        return self.things[number] if kind == "lent" else Asking(self.ask, number)
+
+    def states(self) -> list:
+        """The state of each thing that is kept equal; None for the others."""
+        return [state_of(thing) if isinstance(thing, KEPT_EQUAL) else None for thing in self.things]
+
+    def set_states(self, states: Any, *, with_settings: bool = False) -> None:
+        """Makes the things what the other side says that they are. with_settings: also an optimizer's.
+
+        Raises:
+            TypeError: they cannot become that.
+        """
+        if type(states) is not list or len(states) != len(self.things):
+            raise TypeError("not the states of what was lent")
+        for thing, state in zip(self.things, states):
+            if isinstance(thing, KEPT_EQUAL):
+                try:
+                    set_state(thing, state, with_settings=with_settings)
+                except (AttributeError, KeyError, RuntimeError, ValueError) as error:
+                    raise TypeError(f"this {type(thing).__name__} does not cross: {error}") from None
+
+
+class _Pickler(pickle.Pickler):
+    """The driver's own functions and classes cross by number, its models without their class."""
+
+    def __init__(self, file: io.BytesIO, lent: Lent) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.lent = lent
+        self.known = {id(thing): k for k, thing in enumerate(lent.things[: lent._n_dumped])}
+
+    def persistent_id(self, value: Any) -> tuple[str, int] | None:
+        if id(value) in self.known:
+            return "lent", self.known[id(value)]
+        is_ours = isinstance(value, FunctionType | type) and str(value.__module__).startswith(OURS)
+        return ("function", self.lent.function(value)) if is_ours else None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, nn.Module) and not is_everybodys(type(value)):
+            own = value._parameters, value._buffers, value._modules
+            return _shell, (*map(dict, own), value.training)
+        return NotImplemented
+
+
+def is_everybodys(kind: type) -> bool:
+    """Whether a model's class is torch's or a lesson's, so that the answer's process has it, too."""
+    return kind.__module__.startswith(("torch.", "hw_utils.")) and not kind.__module__.startswith(OURS)
+
+
+class Shell(nn.Module):
+    """The parameters of a model whose class the driver keeps; the driver makes its passes."""
+
+    at: Any = None  # [number of the lent thing, path of the module in it]
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        return run_elsewhere(self, self.at, args, options)
+
+
+def _shell(parameters: dict, buffers: dict, modules: dict, training: bool) -> Shell:
+    shell = Shell()
+    for kept, own in ((shell._parameters, parameters), (shell._buffers, buffers), (shell._modules, modules)):
+        kept.update(own)
+    shell.training = training
+    return shell
+
+
+def run_elsewhere(module: nn.Module, at: Any, args: tuple, options: dict) -> Any:
+    """The output of the driver's model with this one's weights; autograd goes through, once."""
+    from hw_grader.driving.role_answers import calling
+
+    given = [t for t in tensors_in([args, options]) if t.requires_grad]
+    weights = {name: t for name, t in module.named_parameters(remove_duplicate=False) if t.requires_grad}
+    followed = torch.is_grad_enabled() and bool(given or weights)
+    state = {name: t.detach() for name, t in _tensors(module).items()}
+    names = list(weights) if followed else []
+    training = [part.training for part in module.modules()]
+    (output, buffers), number = calling().make_pass(at, [list(args), options, state, names, training], followed)
+    for name, buffer in module.named_buffers():
+        buffer.detach().copy_(buffers[name])
+    outputs = tensors_in(output)
+    if not followed or not any(t.requires_grad for t in outputs):
+        return _detached(output, iter([t.detach() for t in outputs]))
+    inputs = [*given, *weights.values()]
+    return _detached(output, iter(_Pass.apply(number, [t.requires_grad for t in outputs],
+                                              [t.detach() for t in outputs], *inputs)))  # fmt: skip
+
+
+class _Pass(torch.autograd.Function):
+    """Outputs that came from the driver; their backward pass is asked for there."""
+
+    @staticmethod
+    def forward(ctx: Any, number: int, are_followed: list[bool], outputs: list[torch.Tensor], *inputs: torch.Tensor):
+        ctx.number, ctx.are_followed = number, are_followed
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(t for t, is_followed in zip(outputs, are_followed) if not is_followed))
+        return tuple(outputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *upstream: torch.Tensor | None):
+        from hw_grader.driving.role_answers import calling
+
+        upstream = [u for u, is_followed in zip(upstream, ctx.are_followed) if is_followed]
+        return None, None, None, *calling().make_backward(ctx.number, upstream)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def _detached(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The value with the next tensors in the place of its own."""
+    if isinstance(value, torch.Tensor):
+        return next(tensors)
+    if isinstance(value, dict):
+        return {key: _detached(part, tensors) for key, part in value.items()}
+    return type(value)(_detached(part, tensors) for part in value) if isinstance(value, list | tuple) else value
+
+
+class Asking:
+    """A function of the driver's, on the answer's side."""
+
+    def __init__(self, ask: Callable[..., Any], number: int) -> None:
+        self._ask, self.number = ask, number
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._ask(self.number, args, options)
+
+
+class _Layer:
+    """A communication layer of the driver's, on the answer's side: its values, and its methods to ask for."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.__dict__.update(parts)
+
+
+def state_of(thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
+    """All that an answer may change, as plain values and tensors."""
+    if isinstance(thing, torch.optim.Optimizer):
+        return thing.state_dict()
+    tensors = _tensors(thing)
+    return {
+        "tensors": {name: t.detach() for name, t in tensors.items()},
+        "followed": {name: t.requires_grad for name, t in tensors.items()},
+        "gradients": {name: t.grad.detach() for name, t in tensors.items() if t.is_leaf and t.grad is not None},
+        "training": {name: module.training for name, module in thing.named_modules()},
+    }
+
+
+def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *, with_settings: bool = False) -> None:
+    """Makes it what `state_of` said of its counterpart; what is equal already is not touched.
+
+    Raises:
+        AttributeError, KeyError, RuntimeError, TypeError, ValueError: it has other parts, or they do not fit.
+    """
+    if isinstance(thing, torch.optim.Optimizer):
+        own = {} if with_settings else {"param_groups": thing.state_dict()["param_groups"]}
+        thing.load_state_dict({**state, **own})
+        return
+    tensors = _tensors(thing)
+    if state["tensors"].keys() != tensors.keys():
+        raise ValueError("it has lost or gained tensors; change a copy of it (copy.deepcopy)")
+    for name, tensor in tensors.items():
+        _set(tensor, state["tensors"][name])
+        if tensor.is_leaf:
+            tensor.requires_grad_(bool(state["followed"][name]))
+            _set_gradient(tensor, state["gradients"].get(name))
+    for name, module in thing.named_modules():
+        module.training = bool(state["training"][name])
+
+
+def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:
+    if tensor.shape != new.shape or tensor.dtype != new.dtype:
+        tensor.data = new
+    elif not _is_same(tensor, new):
+        tensor.data.copy_(new)  # `.data`: autograd, which may have it in a graph, takes no notice
+
+
+def _set_gradient(tensor: torch.Tensor, new: torch.Tensor | None) -> None:
+    if new is None or tensor.grad is None or tensor.grad.shape != new.shape or tensor.grad.dtype != new.dtype:
+        tensor.grad = new
+    else:
+        _set(tensor.grad, new)
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """To the bit where it matters: -0 is 0, and nan is nan."""
+    return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())

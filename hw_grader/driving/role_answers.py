@@ -1,0 +1,430 @@
+"""Role `answers`: opens a check's answers and lets a trusted driver call them, over one line a call.
+
+Here the student's code runs, with what it was given and nothing else: no case, no judge, no driver, no ledger on its
+stack. torch.distributed and the clock are asked for on the driver's side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import distributed_c10d
+
+from hw_grader.driving.far_group import Worlds
+from hw_grader.driving.lent import Lent, run_elsewhere
+from hw_grader.driving.parcel import Line, Parcel, Unpacker, tensor_bytes
+from hw_grader.driving.role_drive import is_ours, remember_sources
+from hw_grader.driving.stand_in import CALLS, CLOCKS
+from hw_grader.sandbox.jailed_process import fork_server
+from hw_grader.sandbox.messages import Wire
+from hw_utils.core.source import is_students
+from hw_utils.material import models
+from hw_utils.processes import start_by_fork
+from hw_utils.threads.interleavings import CallsInOrders
+from hw_utils.virtual.ranks.copies import is_constant
+
+_here = threading.local()  # .call: the call that this thread serves
+
+
+def warm_up() -> None:
+    """Nothing of its own: the parent has imported torch."""
+
+
+def main(end: socket.socket) -> None:
+    """Opens the answers, then serves them until the grader hangs up."""
+    wire = Wire(end)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    request, blob = wire.receive(timeout_s=60)
+    remember_sources(request.get("sources", {}))
+    ask_elsewhere()
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(request["path"])
+    server.listen(256)
+    pid = os.getpid()
+    if b"hw_utils" in blob:  # they may launch something themselves
+        start_by_fork.adopt(fork_server(end.fileno()))
+    try:
+        answers = Answers(blob)
+    except Exception as error:
+        wire.send({"error": type(error).__name__, "lines": [f"{type(error).__name__}: {error}"[:500]]})
+        return
+    if os.getpid() != pid:
+        os._exit(0)
+    wire.send({"opened": True})
+    threading.Thread(target=_accept, args=(server, answers), daemon=True).start()
+    with contextlib.suppress(EOFError):
+        wire.receive(timeout_s=24 * 3600)  # the grader hangs up
+
+
+class Answers:
+    """A check's answers: the ones that were opened, and a copy for each rank of a run if they hold what can change."""
+
+    def __init__(self, blob: bytes) -> None:
+        self.blob, self.opened = blob, pickle.loads(blob)
+        self.are_constant = is_constant(tuple(self.opened))
+        self.copies: dict[str, list] = {}
+        self.sessions: dict[str, Served] = {}  # while they keep something
+
+    def of(self, copy: str | None) -> list:
+        """The copy of that name."""
+        if copy is None or self.are_constant:
+            return self.opened
+        if copy not in self.copies:
+            self.copies[copy] = pickle.loads(self.blob)
+        return self.copies[copy]
+
+
+def _accept(server: socket.socket, answers: Answers) -> None:
+    while True:
+        end, _ = server.accept()
+        threading.Thread(target=_serve, args=(Line(end), answers), daemon=True).start()
+
+
+def _serve(line: Line, answers: Answers) -> None:
+    try:
+        message, blob = line.receive()
+        if "describe" in message:
+            parcel = Parcel()
+            line.send({"answers": [_describe(a, parcel) for a in answers.opened]}, parcel.blob())
+        else:
+            Call(line, message, blob, answers).run()
+    except Exception as error:
+        with contextlib.suppress(OSError):  # the driver may be gone, which is no matter
+            line.send(_raised(error))
+    finally:
+        line.close()
+
+
+def _describe(answer: Any, parcel: Parcel) -> dict[str, Any]:
+    if callable(answer):
+        return {"name": str(getattr(answer, "__name__", type(answer).__name__))}
+    before = len(parcel.tensors)
+    try:
+        return {"value": parcel.pack(answer)}
+    except TypeError:
+        del parcel.tensors[before:]
+        return {"value": {"dict": [["unknown", type(answer).__name__]]}}
+
+
+class Served:
+    """What one session of a driver's has lent, and what the answers keep of it."""
+
+    def __init__(self) -> None:
+        self.lent = Lent(ask=lambda *asked: calling().ask_for_function(*asked), of_number=self._of_number)
+        self.answers: list = []
+        self.n_passes = 0
+        self.made: list[nn.Module] = []  # models of the answer's that the driver computes
+
+    def _of_number(self, kind: str, number: int, unpack: Any) -> Any:
+        return self.lent.kept[number] if kind == "object" else self.answers[number]
+
+
+class Call:
+    """One call of an answer, in its own thread."""
+
+    def __init__(self, line: Line, message: dict, blob: bytes, answers: Answers) -> None:
+        self.line, self.message, self.rank = line, message, message["rank"]
+        self.served = answers.sessions.setdefault(message["session"], Served())
+        self.served.answers = answers.of(message["copy"])
+        self.lent, self.sessions = self.served.lent, answers.sessions
+        n_tensor_bytes = len(blob) - message["things"]
+        self.lent.load(blob[n_tensor_bytes:])
+        unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
+        self.args, self.options = unpacker.unpack(message["given"])
+        self.given, self.memory = list(unpacker.tensors), list(unpacker.memory)
+        self.random = unpacker.unpack(message["random"])  # each rank's own, as in a process of its own
+        self.lent.set_states(unpacker.unpack(message["states"]), with_settings=True)
+        self.before = [flat.numpy().tobytes() for flat in self.memory]
+        self.places = [_place(t) for t in self.given]
+        self.printed, self.pid = io.StringIO(), os.getpid()
+        for kind in message["passes"]:
+            pass_elsewhere(kind)
+
+    def run(self) -> None:
+        """Calls the answer; tells what it returned and which of the tensors it was given it has changed."""
+        _here.call = self
+        try:
+            torch.set_rng_state(self.random)
+            value = self._do()
+            parcel = Parcel(self.lent, is_whole="tensors" in self.message or "get" in self.message)
+            moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
+            written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
+            changed = [moved, written]
+            message = {"changed": parcel.pack(changed), "states": parcel.pack(self.lent.states())}
+            message["random"] = parcel.pack(torch.get_rng_state())
+            made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
+            message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
+            message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
+        except (EOFError, OSError) as error:
+            if isinstance(error, (EOFError, ConnectionError)):
+                return
+            message, parcel = _raised(error), Parcel()
+        except BaseException as error:
+            message, parcel = _raised(error), Parcel()
+        if os.getpid() != self.pid:
+            os._exit(0)  # a process that the answer forked: it has no say here
+        if not self.lent.kept and not message.get("hooks"):
+            self.sessions.pop(self.message["session"], None)
+        self.line.send({**message, **self._text()}, parcel.blob())
+
+    def _do(self) -> Any:
+        message, kept = self.message, self.lent.kept
+        if "object" in message:
+            changed, *self.args = self.args
+            for name, value in changed.items():
+                _put(kept[message["object"]], name, value)
+        if "call" in message:
+            return self.served.answers[message["call"]](*self.args, **self.options)
+        if "in_orders" in message:
+            return CallsInOrders(self.served.answers[message["in_orders"]], *self.args)
+        if "method" in message:
+            number, name = message["method"]
+            return getattr(kept[number], name)(*self.args, **self.options)
+        if "get" in message:
+            number, name = message["get"]
+            value = getattr(kept[number], name)
+            return ("method",) if callable(value) and not isinstance(value, torch.Tensor) else value
+        if "tensors" in message:
+            found = vars(kept[message["tensors"]])
+            own = {**found, **found.get("_parameters", {}), **found.get("_buffers", {})}
+            return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+        return self._hook(*message["hook"])
+
+    def _hook(self, thing: int, name: str, kind: str) -> torch.Tensor | None:
+        parameter = dict(self.lent.things[thing].named_parameters())[name]
+        if kind == "accumulated":
+            for hook in list(parameter._post_accumulate_grad_hooks.values()):
+                hook(parameter)
+            return None
+        (gradient,) = self.args
+        for hook in list(parameter._backward_hooks.values()):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        return gradient
+
+    def ask(self, message: dict, given: Any, *, with_states: bool = False) -> tuple[Any, list[torch.Tensor]]:
+        """What the driver's side says to a request, and its tensors after it."""
+        parcel = Parcel(self.lent)
+        message = {**message, "given": parcel.pack(given), **self._text(), **_students_place()}
+        mine = list(parcel.tensors)
+        if with_states:
+            message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
+        self.random = torch.get_rng_state()
+        self.line.send(message, parcel.blob())
+        reply, blob = self.line.receive()
+        torch.set_rng_state(self.random)
+        n_tensor_bytes = len(blob) - reply.get("things", 0)
+        self.lent.load(blob[n_tensor_bytes:])
+        unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
+        result, tensors = unpacker.unpack(reply["done"])
+        if with_states:
+            torch.set_rng_state(unpacker.unpack(reply["random"]))
+            self.lent.set_states(unpacker.unpack(reply["states"]), with_settings=True)
+        for here, there in zip(mine, tensors):  # last: one may be a lent model's, which did not take part over there
+            here.detach().copy_(there)
+        return result, mine
+
+    def ask_for_function(self, number: int, args: tuple, options: dict) -> Any:
+        """What a function of the driver's returns."""
+        return self.ask({"function": number}, [list(args), options], with_states=True)[0]
+
+    def make_pass(self, which: list, given: list, followed: bool) -> tuple[Any, int]:
+        """What a model of the driver's computes, and the number of this pass."""
+        self.served.n_passes += 1
+        number = self.served.n_passes
+        return self.ask({"pass": which, "number": number, "followed": followed}, given)[0], number
+
+    def make_backward(self, number: int, upstream: list) -> list:
+        """The gradients of a pass's inputs."""
+        return self.ask({"backward": number}, [upstream])[0]
+
+    def _text(self) -> dict[str, str]:
+        text = self.printed.getvalue()[:1_000_000]
+        self.printed = io.StringIO()
+        return {"printed": text} if text else {}
+
+
+def calling() -> Call:
+    """The call that this thread serves."""
+    return _here.call
+
+
+def pass_elsewhere(kind: str) -> None:
+    """From now on the driver computes what the lessons' models of this kind compute in a call."""
+    module = getattr(models, kind)
+    here = module.forward
+
+    def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
+        if _of_rank() is None:
+            return here(self, *args, **options)
+        made = calling().served.made
+        if not any(one is self for one in made):
+            made.append(self)
+        number = next(k for k, one in enumerate(made) if one is self)
+        return run_elsewhere(self, [kind, str(number)], args, options)
+
+    if not hasattr(here, "is_elsewhere"):
+        forward.is_elsewhere = True
+        module.forward = forward
+
+
+def _hooks(things: list) -> Iterator[list]:
+    """[number of the model, name of its parameter, what kind of hook] of those that have one."""
+    for number, thing in enumerate(things):
+        for name, p in thing.named_parameters() if isinstance(thing, nn.Module) else ():
+            if p._post_accumulate_grad_hooks:
+                yield [number, name, "accumulated"]
+            if p._backward_hooks:
+                yield [number, name, "gradient"]
+
+
+def _put(thing: Any, name: str, value: torch.Tensor) -> None:
+    """Sets an attribute; a tensor that is there already keeps its memory, which others may look at, too."""
+    old = getattr(thing, name, None)
+    if isinstance(old, torch.Tensor) and (old.shape, old.dtype) == (value.shape, value.dtype):
+        old.data.copy_(value)
+    else:
+        setattr(thing, name, value)
+
+
+def _place(tensor: torch.Tensor) -> tuple:
+    """Where it lies, and as what."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+
+
+def _raised(error: BaseException) -> dict[str, Any]:
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
+    ]
+    at = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
+    return {"raised": type(error).__name__, "text": str(error)[:2000], **at}
+
+
+def _students_place() -> dict[str, Any]:
+    frame = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if is_students(file) and not is_ours(file):
+            return {"file": file, "line": frame.f_lineno}
+        frame = frame.f_back
+    return {}
+
+
+class Work:
+    """What isend, irecv and async_op=True give: the work itself is on the driver's side."""
+
+    def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
+        self.number, self.tensors, self.done = number, tensors, False
+        self.before = [tensor_bytes(t) for t in tensors]
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Waits; the tensors then hold what came."""
+        if not self.done:
+            self.done = True
+            changed = [tensor_bytes(t) != old for t, old in zip(self.tensors, self.before)]
+            _here.call.ask({"wait": self.number, "changed": changed}, list(self.tensors))
+        return True
+
+    def is_completed(self) -> bool:
+        return self.done or _here.call.ask({"is_completed": self.number}, [])[0]
+
+
+class P2POp:
+    """As torch.distributed.P2POp."""
+
+    def __init__(self, op: Any, tensor: torch.Tensor, peer: int | None = None, group: Any = None, tag: int = 0,
+                 group_peer: int | None = None) -> None:  # fmt: skip
+        self.op, self.tensor, self.peer, self.tag = op, tensor, peer, tag
+
+
+def ask_elsewhere() -> None:
+    """Puts questions to the driver in place of torch.distributed's functions, the clock's and the output's."""
+    for name in CALLS:
+        function = _asking(name, getattr(dist, name))
+        setattr(dist, name, function)
+        setattr(distributed_c10d, name, function)
+    dist.P2POp = distributed_c10d.P2POp = P2POp
+    dist.is_initialized = distributed_c10d.is_initialized = lambda: _of_rank() is not None
+    distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
+    for name in CLOCKS:
+        setattr(time, name, _clock(name, getattr(time, name)))
+    sys.stdout = _Printed()
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
+
+
+def _rank_and_copy() -> tuple[str, list] | None:
+    rank = _of_rank()
+    return None if rank is None else (calling().message["copy"], rank)
+
+
+def _of_rank() -> list | None:
+    call = getattr(_here, "call", None)
+    return call.rank if call is not None else None
+
+
+def _asking(name: str, real: Any) -> Any:
+    @functools.wraps(real)
+    def ask(*args: Any, **options: Any) -> Any:
+        rank = _of_rank()
+        if rank is None:
+            return real(*args, **options)
+        if name in ("get_rank", "get_world_size") and not any([*args, *options.values()]):
+            return rank[0 if name == "get_rank" else 1]
+        given = [[_plain(a) for a in args], {k: _plain(v) for k, v in options.items()}]
+        result, tensors = _here.call.ask({"dist": name}, given)
+        return _works(result, tensors)
+
+    return ask
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dist.ReduceOp.RedOpType):
+        return ("reduction", value.name)
+    if isinstance(value, dist.ReduceOp):
+        return ("reduction", dist.ReduceOp.RedOpType(value.op).name if hasattr(value, "op") else "SUM")
+    if isinstance(value, list) and value and isinstance(value[0], P2POp):
+        return [("p2p", op.op.__name__, op.tensor, op.peer, op.tag) for op in value]
+    return value
+
+
+def _works(result: Any, tensors: list[torch.Tensor]) -> Any:
+    if type(result) is list:
+        return [_works(one, tensors) for one in result]
+    if type(result) is tuple and result[:1] == ("work",):
+        return Work(result[1], tensors)
+    return result
+
+
+def _clock(name: str, real: Any) -> Any:
+    def ask(*args: Any) -> Any:
+        return _here.call.ask({"clock": name}, list(args))[0] if _of_rank() is not None else real(*args)
+
+    return ask
+
+
+class _Printed(io.TextIOBase):
+    """What a call prints goes back with its next message."""
+
+    def write(self, text: str) -> int:
+        call = getattr(_here, "call", None)
+        if call is not None and call.printed.tell() < 1_000_000:
+            call.printed.write(text)
+        return len(text)
+
+    def writable(self) -> bool:
+        return True

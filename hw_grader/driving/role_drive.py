@@ -1,0 +1,110 @@
+"""Role `drive`: calls a check's answers, which are in another process, on one case after the other.
+
+No student's code has ever been in this process. It hands out plain data; whether that is right is judged elsewhere.
+Requests: `{"open": check, "path": socket, "sources": {file: [count, text]}}`, then `{"case": n}` with the plain case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import linecache
+import os
+import socket
+import sys
+import traceback
+import types
+from typing import Any
+
+from hw_grader.driving.stand_in import answers_at
+from hw_grader.sandbox.messages import Wire
+from hw_utils.core.errors import HwError
+from hw_utils.core.plain_data import decode, encode
+from hw_utils.core.source import is_students, locate
+
+
+def warm_up() -> None:
+    """Nothing of its own: the parent has imported hw_utils."""
+
+
+def run_here() -> None:
+    """This process is thrown away after one check: `simulate` needs none of its own, `launch` no ranks in reserve."""
+    sys.modules["hw_utils.simulate"].stay_here()
+    sys.modules["hw_utils.launch"].SPARE_RANKS = 0
+
+
+def main(end: socket.socket) -> None:
+    """Serves requests until the grader hangs up."""
+    wire = Wire(end)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.stdout = sys.stderr = io.StringIO()
+    check, answers = None, []
+    while True:
+        try:
+            request, blob = wire.receive(timeout_s=24 * 3600)
+        except EOFError:
+            return
+        if "open" in request:
+            remember_sources(request.get("sources", {}))
+            check = find_check(request["open"])
+            run_here()
+            reply, answers = _connect(request["path"])
+            wire.send(reply)
+        else:
+            wire.send(*_drive(check, answers, decode(blob)))
+
+
+def find_check(name: str):
+    """The `Check` called `lesson_NN.name`."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(f"hw_utils.checks.{module}"), attribute)
+
+
+def remember_sources(sources: dict[str, list]) -> None:
+    """Makes errors show the student's line and cell number."""
+    shell = sys.modules["hw_grader.driving.role_cells"]._shell
+    for file, (count, text) in sources.items():
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        shell.compile._filename_map[file] = count
+
+
+def _connect(path: str) -> tuple[dict[str, Any], list]:
+    try:
+        return {"opened": True}, answers_at(path)
+    except Exception as error:
+        return _error(error), []
+
+
+def _drive(check, answers: list, case: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            return {"data": True}, encode(check.drive_one(answers, case))
+    except (Exception, SystemExit) as error:
+        return _error(error), b""
+
+
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file is one of the grader's own."""
+    return file.startswith(_PACKAGE)
+
+
+def _error(error: BaseException) -> dict[str, Any]:
+    """The student's own error as text: our errors as they show themselves, others with the student's lines."""
+    name = type(error).__name__
+    if isinstance(error, HwError):
+        lines = str(error).splitlines()
+    else:
+        frames = [
+            f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
+        ]
+        lines = []
+        for frame in frames[-5:]:
+            where = locate(frame.filename, frame.lineno)
+            lines += [f"{where}, in {frame.name}", f"    {where.source}"]
+        lines.append(f"{name}: {error}")
+    reason = lines[0] if isinstance(error, HwError) else lines[-1]
+    return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]]}

@@ -1,0 +1,107 @@
+"""Outputs of cells: what came from a student made safe to store, and what a verdict looks like in a notebook."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import nh3
+
+from hw_grader.driving.verdict import Verdict
+
+MAX_OUTPUTS = 100
+_MAX_TEXT_CHARS = 120_000
+_MAX_PICTURE_CHARS = 2_000_000
+_MAX_CELL_CHARS = 5_000_000
+_KINDS = ("text/plain", "text/html", "image/png", "text/markdown", "text/latex")  # none that a browser runs
+_TAGS = {"b", "i", "em", "strong", "code", "pre", "p", "br", "hr", "ul", "ol", "li", "table", "thead", "tbody", "tr",
+         "th", "td", "caption", "h1", "h2", "h3", "h4", "h5", "h6", "span", "div", "sub", "sup", "del", "blockquote",
+         "img"}  # fmt: skip
+_PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*\Z")
+_BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
+
+
+def clean_outputs(outputs: Any) -> list[dict[str, Any]]:
+    """Of what the student's process says a cell wrote: what has the notebook format's form, within limits."""
+    cleaned: list[dict[str, Any]] = []
+    room = _MAX_CELL_CHARS
+    for output in outputs[:MAX_OUTPUTS] if isinstance(outputs, list) else ():
+        made = _clean(output) if isinstance(output, dict) else None
+        room -= len(str(made)) if made else 0
+        if made and room > 0:
+            cleaned.append(made)
+    return cleaned
+
+
+def _clean(output: dict) -> dict[str, Any] | None:
+    kind = output.get("output_type")
+    if kind == "stream":
+        name = "stderr" if output.get("name") == "stderr" else "stdout"
+        return {"output_type": "stream", "name": name, "text": _text(output.get("text"))}
+    if kind == "error":
+        lines = output.get("traceback")
+        lines = [_text(line, 5_000) for line in lines[:80]] if isinstance(lines, list) else []
+        return {"output_type": "error", "ename": _text(output.get("ename"), 200),
+                "evalue": _text(output.get("evalue"), 2_000), "traceback": lines}  # fmt: skip
+    if kind in ("display_data", "execute_result"):
+        data = output.get("data") if isinstance(output.get("data"), dict) else {}
+        kept = {k: _shown(k, data[k]) for k in _KINDS if isinstance(data.get(k), str) and len(data[k]) <= _limit(k)}
+        kept = {k: v for k, v in kept.items() if v}
+        if not kept:
+            return None
+        made = {"output_type": kind, "data": kept, "metadata": {}}
+        return {**made, "execution_count": None} if kind == "execute_result" else made
+    return None
+
+
+def _shown(kind: str, content: str) -> str:
+    """The content made safe; empty if there is nothing left."""
+    if kind == "image/png":
+        return content if _BASE64.match(content) else ""
+    if kind == "text/html":
+        return safe_html(content)
+    if kind == "text/markdown":
+        return safe_markdown(content)  # HTML in it stays as it is when Markdown is rendered
+    return _text(content)
+
+
+def _limit(kind: str) -> int:
+    return _MAX_PICTURE_CHARS if kind.startswith("image/") else _MAX_TEXT_CHARS
+
+
+def _text(value: Any, limit: int = _MAX_TEXT_CHARS) -> str:
+    """Text that a file can hold: half a surrogate becomes `?`."""
+    return value[:limit].encode(errors="replace").decode() if isinstance(value, str) else ""
+
+
+def safe_html(html: str) -> str:
+    """HTML that runs, loads, links and hides nothing: text, lists, tables, and pictures that it holds itself.
+
+    Neither links nor other addresses are left: a page of the instructor's that asks the server for something, asks
+    with the instructor's session.
+    """
+    html = html.encode(errors="replace").decode()
+    return nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
+                     url_schemes={"data"})  # fmt: skip
+
+
+def safe_markdown(source: str) -> str:
+    """Markdown as such HTML: what nbgrader's pages show of a student's text."""
+    from nbconvert.filters import markdown2html
+
+    return safe_html(markdown2html(source))
+
+
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    return value if name == "alt" or _PICTURE.match(value) else None
+
+
+def verdict_outputs(verdict: Verdict) -> list[dict[str, Any]]:
+    """A check cell's outputs, from which nbgrader takes the points: text is all of them, an error none."""
+    if verdict.state == "pass":
+        return [{"output_type": "stream", "name": "stdout", "text": verdict.shown.rstrip("\n") + "\n"}]
+    name = "CheckFailed" if verdict.state == "fail" else verdict.state
+    lines = _text(verdict.shown or "no points").splitlines()
+    return [
+        {"output_type": "error", "ename": name, "evalue": lines[0], "traceback": [f"{name}: {lines[0]}", *lines[1:]]}
+    ]

@@ -1,0 +1,117 @@
+"""Runs a submission's cells, in order, in one sandboxed process, and takes the answers that the checks ask for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbformat import NotebookNode
+
+from hw_grader.driving.driver_processes import Stop, why_stopped
+from hw_grader.notebook.outputs import clean_outputs
+from hw_grader.notebook.release import Release
+from hw_grader.notebook.unused_cells import NOTE
+from hw_grader.sandbox.messages import WireError
+from hw_grader.sandbox.sandbox import Process, Sandbox
+
+INTERRUPT_S = 1.5
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a submission may take, in seconds."""
+
+    cell_s: float = 60
+    case_s: float = 75  # more than the 60 s after which launch and simulate stop by themselves
+    total_s: float = 600
+
+
+@dataclass
+class Ran:
+    """What came out of the student's cells."""
+
+    answers: dict[tuple[str, tuple[str, ...]], list[Any]] = field(default_factory=dict)  # (check, names) -> blobs
+    missing: dict[tuple[str, tuple[str, ...]], str] = field(default_factory=dict)
+    outputs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    sources: dict[str, list] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    stop: Stop | None = None
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+
+def run_cells(
+    notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times, left_out: frozenset[int] = frozenset()
+) -> Ran:
+    """Runs the cells in order, and takes the answers where their check stands and again at the end."""
+    ran, marked = Ran(), release.marked
+    deadline = time.monotonic() + times.total_s
+    wanted: list[tuple[str, tuple[str, ...]]] = []
+    with sandbox.start("cells") as process:
+        for place, node in enumerate(notebook.cells):
+            cell = marked.get(node.metadata.get("nbgrader", {}).get("grade_id", ""))
+            if cell is not None and cell.is_check:
+                wanted += [
+                    (cell.grade_id, call.names) for call in cell.calls if (cell.grade_id, call.names) not in wanted
+                ]
+                for key in wanted:
+                    if key[0] == cell.grade_id:
+                        _take_answer(process, key, ran)
+            elif place in left_out:
+                ran.outputs[place] = [{"output_type": "stream", "name": "stdout", "text": NOTE + "\n"}]
+            elif node.cell_type == "code" and ran.stop is None and node.source.strip():
+                _run_cell(process, place, node.source, ran, times, deadline)
+        for key in wanted:
+            _take_answer(process, key, ran)
+        ended = process.end()
+    ran.peak_bytes = ended.peak_bytes
+    return ran
+
+
+def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times, deadline: float) -> None:
+    limit_s = max(0.1, min(times.cell_s, deadline - time.monotonic()))
+    started = time.monotonic()
+    try:
+        process.wire.send({"run": source}, timeout_s=limit_s)
+        reply = _reply_or_interrupt(process, place, limit_s, ran)
+    except (EOFError, TimeoutError, WireError) as error:
+        ran.stop = why_stopped(process, error, f"cell {place + 1}", limit_s)
+        note = {"output_type": "error", "ename": "Stopped", "evalue": ran.stop.reason, "traceback": [ran.stop.reason]}
+        ran.outputs[place] = [note]
+        return
+    finally:
+        ran.seconds += time.monotonic() - started
+    ran.outputs[place] = clean_outputs(reply.get("outputs"))
+    file, count = reply.get("file"), reply.get("count")
+    if isinstance(file, str) and len(file) < 300 and type(count) is int:
+        ran.sources[file] = [count, source]
+
+
+def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) -> dict:
+    try:
+        return process.wire.receive(limit_s)[0]
+    except TimeoutError:
+        process.interrupt()
+        reply = process.wire.receive(INTERRUPT_S)[0]
+        ran.notes.append(f"cell {place + 1} was stopped after {limit_s:.0f} s")
+        return reply
+
+
+def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -> None:
+    if ran.stop is not None:
+        return
+    try:
+        process.wire.send({"answers": list(key[1])})
+        reply, blob = process.wire.receive(INTERRUPT_S + 10)
+    except (EOFError, TimeoutError, WireError) as error:
+        ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
+        return
+    if "pickled" in reply:
+        blobs = ran.answers.setdefault(key, [])
+        if blob not in blobs:
+            blobs.append(blob)
+    elif "missing" in reply:
+        ran.missing[key] = f"{str(reply['missing'])[:500]} is not defined"
+    else:
+        ran.missing[key] = f"the answer cannot leave the notebook: {str(reply.get('unpicklable'))[:500]}"

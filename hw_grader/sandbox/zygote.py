@@ -1,0 +1,289 @@
+"""The warm parent: imports torch once, then forks one fresh, locked-in process for each task.
+
+Runs inside bubblewrap (sandbox.py starts it). It never runs a student's code itself and answers three requests on
+its control socket: start a process in a role, interrupt it, end it with everything it has started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import hw_utils
+from hw_grader.sandbox import jailed_process, lockdown, no_checks
+from hw_utils.processes import start_by_fork
+
+ROLES = ("cells", "answers", "drive", "judge")
+TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
+MEET = "/meet"
+SCRATCH = "/scratch"
+LAUNCHING = ("cells", "drive")  # have a fork server for ranks that is warm
+_POLL_MS = 50
+
+
+@dataclass
+class Jailed:
+    """A forked process: the first one of its own process namespace, so that with it all others go."""
+
+    pid: int
+    fd: int  # of the process
+    limits: lockdown.Limits
+    role: str
+    exited: bool = False
+    over_memory: bool = False
+    peak_bytes: int = 0
+
+
+class Zygote:
+    """The loop over the control socket and the processes."""
+
+    def __init__(
+        self, control: socket.socket, uid: int | None, bare: str = "", students: socket.socket | None = None
+    ) -> None:
+        """bare: without walls, the folder to work in. students: to the parent of what runs a student's code."""
+        self.control, self.uid, self.bare, self.students = control, uid, bare, students
+        self.jailed: dict[int, Jailed] = {}
+        self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.own_anonymous_bytes = _anonymous_bytes("self")
+        self.count = 0 if students else 1  # odd numbers here, even ones there, or the other way round
+
+    def serve(self) -> None:
+        """Answers requests until the grader hangs up."""
+        while True:
+            poll = select.poll()
+            poll.register(self.control, select.POLLIN)
+            alive = [p for p in self.jailed.values() if not p.exited]
+            for process in alive:
+                poll.register(process.fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(_POLL_MS if alive else None)}
+            for process in alive:
+                process.exited = process.fd in ready
+            self._watch_memory([p for p in alive if not p.exited])
+            if self.control.fileno() in ready and not self._answer():
+                return
+
+    def _answer(self) -> bool:
+        text, fds, _, _ = socket.recv_fds(self.control, 65536, 1)
+        if not text:
+            return False
+        request = json.loads(text)
+        if self.students and (request.get("role", "drive") not in TRUSTED or request.get("number", 0) % 2):
+            self._pass_on(text, fds)
+            return True
+        try:
+            reply = getattr(self, "do_" + request.pop("do"))(*fds, **request)
+        except OSError as error:
+            reply = {"error": str(error)}
+        finally:
+            for fd in fds:
+                os.close(fd)
+        if reply is not None:
+            self.control.send(json.dumps(reply).encode())
+        return True
+
+    def _pass_on(self, text: bytes, fds: list[int]) -> None:
+        socket.send_fds(self.students, [text], fds)
+        for fd in fds:
+            os.close(fd)
+        reply = self.students.recv(65536)
+        if reply:
+            self.control.send(reply)
+
+    def do_meet(self, name: str) -> dict:
+        """A folder that an `answers` and a `drive` process both see, for one socket."""
+        path = os.path.join(self.bare or MEET, name)
+        os.mkdir(path, 0o700)
+        if self.uid is not None:
+            os.chown(path, self.uid, self.uid)
+        return {"path": path}
+
+    def do_part(self, name: str) -> dict:
+        """Removes such a folder."""
+        shutil.rmtree(os.path.join(self.bare or MEET, name), ignore_errors=True)
+        return {"parted": name}
+
+    def do_start(self, fd: int, role: str, limits: dict, branches: bool = False) -> dict:
+        """Forks a process in `role` that talks over `fd`, or with `branches` one for each wire that it is sent."""
+        bounds = lockdown.Limits(**limits)
+        self.count += 2
+        if not self.bare:
+            lockdown.unshare(lockdown.NEW_PID)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                jailed_process.leave(lambda: self._first_process(fd, role, bounds, branches))
+        finally:
+            if not self.bare:
+                lockdown.back_to(self.pid_namespace)
+        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds, role)
+        return {"started": self.count}
+
+    def do_interrupt(self, number: int) -> dict:
+        """As if the student had pressed stop."""
+        if number in self.jailed:
+            os.kill(self.jailed[number].pid, signal.SIGINT)
+        return {"interrupted": number}
+
+    def do_end(self, number: int) -> dict:
+        """Kills the process and all it has started; they are gone when the answer comes."""
+        process = self.jailed.pop(number, None)
+        if process is None:
+            return {"ended": number, "over_memory": False, "peak_bytes": 0}
+        if self.bare:
+            _kill_family(process.pid)
+        signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+        os.waitpid(process.pid, 0)  # the first process of a namespace is reaped after all others
+        os.close(process.fd)
+        return {"ended": number, "over_memory": process.over_memory, "peak_bytes": process.peak_bytes}
+
+    def _watch_memory(self, alive: list[Jailed]) -> None:
+        if not alive or self.bare:  # without walls, /proc shows other people's processes too
+            return
+        in_use = 0
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                in_use += max(0, _anonymous_bytes(name) - self.own_anonymous_bytes)
+        for process in alive:
+            process.peak_bytes = max(process.peak_bytes, in_use)
+            spared = process.role == "judge" and len(alive) > 1  # it stands by while others use memory
+            if in_use > process.limits.memory_bytes and not spared:
+                process.over_memory = True
+                signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+
+    def _first_process(self, fd: int, role: str, limits: lockdown.Limits, branches: bool) -> int:
+        """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
+        self.control.close()
+        if self.students:
+            self.students.close()
+        os.close(self.pid_namespace)
+        if self.bare:
+            lockdown.prctl(lockdown.PR_SET_CHILD_SUBREAPER, 1)
+            lockdown.set_limits(limits)
+        else:
+            self._raise_walls(limits)
+        ranks = jailed_process.fork_server(fd) if role in LAUNCHING else None
+        clears = "" if not branches else "keep" if ranks else "family" if self.bare else "clear"
+        worker = os.fork()
+        if worker == 0:
+            jailed_process.leave(lambda: jailed_process.work(fd, role, ranks, self.bare or SCRATCH, clears))
+        if ranks is not None:
+            ranks.close()
+        os.close(fd)
+        signal.signal(signal.SIGINT, lambda *_: os.kill(worker, signal.SIGINT))
+        while True:
+            pid, status = os.wait()
+            if pid == worker:
+                return os.waitstatus_to_exitcode(status) & 0xFF
+
+    def _raise_walls(self, limits: lockdown.Limits) -> None:
+        uid = self.uid if self.uid is not None else 0
+        lockdown.unshare(lockdown.NEW_NS | lockdown.NEW_NET | lockdown.NEW_IPC | lockdown.NEW_UTS)
+        lockdown.own_files(SCRATCH, uid, limits)
+        lockdown.loopback_up()
+        lockdown.drop_rights(self.uid)
+        lockdown.set_limits(limits)
+        lockdown.filter_calls()
+
+
+def _kill_family(pid: int) -> None:
+    """Without a process namespace: everything below `pid`, which adopts what detaches itself."""
+    for _ in range(100):
+        children = jailed_process.children_of(pid)
+        if not children:
+            return
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def _anonymous_bytes(pid: str) -> int:
+    """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            lines = [line for line in status if line.startswith(("RssAnon", "RssShmem"))]
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines)
+
+
+def _package_modules(*, checks: bool) -> list[str]:
+    """The checks, or every other module of hw_utils but its command line: all is read before students' code runs."""
+    root = Path(hw_utils.__path__[0])
+    names = (".".join(("hw_utils", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py"))
+    found = (name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
+    return sorted(name for name in found if name.startswith(no_checks.NAME) is checks)
+
+
+def _import(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            traceback.print_exc()  # into the log; the check that needs it will say so
+
+
+def warm_up() -> None:
+    """Imports what every role needs, while nothing can go wrong yet; no checks."""
+    start_by_fork.preload()
+    _import(["cloudpickle", "matplotlib.pyplot"])
+    _import(_package_modules(checks=False))
+    for role in ROLES:
+        importlib.import_module(f"hw_grader.driving.role_{role}").warm_up()
+    sys.modules["torch"].set_num_threads(1)
+    gc.collect()
+    gc.freeze()
+    lockdown.huge_pages()
+
+
+def _hide_checks() -> None:
+    """Nothing of them is left in the file system of this process, and of what it forks."""
+    lockdown.unshare(lockdown.NEW_NS)
+    lockdown.make_private()
+    folders = [*hw_utils.__path__, *(os.path.join(path, "hw_utils") for path in sys.path)]
+    for folder in {os.path.join(os.path.realpath(path), "checks") for path in folders}:
+        if os.path.isdir(folder):
+            lockdown.cover(folder)
+
+
+def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> socket.socket:
+    """Forks the process from which everything is forked that runs a student's code; gives the line to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        control.close()  # whoever holds it speaks with the grader
+        lockdown.prctl(lockdown.PR_SET_PDEATHSIG, signal.SIGKILL)
+        no_checks.install()
+        if not bare:
+            _hide_checks()
+        jailed_process.leave(lambda: Zygote(theirs, uid, *bare).serve())
+    theirs.close()
+    return ours
+
+
+def main() -> None:
+    """argv: the control socket's number, the user id of the jailed processes or `-`; without walls, a folder."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    uid = None if sys.argv[2] == "-" else int(sys.argv[2])
+    lockdown.prctl(lockdown.PR_SET_DUMPABLE, 1)
+    warm_up()
+    students = _parent_of_students(control, uid, *sys.argv[3:4])
+    _import(_package_modules(checks=True))
+    gc.collect()
+    gc.freeze()
+    zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)
+    control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
+    zygote.serve()

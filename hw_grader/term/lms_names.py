@@ -1,0 +1,91 @@
+"""How each LMS names what it lets one download: path in the zip -> who handed in, which file, when.
+
+Canvas       lovelaceada_LATE_4711_815_hello_ranks-1.ipynb   (Assignment, Download Submissions)
+Moodle       Ada Lovelace_4711_assignsubmission_file_/hello_ranks.ipynb   (with or without folders)
+Brightspace  4711-815 - Ada Lovelace - Mar 3, 2026 1125 AM/hello_ranks.ipynb   (or ` - ` in the place of the folder)
+Gradescope   submission_815/hello_ranks.ipynb, and submission_metadata.yml beside it
+the kit      ada/01_hello_ranks/hello_ranks.ipynb   (python -m hw_utils submit)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+import yaml
+from dateutil import parser
+
+from hw_grader.term.class_list import Sender
+
+_WHEN = r"(?:[A-Z][a-z]{2,8}\.? \d{1,2}|\d{1,2} [A-Z][a-z]{2,8}\.?),? \d{4} \d{3,4}(?: ?[AP]M)?"
+_FORMS = {
+    "moodle": r"(?:.*/)?(?P<name>[^/]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_/|/|_)(?P<file>.+)",
+    "brightspace": rf"(?:.*/)?(?P<id>\d+)-\d+ ?- ?(?P<name>[^/]+?) ?- ?(?P<when>{_WHEN})(?:/| ?- ?)(?P<file>.+)",
+    "canvas": r"(?:.*/)?(?P<name>[^/]+?)(?P<late>_LATE)?_(?P<id>\d+)_\d+_(?P<file>[^/]+)",
+}
+_GRADESCOPE = re.compile(r"(?:.*/)?(?P<key>submission_\d+)/(?P<file>.+)", re.DOTALL)
+METADATA = "submission_metadata.yml"
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a path says: the sender, the file's own name, when (UTC, or ""), and whether the LMS calls it late."""
+
+    sender: Sender
+    file: str
+    when: str = ""
+    is_late: bool = False
+
+
+def read_name(path: str, about: Mapping[str, Named]) -> Named | None:
+    """What the path of one file in an LMS's zip says; None if it has no LMS's form.
+
+    about: what Gradescope's metadata says of each submission (see `read_metadata`).
+    """
+    scoped = _GRADESCOPE.fullmatch(path)
+    if scoped and scoped["key"] in about:
+        said = about[scoped["key"]]
+        return Named(said.sender, scoped["file"], said.when, said.is_late)
+    for lms, form in _FORMS.items():
+        found = re.fullmatch(form, path, re.DOTALL)
+        if found:
+            parts = found.groupdict()
+            name = "" if parts["name"].startswith(("Participant", "anon")) else parts["name"]
+            when = utc(parts["when"]) if parts.get("when") else ""
+            return Named(Sender(lms, name, parts["id"]), parts["file"], when, bool(parts.get("late")))
+    return None
+
+
+def read_metadata(text: str) -> dict[str, Named]:
+    """Gradescope's submission_metadata.yml: submission -> its first submitter and when; {} if it is none."""
+    try:
+        loaded = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return {}
+    found = {}
+    for key, said in (loaded if isinstance(loaded, dict) else {}).items():
+        submitters = _get(said, "submitters")
+        if isinstance(submitters, list) and submitters:
+            name, mail, number = (str(_get(submitters[0], what) or "") for what in ("name", "email", "sid"))
+            sender = Sender("gradescope", name, str(key).rpartition("_")[2], mail, number)
+            found[str(key).lstrip(":")] = Named(sender, "", utc(_get(said, "created_at")))
+    return found
+
+
+def _get(said: Any, name: str) -> Any:
+    """The value under `name` or Ruby's `:name`."""
+    return said.get(f":{name}", said.get(name)) if isinstance(said, dict) else None
+
+
+def utc(when: Any) -> str:
+    """A date as timestamp.txt has it, "2026-03-03 11:25:00 UTC"; without a zone it is this machine's; "" if none."""
+    try:
+        if not isinstance(when, datetime):
+            text = re.sub(r"\b(\d{1,2})(\d\d)(?= ?[AP]M\b|$)", r"\1:\2", str(when))  # Brightspace has no colon
+            when = parser.parse(text if re.search(r"\d:\d\d", text) else str(when))
+        return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, TypeError):
+        return ""

@@ -1,0 +1,156 @@
+"""Checks of lesson 01: what a message costs, measured and fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
+from hw_utils.checks.lesson_01.messages import ledger_of, number
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.simulate import simulate
+
+
+def _judge_time_message(
+    data: dict[str, Any], n_bytes: int, repeats: int, latency_s: float, bandwidth_Bps: float
+) -> None:
+    what = f"time_message of {n_bytes} bytes, {repeats} times"
+    require_no_deadlock(
+        data,
+        what,
+        cause="rank 0 sends then receives; rank 1 receives then sends: as often, and with tensors of its own size.",
+    )
+    trace = ledger_of(data)
+    sent = [[e.n_bytes for e in trace.of_rank(rank).of_op("send", "isend")] for rank in range(2)]
+    if set(sent[0]) - {n_bytes}:
+        raise CheckFailed(
+            f"{what}: rank 0 sent messages of {sorted(set(sent[0]))} bytes.",
+            cause="n_bytes counts bytes: a tensor of dtype uint8 has one byte an element.",
+        )
+    for rank in range(2):
+        if len(sent[rank]) < repeats:
+            raise CheckFailed(
+                f"{what}: rank {rank} sent {len(sent[rank])} messages; {repeats} round trips are asked for.",
+                cause="a round trip goes there and back, and there are `repeats` of them: one alone is noise.",
+            )
+    got, expected = number(data["results"][0]), Network(latency_s, bandwidth_Bps).message_s(n_bytes)
+    if got is None or not math.isclose(got, expected, rel_tol=1e-6):
+        raise CheckFailed(
+            f"{what} on a link of {latency_s:g} s and {bandwidth_Bps:g} B/s: rank 0 returned {data['results'][0]!r} s, "
+            f"expected {expected:g} s.",
+            cause=_why_time(got, expected, repeats),
+        )
+    require_waits(trace, what)
+
+
+def _why_time(got: float | None, expected: float, repeats: int) -> str:
+    def is_(value: float) -> bool:
+        return math.isclose(got, value, rel_tol=1e-6)
+
+    if got is None:
+        return "rank 0 returns the seconds of one message as a float."
+    if is_(2 * expected):
+        return "that is there and back: a round trip is two messages."
+    if is_(2 * repeats * expected) or is_(repeats * expected):
+        return "that is all repeats together: divide by the number of messages."
+    if is_(expected / 2) or is_(expected / repeats) or is_(expected / repeats / 2):
+        return "divided once too often: by the number of messages that the clock has seen, there and back."
+    for factor, unit in ((1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")):
+        if any(is_(factor * times * expected) for times in (1, 2, repeats, 2 * repeats)):
+            return f"that is in {unit}: perf_counter gives seconds, and seconds are asked for."
+    if abs(got) < 1e-9:
+        return "an isend that nobody waits for takes no time: time the whole round trip."
+    if got < 0:
+        return "the end less the start, not the other way round."
+    return "start the clock just before the first send, stop it after the last receive, divide by the messages."
+
+
+@check(
+    "lesson_01.time_message",
+    judge=_judge_time_message,
+    cases=[
+        {"n_bytes": 1, "repeats": 3, "latency_s": 0.5, "bandwidth_Bps": 100.0},
+        {"n_bytes": 1000, "repeats": 4, "latency_s": 1e-3, "bandwidth_Bps": 1e6},
+    ],
+    ok="the time of one message is right on two virtual links.",
+    hint="hint 1 of exercise 1.5",
+    hints={"hint 1 of exercise 1.5": "clock|round trip|uint8|messages|there and back|perf_counter"},
+    look="print start and end on rank 0, and how many messages travelled in between.",
+)
+def time_message(worker, /, n_bytes: int, repeats: int, latency_s: float, bandwidth_Bps: float):
+    """Ping-pong on a virtual link whose cost is known."""
+    network = Network(latency_s, bandwidth_Bps)
+    return observe(lambda: simulate(worker, 2, (n_bytes, repeats), network=network, compute="free", echo=False))
+
+
+def _link_times(latency_s: float, bandwidth_Bps: float, noise: float) -> tuple[list[int], list[float]]:
+    """Sizes 1 B to 16 MB and their times, each off by up to `noise` of itself, the same every time."""
+    sizes = [4**k for k in range(13)]
+    signs = [1, -1, -1, 1, 1, -1, 1, -1, -1, 1, -1, 1, -1]
+    link = Network(latency_s, bandwidth_Bps)
+    return sizes, [link.message_s(size) * (1 + noise * sign) for size, sign in zip(sizes, signs)]
+
+
+def _judge_fit(data: Any, latency_s: float, bandwidth_Bps: float, noise: float) -> None:
+    what = f"fit_link of a link of {latency_s:g} s and {bandwidth_Bps:g} B/s" + (
+        f", noise {noise:.0%}" if noise else ""
+    )
+    numbers = [number(v) for v in data] if isinstance(data, list) else []
+    if len(numbers) != 2 or None in numbers:
+        raise CheckFailed(
+            f"{what}: returned {data!r}; return the pair (latency_s, bandwidth_Bps).",
+            cause="two plain numbers are asked for, latency first.",
+        )
+    tolerance = 1e-6 + 0.6 * noise
+    for name, got, expected in (("latency_s", numbers[0], latency_s), ("bandwidth_Bps", numbers[1], bandwidth_Bps)):
+        if not math.isclose(got, expected, rel_tol=tolerance):
+            raise CheckFailed(
+                f"{what}: {name} is {got:g}, expected {expected:g} within {tolerance:.2g} of it.",
+                cause=_why_fit(name, numbers, latency_s, bandwidth_Bps, noise),
+            )
+
+
+def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: float, noise: float) -> str:
+    got, expected = (numbers[0], latency_s) if name == "latency_s" else (numbers[1], bandwidth_Bps)
+
+    def is_(value: float) -> bool:
+        return math.isclose(got, value, rel_tol=0.2)
+
+    if math.isclose(numbers[0], bandwidth_Bps, rel_tol=0.5) or math.isclose(numbers[0], 1 / bandwidth_Bps, rel_tol=0.5):
+        return "the two are swapped: latency first."
+    if name == "bandwidth_Bps" and is_(1 / expected):
+        return "that is seconds per byte, the slope; bandwidth is one over it."
+    if name == "bandwidth_Bps" and (is_(8 * expected) or is_(expected / 8)):
+        return "bandwidth is given in bytes a second, not in bits."
+    if is_(1e3 * expected) or is_(1e6 * expected) or is_(expected / 1e3) or is_(expected / 1e6):
+        return "another unit: seconds and bytes a second are asked for, not milliseconds, not megabytes."
+    if name == "latency_s" and got == 0:
+        return "latency is the line's value at 0 bytes, not 0."
+    sizes, seconds = _link_times(latency_s, bandwidth_Bps, noise)
+    if noise and name == "latency_s" and got in (seconds[0], min(seconds)):
+        return "one measurement alone carries all its noise: use every size, each counting alike."
+    if noise and max(abs(numbers[0] + s / numbers[1] - t) / t for s, t in zip(sizes, seconds)) < 3 * noise:
+        return "some sizes count for more than others, a first and a last one perhaps: use all, each counting alike."
+    if noise:
+        return "one big message outweighs the small ones: divide each equation by its time, so that all count alike."
+    return "time = latency + bytes / bandwidth is a line in the number of bytes."
+
+
+@check(
+    "lesson_01.fit_link",
+    judge=_judge_fit,
+    cases=[
+        {"latency_s": 1e-3, "bandwidth_Bps": 1e6, "noise": 0.0},
+        {"latency_s": 2e-5, "bandwidth_Bps": 3e9, "noise": 0.05},
+    ],
+    ok="latency and bandwidth were found, with and without noise.",
+    hint="hint 2 of exercise 1.5",
+    hints={"hint 2 of exercise 1.5": "counts?(ing)? alike|is a line in"},
+    look="print for every size the time that your line gives beside the one that was measured.",
+)
+def fit_link(fit, /, latency_s: float, bandwidth_Bps: float, noise: float):
+    """(latency_s, bandwidth_Bps) of a line through sizes and times."""
+    found = fit(*_link_times(latency_s, bandwidth_Bps, noise))
+    return list(found) if isinstance(found, Iterable) else found

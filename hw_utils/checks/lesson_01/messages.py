@@ -1,0 +1,83 @@
+"""What a worker of sends and receives did: run on a free network, and read off the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from hw_utils.checks.check import require_waits
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+from hw_utils.simulate import simulate
+
+
+def free(worker, world_size: int, *args):
+    return lambda: simulate(worker, world_size, args, compute="free", echo=False)
+
+
+def ledger_of(data: dict[str, Any]) -> Trace:
+    return Trace.from_plain(data["trace"])
+
+
+def noting_sends() -> list[list[float]]:
+    """The contents of every tensor that this virtual rank sends from now on, as the list fills."""
+    engine = dist.group.WORLD.engine
+    sent = engine.__dict__.setdefault("sent", {})
+    if not sent:
+        post = engine.post
+
+        def noted(is_send, op, tensor, *rest):
+            if is_send:
+                sent[engine.rank].append(tensor.detach().flatten().tolist())
+            return post(is_send, op, tensor, *rest)
+
+        engine.post = noted
+        engine.unusual.add("noted")  # else messages take a way that does not pass here
+    return sent.setdefault(engine.rank, [])
+
+
+def require_no_collective(trace: Trace, what: str) -> None:
+    others = sorted(trace.ops - {"send", "recv", "isend", "irecv"})
+    if others:
+        raise CheckFailed(
+            f"{what}: called {', '.join(others)}; use send and receive only.",
+            cause="that call is a collective, which all ranks take part in: here one rank sends, another receives.",
+        )
+
+
+def require_messages(trace: Trace, what: str, expected: dict[tuple[int, int], int]) -> None:
+    """Exactly the expected number of messages from rank to rank, no other, and every one of them waited for."""
+    _require_pairs(trace, what, expected)
+    require_waits(trace, what)
+
+
+def _require_pairs(trace: Trace, what: str, expected: dict[tuple[int, int], int]) -> None:
+    sent: dict[tuple[int, int], int] = {}
+    for event in trace.of_op("send", "isend"):
+        sent[event.rank, event.peer] = sent.get((event.rank, event.peer), 0) + 1
+    if sent == expected:
+        return
+    total, right = sum(sent.values()), sum(expected.values())
+    if total != right:
+        raise CheckFailed(
+            f"{what}: every value is right, but {total} messages were sent; {right} are enough.",
+            cause="a value goes from one rank to the next only; nobody collects or repeats it."
+            if total > right
+            else "the number was worked out without being sent: what a rank knows, the next one has to be told.",
+        )
+    pair = next(p for p in sorted(sent) if sent[p] != expected.get(p))
+    raise CheckFailed(
+        f"{what}: every value is right, but rank {pair[0]} sent {sent[pair]} messages to rank {pair[1]}, "
+        f"expected {expected.get(pair, 0)}.",
+        cause="the path is 0, 1, 2, ...: each rank sends to the next.",
+    )
+
+
+def number(value: Any) -> float | None:
+    """A plain number or an array of one element, else None."""
+    if type(value) in (int, float):
+        return float(value)
+    if hasattr(value, "shape") and value.size == 1 and value.dtype.kind in "if":
+        return float(value.reshape(()))
+    return None

@@ -1,0 +1,232 @@
+"""Checks of lesson 01: values that travel from rank to rank."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_01.messages import (
+    free,
+    ledger_of,
+    noting_sends,
+    number,
+    require_messages,
+    require_no_collective,
+)
+from hw_utils.core.errors import CheckFailed
+
+
+def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> None:
+    what = f"ping_pong with {world_size} ranks and {n_rounds} rounds"
+    require_no_deadlock(data, what, cause=_why_game_hangs(data.get("waiting") or []))
+    balls = data["balls"]
+    for rank in range(world_size):
+        expected = 2.0 * n_rounds if rank < 2 else 0.0
+        got = number(data["results"][rank])
+        if got != expected:
+            raise CheckFailed(
+                f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected:g}.",
+                cause=_why_ping_pong(rank, got, data["results"][rank], n_rounds, balls),
+            )
+    trace = ledger_of(data)
+    require_no_collective(trace, what)
+    require_messages(trace, what, {(0, 1): n_rounds, (1, 0): n_rounds} if n_rounds else {})
+    sizes = sorted({e.n_bytes for e in trace} - {4})
+    if sizes:
+        raise CheckFailed(
+            f"{what}: every value is right, but a message has {sizes[0]} bytes; a ball of one float32 has 4.",
+            cause=_why_size(sizes[0]),
+        )
+    for rank, sent in enumerate(balls[:2]):
+        for k, ball in enumerate(sent):
+            if ball != [2 * k + 1 + rank]:
+                raise CheckFailed(
+                    f"{what}: the last value is right, but ball {k} of rank {rank} was {ball}.",
+                    cause="each player adds 1 to the ball that came, just before it sends it: not one of them 2.",
+                )
+
+
+def _why_game_hangs(waiting: list[list[Any]]) -> str:
+    if any(rank > 1 for rank, _, _ in waiting):
+        return "ranks 2 and up play too: else: means every other rank, elif rank == 1: only one."
+    if len(waiting) == 1:
+        return "one of the two has stopped: both play n_rounds rounds, a send and a receive each."
+    return "rank 0 must send first and rank 1 must receive first, in every round."
+
+
+def _why_size(n_bytes: int) -> str:
+    if n_bytes == 8:
+        return "one int64 or float64 has 8 bytes: torch.tensor(0) is an integer, torch.zeros(1) is a float32."
+    return "the ball has one element: torch.zeros(1)."
+
+
+def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, balls: list[list[list[float]]]) -> str:
+    if rank > 1:
+        return "only ranks 0 and 1 play; the others return 0.0."
+    if got is None and result is None:
+        return "nothing is returned: return the ball's value as a float, ball.item()."
+    if got is None:
+        return "return the ball's value as a float: ball.item()."
+    last = [sent[-1][0] if sent and len(sent[-1]) else None for sent in balls[:2]]
+    if got == 2 * n_rounds - 1 and rank == 0 and last[1] == 2 * n_rounds:
+        return "rank 0 returns what it sent, not what came back: receive before you return."
+    if got == 2 * n_rounds + 1:
+        return "a rank adds 1 again after the last receive: add only before a send."
+    if n_rounds > 1 and got == 2:
+        return "the ball starts again at 0 in every round: make it once, before the loop."
+    if got == n_rounds and len(balls[0]) == n_rounds == len(balls[1]):
+        return "only one of the two ranks adds 1."
+    if len(balls[0]) != n_rounds:
+        return f"{len(balls[0])} balls left rank 0 in {n_rounds} rounds: the loop goes round n_rounds times."
+    return "the ball starts at 0 on rank 0, and a rank adds 1 each time before it sends."
+
+
+@check(
+    "lesson_01.ping_pong",
+    judge=_judge_ping_pong,
+    cases=[{"world_size": n, "n_rounds": k} for n, k in ((2, 1), (2, 5), (4, 3), (2, 0))],
+    ok="the ball came back with the right count, in two messages a round.",
+    hint="hint 1 of exercise 1.3a",
+    hints={
+        "hint 2 of exercise 1.3a": "no rank can go on",
+        "hint 1 of exercise 1.3a": "only ranks 0 and 1|before the loop|n_rounds|before a send|adds? 1|you you return",
+    },
+    look="print rank and ball just before every send and just after every receive.",
+)
+def ping_pong(worker, /, world_size: int, n_rounds: int):
+    """A ball goes to rank 1 and back; each player adds 1 before it sends. What each rank sent comes too."""
+
+    def watched(rank: int, size: int, n_rounds: int):
+        sent = noting_sends()
+        return worker(rank, size, n_rounds), sent
+
+    data = observe(free(watched, world_size, n_rounds))
+    if data["deadlock"] is None:
+        data["balls"] = [pair[1] for pair in data["results"]]
+        data["results"] = [pair[0] for pair in data["results"]]
+    return data
+
+
+def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
+    """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
+    return [10**r * torch.arange(1, n_elements + 1, dtype=torch.float64) for r in range(world_size)]
+
+
+def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool) -> None:
+    what = f"{'closed ' if closed else ''}relay with {world_size} ranks of {n_elements} elements"
+    require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
+    numbers = _numbers(world_size, n_elements)
+    last = 0 if closed else world_size - 1
+    _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"])
+    for rank, result in enumerate(data["results"]):
+        if rank != last and result is not None:
+            raise CheckFailed(
+                f"{what}: rank {rank} returned a {type(result).__name__}, expected None.",
+                cause=f"the relay ends on rank {last}: only that rank has the sum, the others return None.",
+            )
+    for rank, owns in enumerate(data["owns_after"]):
+        for other, after in enumerate(owns):
+            if not torch.equal(torch.from_numpy(after), numbers[other]):
+                raise CheckFailed(
+                    f"{what}: numbers[{other}] was changed, on rank {rank}.",
+                    cause="the input belongs to the caller: a += b changes a. Add into a copy of it.",
+                )
+    trace = ledger_of(data)
+    require_no_collective(trace, what)
+    path = {(r, r + 1): 1 for r in range(world_size - 1)}
+    if closed and world_size > 1:
+        path[world_size - 1, 0] = 1
+    require_messages(trace, what, path)
+    for event in trace.of_op("send", "isend"):
+        if event.n_bytes != 8 * n_elements:
+            raise CheckFailed(
+                f"{what}: every value is right, but rank {event.rank} sent {event.n_bytes} bytes; the sum so far has "
+                f"{8 * n_elements}.",
+                cause="one tensor travels, and every rank adds its own to it: no list of tensors, no other dtype.",
+            )
+
+
+def _why_relay_hangs(waiting: list[list[Any]], closed: bool, world_size: int) -> str:
+    if closed and len(waiting) == 1 and waiting[0][0] == world_size - 1 and "send" in str(waiting[0][1]):
+        return "the last rank sends to rank 0, which has returned: if the ring is closed, rank 0 receives at the end."
+    if closed and len(waiting) == 1 and waiting[0][0] == 0:
+        return "rank 0 waits for the sum, which the last rank never sends: only if close_ring is true, to rank 0."
+    if world_size == 1:
+        return "with one rank there is nobody to send to or to receive from."
+    return "rank 0 has nobody to wait for: it sends first; every other rank receives, adds, then sends."
+
+
+def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_size: int, results: list[Any]) -> None:
+    if not hasattr(got, "shape"):
+        elsewhere = [r for r, result in enumerate(results) if hasattr(result, "shape")]
+        raise CheckFailed(
+            f"{what}: rank {rank} returned {got!r}, expected a tensor of {tuple(expected.shape)}.",
+            cause=f"rank {elsewhere[0]} returns a tensor: here the relay ends on rank {rank}."
+            if got is None and elsewhere
+            else "the rank at which the relay ends returns the tensor; the others return None.",
+        )
+    if got.shape != tuple(expected.shape):
+        raise CheckFailed(
+            f"{what}: rank {rank} returned shape {got.shape}, expected {tuple(expected.shape)}.",
+            cause="tensors are added element by element: no concatenation, no stack, no sum over the elements.",
+        )
+    if got.dtype != expected.numpy().dtype:
+        raise CheckFailed(
+            f"{what}: rank {rank} returned {got.dtype}, the numbers are {expected.numpy().dtype}.",
+            cause="the dtype was changed on the way: torch.empty_like keeps it.",
+        )
+    if (got == expected.numpy()).all():
+        return
+    k = int((got != expected.numpy()).reshape(-1).argmax())
+    value = got.reshape(-1)[k]
+    raise CheckFailed(
+        f"{what}: element {k} on rank {rank} is {value:g}, expected {expected[k].item():g} (rank r brings 10**r times "
+        f"{k + 1}).",
+        cause=_why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels.",
+    )
+
+
+def _why_sum(first: float, world_size: int) -> str:
+    if not math.isfinite(first) or first < 0 or first != int(first):
+        return "a buffer was read before anything was received into it: nothing was received yet."
+    digits = [int(d) for d in reversed(str(int(first)).zfill(world_size))]
+    missing = [r for r in range(world_size) if digits[r] == 0]
+    twice = [r for r, d in enumerate(digits) if d > 1]
+    if world_size > 2 and len(missing) == world_size - 1 and max(digits) == 1:
+        return f"the number of rank {digits.index(max(digits))} is there alone: nothing was added on the way."
+    if missing:
+        return f"the number of rank {missing[0]} is missing: did it add its own before it sent?"
+    if twice:
+        return f"the number of rank {twice[0]} was added {digits[twice[0]]} times."
+    return ""
+
+
+_RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
+
+
+@check(
+    "lesson_01.relay",
+    judge=_judge_relay,
+    cases=[{"world_size": n, "n_elements": k, "closed": False} for n, k in _RELAY_CASES],
+    ok="the sum arrives where it should, in as few messages as there are steps.",
+    hint="hint 1 of exercise 1.3b",
+    hints={
+        "hint 2 of exercise 1.3b": "changes a|nothing was received|empty_like|element by element",
+        "hint 1 of exercise 1.3b": "nobody|relay ends|from one rank to the next|path is|the last rank",
+    },
+    look="print on every rank what it received and what it sends.",
+)
+def relay(worker, /, world_size: int, n_elements: int, closed: bool):
+    """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0."""
+
+    def worker_and_numbers(rank: int, size: int, numbers: list[torch.Tensor]):
+        return worker(rank, size, numbers, closed), numbers
+
+    data = observe(free(worker_and_numbers, world_size, _numbers(world_size, n_elements)))
+    if data["deadlock"] is None:
+        data["owns_after"] = [pair[1] for pair in data["results"]]
+        data["results"] = [pair[0] for pair in data["results"]]
+    return data

@@ -1,0 +1,172 @@
+"""Checks of lesson 02: what the algorithms cost, against messages played on the virtual network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hw_utils.checks.check import check
+from hw_utils.checks.lesson_02.played_costs import (
+    NO_BYTES,
+    RING,
+    TREE,
+    list_of,
+    played_evenly_s,
+    require_cost,
+    require_crossover,
+)
+from hw_utils.core.network import Network
+
+_MIXED = {"latency_s": 50e-6, "bandwidth_Bps": 125e6}
+_LATENCY = {"latency_s": 1.0, "bandwidth_Bps": NO_BYTES}
+_BYTES = {"latency_s": 0.0, "bandwidth_Bps": 1e6}
+_FAST = {"latency_s": 2.7e-7, "bandwidth_Bps": 3.1e9}  # six digits after the point show nothing of it
+_BITS = "bandwidth is given in bytes a second, not in bits."
+
+
+def _is_bits(ratio: float, right_s: float, seconds, n_bytes: float) -> bool:
+    """Whether the time is that of eight times the bytes, or of an eighth."""
+    return any(math.isclose(ratio * right_s, seconds(n), rel_tol=1e-9) for n in (8 * n_bytes, n_bytes / 8))
+
+
+def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth_Bps: float) -> None:
+    network = Network(latency_s, bandwidth_Bps)
+
+    def why(ratio: float) -> str:
+        if _is_bits(ratio, network.message_s(n_bytes), network.message_s, n_bytes):
+            return _BITS
+        if latency_s == 0 or bandwidth_Bps >= NO_BYTES:
+            part = "latency" if latency_s else "bytes"
+            return f"look at the part with the {part}: a message waits once for the latency, then its bytes follow."
+        return "both parts are paid, one after the other."
+
+    require_cost(data, f"point_to_point_s({n_bytes}, network)", network.message_s(n_bytes), network, why)
+
+
+@check(
+    "lesson_02.point_to_point_s",
+    judge=_judge_point_to_point_s,
+    cases=[
+        {"n_bytes": n, **network}
+        for n, network in ((1000, _LATENCY), (1000, _BYTES), (1_000_000, _MIXED), (1234, _FAST))
+    ],
+    ok="a message costs what the virtual network takes for it.",
+    hint="the hints of exercise 2.3a",
+    hints={"hint 1 of exercise 2.3a": "both parts|waits once"},
+)
+def point_to_point_s(point_to_point_s, /, n_bytes, latency_s, bandwidth_Bps):
+    """The predicted seconds of one message."""
+    return point_to_point_s(n_bytes, Network(latency_s, bandwidth_Bps))
+
+
+def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., None]:
+    def judge(data: Any, world_sizes: list[int], n_bytes: int, latency_s: float, bandwidth_Bps: float) -> None:
+        network = Network(latency_s, bandwidth_Bps)
+        for n, got in zip(world_sizes, list_of(data, len(world_sizes))):
+            expected_s = played_evenly_s(ops, n, n_bytes, network)
+
+            def cause(ratio: float, n: int = n, right_s: float = expected_s) -> str:
+                if _is_bits(ratio, right_s, lambda size: played_evenly_s(ops, n, size, network), n_bytes):
+                    return _BITS
+                return why(ratio, n, network)
+
+            require_cost(got, f"{name}({n}, {n_bytes}, network)", expected_s, network, cause)
+
+    return judge
+
+
+def _why_tree_s(ratio: float, n: int, network: Network) -> str:
+    if n & (n - 1) and ratio < 1:
+        return f"{n} is not a power of two: the number of steps is rounded up."
+    if math.isclose(ratio, 0.5):
+        return "that is one phase: the sum has to come back as well."
+    if math.isclose(ratio, math.log(2)) or math.isclose(ratio, math.log10(2)):
+        return "the logarithm has base 2."
+    if n == 1:
+        return "one rank sends nothing."
+    return _why_part(network, "each step of the tree is one message with the whole tensor")
+
+
+def _why_ring_s(ratio: float, n: int, network: Network) -> str:
+    if n == 1:
+        return "one rank sends nothing."
+    if math.isclose(ratio, 0.5):
+        return "that is one phase; the ring goes round twice."
+    if math.isclose(ratio, n / (n - 1)) and not network.latency_s:
+        return "the tensor is cut into N chunks, as many as there are ranks."
+    if math.isclose(ratio, n / (n - 1)):
+        return "each phase has N - 1 steps, not N."
+    if ratio < 1 and ratio > 0.9 and not network.latency_s:
+        return "n_bytes / world_size with /: // cuts the fraction off."
+    if math.isclose(ratio, n) and not network.latency_s:
+        return "a step moves one chunk, not the whole tensor."
+    if math.isclose(ratio, 1 / n) and network.latency_s:
+        return "every step pays the whole latency; only the bytes are divided by N."
+    return _why_part(network, "each step of the ring is one message with one chunk")
+
+
+def _why_part(network: Network, rule: str) -> str:
+    if network.bandwidth_Bps >= NO_BYTES:
+        return f"look at the latency: {rule}, and pays it once."
+    if not network.latency_s:
+        return f"look at the bytes: {rule}."
+    return f"{rule}."
+
+
+_COSTS = [
+    {"world_sizes": [4, 2, 8], "n_bytes": 840, **_LATENCY},
+    {"world_sizes": [4, 2, 8], "n_bytes": 840, **_BYTES},
+    {"world_sizes": [1, 2, 3, 5, 6, 7, 8, 60], "n_bytes": 840_000, **_MIXED},
+    {"world_sizes": [3, 7, 9], "n_bytes": 1000, **_FAST},  # N does not divide the bytes: the formula does not mind
+]
+
+
+@check(
+    "lesson_02.tree_all_reduce_s",
+    judge=_judge_all_reduce_s("tree_all_reduce_s", TREE, _why_tree_s),
+    cases=_COSTS,
+    ok="the seconds of a tree, for any number of ranks.",
+    hint="the hints of exercise 2.3a",
+    hints={"hint 1 of exercise 2.3a": "one phase|one message with the whole tensor|rounded up"},
+)
+def tree_all_reduce_s(tree_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):
+    """The predicted seconds, for each number of ranks."""
+    return [tree_all_reduce_s(n, n_bytes, Network(latency_s, bandwidth_Bps)) for n in world_sizes]
+
+
+@check(
+    "lesson_02.ring_all_reduce_s",
+    judge=_judge_all_reduce_s("ring_all_reduce_s", RING, _why_ring_s),
+    cases=_COSTS,
+    ok="the seconds of a ring, for any number of ranks.",
+    hint="the hints of exercise 2.3a",
+    hints={
+        "hint 2 of exercise 2.3a": "not the whole tensor|only the bytes are divided",
+        "hint 1 of exercise 2.3a": "one phase|N - 1 steps|with one chunk",
+    },
+)
+def ring_all_reduce_s(ring_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):
+    """The predicted seconds, for each number of ranks."""
+    return [ring_all_reduce_s(n, n_bytes, Network(latency_s, bandwidth_Bps)) for n in world_sizes]
+
+
+def _judge_crossover(data: Any, world_sizes: list[int], latency_s: float, bandwidth_Bps: float) -> None:
+    for n, got in zip(world_sizes, list_of(data, len(world_sizes))):
+        require_crossover(got, n, Network(latency_s, bandwidth_Bps))
+
+
+@check(
+    "lesson_02.crossover_bytes",
+    judge=_judge_crossover,
+    cases=[{"world_sizes": sizes, **_MIXED} for sizes in ([16, 4, 64], [2, 3], [5, 6, 7, 100])],
+    ok="at that size a tree and a ring take equally long.",
+    hint="the hints of exercise 2.3b",
+    hints={
+        "hint 2 of exercise 2.3b": "not a power of two",
+        "hint 1 of exercise 2.3b": "the sign|solve for|chunk|never slower",
+    },
+)
+def crossover_bytes(crossover_bytes, /, world_sizes, latency_s, bandwidth_Bps):
+    """The size at which both take equally long, for each number of ranks."""
+    return [crossover_bytes(n, Network(latency_s, bandwidth_Bps)) for n in world_sizes]

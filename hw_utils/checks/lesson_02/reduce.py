@@ -1,0 +1,186 @@
+"""Checks of lesson 02: tree, ring and halving-doubling all-reduce, by their sums and by their messages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check, observe
+from hw_utils.checks.lesson_02 import sums
+from hw_utils.checks.lesson_02.routes import (
+    require_halving,
+    require_ring,
+    require_tree,
+    why_halving,
+    why_ring,
+    why_tree,
+)
+from hw_utils.checks.lesson_02.sums import Reduced
+from hw_utils.core.errors import WorkerFailed
+from hw_utils.simulate import simulate
+
+
+def _tensor(rank: int, shape: list[int], dtype: str, layout: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(the memory around it, one rank's tensor): a view of the memory's middle."""
+    values = torch.from_numpy(sums.share(rank, shape, seed)).to(getattr(torch, dtype))
+    n = math.prod(shape)
+    memory = torch.full((2 * n + 8,), sums.UNTOUCHED, dtype=values.dtype)
+    if layout == "strided":
+        tensor = memory[4 : 4 + 2 * n : 2].view(shape)
+    elif layout == "transposed":
+        tensor = memory[4 : 4 + n].view(shape[::-1]).permute(*reversed(range(len(shape))))
+    else:
+        tensor = memory[4 : 4 + n].view(shape)
+    tensor.copy_(values)
+    return memory, tensor
+
+
+def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls) -> dict[str, Any]:
+    values, around, moved = [], True, False
+    for call in range(calls):
+        memory, tensor = _tensor(rank, shape, dtype, layout, seed + call * (seed > 0))
+        mine = tensor
+        returned = all_reduce(tensor)
+        values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
+        mine.fill_(sums.UNTOUCHED)
+        moved = moved or mine.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
+        around = around and (moved or bool((memory == sums.UNTOUCHED).all()))
+    return {"values": values, "around": around, "moved": moved, "returned": returned}
+
+
+_EXPLAINED = re.compile(
+    "there is no rank|to itself|between isend and wait|has to be contiguous"
+)  # errors that a judge has a cause for
+
+
+def _reduce(all_reduce, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1):
+    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls)
+    try:
+        return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+    except WorkerFailed as error:
+        if all(f.kind in ("mismatch", "wire") or _EXPLAINED.search(f.reason) for f in error.failures):
+            return {"failed": str(error)}
+        raise
+
+
+def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
+    def judge(data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1):
+        seen = sums.read(data, name, world_size, shape or [n_elements], dtype, layout, seed, calls)
+        for step in steps:
+            step(seen)
+
+    return judge
+
+
+def _sum(why: Callable[[Reduced], str]) -> Callable[[Reduced], None]:
+    return lambda seen: sums.require_sum(seen, why)
+
+
+# 4 ranks come first: with 2 ranks left is right, a half is a chunk, and every mistake looks like another one.
+_SIZES = ({"world_size": 1, "n_elements": 3}, *({"world_size": n, "n_elements": 2 * n} for n in (4, 2, 3, 5)))
+_SUM = [
+    *_SIZES,
+    {"world_size": 8, "n_elements": 8},
+    {"world_size": 4, "n_elements": 10},
+    {"world_size": 5, "n_elements": 3},
+]
+_ALL = [
+    *_SIZES,
+    {"world_size": 4, "n_elements": 10, "dtype": "float32"},
+    {"world_size": 4, "n_elements": 3},
+    {"world_size": 3, "n_elements": 0},
+    {"world_size": 6, "n_elements": 17, "dtype": "int64"},
+    {"world_size": 7, "n_elements": 9, "calls": 2},
+    {"world_size": 8, "n_elements": 19},
+    {"world_size": 3, "n_elements": 7, "layout": "strided", "dtype": "float32"},
+    {"world_size": 4, "shape": [3, 5], "layout": "transposed"},
+]
+_TREE_HINTS = {
+    "hint 2 of exercise 2.1c": "contiguous|side by side",
+    "hint 3 of exercise 2.1c": "not a power of two|second phase|the broadcast|root has the sum",
+    "hint 1 of exercise 2.1c": "no rank can go on|there is no rank|whole sum|in the first phase",
+}
+_RING_HINTS = {
+    "hint 2 of exercise 2.2b": "stands in (send|recv)|with isend|\\bwait\\b|nothing was ever",
+    "hint 1 of exercise 2.2b": "tensor_split|evenly|multiple of the number|empty|chunks differ|one chunk a step",
+    "hint 3 of exercise 2.2b": "second phase|complete chunk|all-gather|chunk index|step is missing|passes on",
+}
+_EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, three dtypes, in place"
+
+
+@check(
+    "lesson_02.tree_sum",
+    judge=_judge("tree_all_reduce", _sum(why_tree)),
+    cases=_SUM,
+    ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
+    hint="the hints of exercise 2.1c",
+    hints=_TREE_HINTS,
+)
+def tree_sum(tree_all_reduce, /, **case):
+    """The values alone, by whatever messages."""
+    return _reduce(tree_all_reduce, **case)
+
+
+@check(
+    "lesson_02.tree_all_reduce",
+    judge=_judge("tree_all_reduce", _sum(why_tree), require_tree),
+    cases=_ALL,
+    ok=f"the sum and the rounds of a tree, {_EVERY_WAY}.",
+    hint="the hints of exercise 2.1c",
+    hints=_TREE_HINTS,
+)
+def tree_all_reduce(tree_all_reduce, /, **case):
+    """A binary tree: values, messages and rounds."""
+    return _reduce(tree_all_reduce, **case)
+
+
+@check(
+    "lesson_02.ring_sum",
+    judge=_judge("ring_all_reduce", _sum(why_ring)),
+    cases=_SUM,
+    ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
+    hint="the hints of exercise 2.2b",
+    hints=_RING_HINTS,
+)
+def ring_sum(ring_all_reduce, /, **case):
+    """The values alone, by whatever messages."""
+    return _reduce(ring_all_reduce, **case)
+
+
+@check(
+    "lesson_02.ring_all_reduce",
+    judge=_judge("ring_all_reduce", _sum(why_ring), require_ring),
+    cases=_ALL,
+    ok=f"the sum, the bytes and the rounds of a ring, {_EVERY_WAY}.",
+    hint="the hints of exercise 2.2b",
+    hints=_RING_HINTS,
+)
+def ring_all_reduce(ring_all_reduce, /, **case):
+    """A ring of chunks: values, neighbours, bytes and rounds."""
+    return _reduce(ring_all_reduce, **case)
+
+
+@check(
+    "lesson_02.halving_doubling_all_reduce",
+    judge=_judge("halving_doubling_all_reduce", _sum(why_halving), require_halving),
+    cases=[
+        *({"world_size": n, "n_elements": 2 * n} for n in (1, 4, 2, 8)),
+        {"world_size": 4, "n_elements": 11, "dtype": "int64"},
+        {"world_size": 8, "n_elements": 3},
+        {"world_size": 4, "shape": [3, 5], "layout": "transposed"},
+        {"world_size": 16, "n_elements": 33, "dtype": "int64"},
+    ],
+    ok="the bytes of a ring in the rounds of a tree, for 1 to 16 ranks.",
+    hint="the hints of the bonus exercise",
+    hints={
+        "hint 2 of the bonus exercise": "stands in send|then wait|second phase|doubling|replaces",
+        "hint 1 of the bonus exercise": "both partners|half|partners at distance",
+    },
+)
+def halving_doubling_all_reduce(halving_doubling_all_reduce, /, **case):
+    """Recursive halving and doubling: values, bytes and rounds."""
+    return _reduce(halving_doubling_all_reduce, **case)

@@ -1,0 +1,11 @@
+"""Checks of lesson 03: distributed SGD, and how much faster it gets there."""
+
+from __future__ import annotations
+
+from hw_utils.checks.lesson_03.equal import average, batches, start_equal
+from hw_utils.checks.lesson_03.speedup import k_star, speedup, test_accuracy, train
+from hw_utils.checks.lesson_03.step import step_equal, step_follows
+
+__all__ = [
+    "average", "batches", "k_star", "speedup", "start_equal", "step_equal", "step_follows", "test_accuracy", "train",
+]  # fmt: skip

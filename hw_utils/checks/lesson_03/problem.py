@@ -1,0 +1,203 @@
+"""Small trainings that lesson 03 is judged on, and what one process makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from hw_utils.checks.check import observe, require_no_deadlock
+from hw_utils.core.errors import CheckFailed
+from hw_utils.material import data
+from hw_utils.material.models import LeNet5
+from hw_utils.material.recipe import Recipe
+from hw_utils.simulate import simulate
+
+
+def on_ranks(world_size: int, worker):
+    """What `worker` did on so many virtual ranks, as plain data."""
+    return observe(lambda: simulate(worker, world_size, compute="free", echo=False))
+
+
+def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]:
+    """Each rank's result of an observed run; nothing in the data is trusted. hang: the likely cause of a deadlock.
+
+    Raises:
+        CheckFailed: the run ended in a deadlock, or this is not what a run gives.
+    """
+    if not isinstance(data, dict) or data.get("deadlock", ...) is ...:
+        raise CheckFailed(f"{what}: there is no run to look at.")
+    require_no_deadlock(data, what, cause=hang)
+    results = data.get("results")
+    if not isinstance(results, list) or len(results) != world_size:
+        raise CheckFailed(f"{what}: expected the results of {ranks_of(world_size)}.")
+    return results
+
+
+def ranks_of(n: int) -> str:
+    """`1 rank`, `4 ranks`."""
+    return "1 rank" if n == 1 else f"{n} ranks"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread, as the ranks have: small work is faster so, and does not fight them for the cores."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
+
+
+def flat(model: nn.Module) -> torch.Tensor:
+    """Every parameter of the model in one vector, copied."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def load_flat(model: nn.Module, vector: np.ndarray) -> None:
+    """Puts the vector back into the model's parameters."""
+    vector = torch.as_tensor(vector)
+    nn.utils.vector_to_parameters(vector.to(next(model.parameters()).dtype), model.parameters())
+
+
+def owner(model: nn.Module, place: int) -> str:
+    """The name of the parameter that holds that place of the vector."""
+    for name, parameter in model.named_parameters():
+        if place < parameter.numel():
+            return name
+        place -= parameter.numel()
+    raise IndexError(place)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model, examples and the batches of every iteration; the same in the driver and in the judge."""
+
+    net: str  # "small" (float64, so that only mistakes differ) or "lenet"
+    n_examples: int
+    batch_size: int
+    world_size: int
+    n_steps: int
+    momentum: float = 0.0
+
+    @property
+    def step(self) -> float:
+        return 0.2 if self.net == "small" else 0.05
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(17)
+        if self.net == "lenet":
+            return LeNet5()
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), self.step, momentum=self.momentum)
+
+    def examples(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.net == "lenet":
+            return data.digits(say=False).train[: self.n_examples]
+        generator = torch.Generator().manual_seed(23)
+        x = torch.randn(self.n_examples, 6, generator=generator, dtype=torch.float64)
+        # The first feature drifts, so that every rank's share has a gradient of its own.
+        x[:, 0] += torch.linspace(-2, 2, self.n_examples, dtype=torch.float64)
+        return x, torch.randint(3, (self.n_examples,), generator=generator)
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """The places that all ranks take together, iteration by iteration; the last of an epoch may be short."""
+        n_taken = 0
+        while True:
+            for chunk in torch.arange(self.n_examples).split(self.world_size * self.batch_size):
+                if n_taken == self.n_steps:
+                    return
+                n_taken += 1
+                yield chunk
+
+    def shares(self, chunk: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Each rank's part of a chunk; they differ by at most one in length."""
+        return chunk.tensor_split(self.world_size)
+
+    @one_thread()
+    def in_one_process(self) -> list[np.ndarray]:
+        """The weights before the first step and after every step of one worker that takes the whole batches."""
+        model, (x, y) = self.model(), self.examples()
+        optimizer = self.optimizer(model)
+        states = [flat(model).numpy()]
+        for chunk in self.chunks():
+            optimizer.zero_grad()
+            cross_entropy(model(x[chunk]), y[chunk]).backward()
+            optimizer.step()
+            states.append(flat(model).numpy())
+        return states
+
+    @one_thread()
+    def gradient(self, weights: np.ndarray, places: torch.Tensor) -> np.ndarray:
+        """The gradient of the mean loss over these examples at these weights; zero for no examples."""
+        if not len(places):
+            return np.zeros_like(weights)
+        model, (x, y) = self.model(), self.examples()
+        load_flat(model, weights)
+        cross_entropy(model(x[places]), y[places]).backward()
+        return torch.cat([p.grad.flatten() for p in model.parameters()]).numpy()
+
+
+class Softmax(nn.Module):
+    """One linear layer on pictures halved in size: the smallest model that learns digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(196, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(nn.functional.avg_pool2d(x, 2).flatten(1))
+
+
+def few_digits() -> data.Data:
+    """The first 203 training and 101 test digits."""
+    whole = data.digits(say=False)
+    parts = [data.Images(s.pixels[:n], s.labels[:n], s.mean, s.std) for s, n in ((whole.train, 203), (whole.test, 101))]
+    return data.Data(*parts, "few digits", "data: a few digits")
+
+
+def small_recipe(**settings) -> Recipe:
+    """A training of a few milliseconds an iteration."""
+    return Recipe(model=Softmax, data=few_digits, **settings)
+
+
+@one_thread()
+def curve_in_one_process(
+    recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0"
+) -> list[list[float]]:
+    """[iteration, accuracy] of one worker that takes whole batches.
+
+    on: the set that is looked at. starts: "rank 0" its weights; "mean" those of all ranks' different starts.
+    """
+    models = [recipe.start(rank) for rank in range(world_size)]
+    model, optimizer, train_set, test_set = models[0]
+    if starts == "mean":
+        load_flat(model, torch.stack([flat(m[0]) for m in models]).mean(0))
+    x, y = test_set[:] if on == "test" else train_set[:]
+    curve: list[list[float]] = []
+    k, epoch = 0, 0
+    while k < recipe.max_iterations:
+        for chunk in recipe.order(epoch, len(train_set)).split(world_size * recipe.batch_size):
+            images, labels = train_set[chunk]
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            k += 1
+            if k % recipe.every == 0:
+                with torch.no_grad():
+                    curve.append([k, float((model(x).argmax(1) == y).double().mean())])
+                if curve[-1][1] >= recipe.target:
+                    return curve
+            if k == recipe.max_iterations:
+                return curve
+        epoch += 1
+    return curve

@@ -1,0 +1,153 @@
+"""Lesson 03: one iteration; models equal to the bit, on the path of one big batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hw_utils.checks.check import check, require_waits
+from hw_utils.checks.lesson_03 import causes
+from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, results_of
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+
+
+def _steps(step, problem: Problem):
+    """Every rank's weights before the first and after every step, and how often it called the given all_reduce."""
+
+    def worker(rank, world_size):
+        model, (x, y) = problem.model(), problem.examples()
+        optimizer = problem.optimizer(model)
+        states, calls = [flat(model)], []
+
+        def given(tensor):
+            calls.append(tensor.numel())
+            dist.all_reduce(tensor)
+
+        for chunk in problem.chunks():
+            mine = problem.shares(chunk)[rank]
+            step(model, optimizer, x[mine], y[mine], len(chunk), given)
+            states.append(flat(model))
+        return torch.stack(states), len(calls)
+
+    return on_ranks(problem.world_size, worker)
+
+
+def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.ndarray]:
+    hang = "a rank leaves early: also one with no examples in this iteration takes part in the all-reduce."
+    results = results_of(data, problem.world_size, what, hang=hang)
+    shape = (problem.n_steps + 1, flat(problem.model()).numel())
+    if not all(isinstance(result, list) and len(result) == 2 and type(result[1]) is int for result in results):
+        raise CheckFailed(f"{what}: expected weights and a number of calls from every rank.")
+    states = [np.asarray(weights) for weights, _ in results]
+    if any(s.shape != shape or s.dtype.kind != "f" for s in states):
+        raise CheckFailed(f"{what}: the weights have changed their shape or type.")
+    for rank, mine in enumerate(states):
+        bad = np.argwhere(~np.isfinite(mine))
+        if len(bad):
+            k, place = bad[0]
+            raise CheckFailed(
+                f"{what}: after step {k} {owner(problem.model(), place)} of rank {rank} is {mine[k, place]}.",
+                cause="the mean over no examples is nan: sum the losses and divide by n_total."
+                if problem.n_examples % (problem.world_size * problem.batch_size) else "the steps are too long.",
+            )  # fmt: skip
+    return states
+
+
+def _what_step(problem: Problem) -> str:
+    momentum = f", momentum {problem.momentum:g}" if problem.momentum else ""
+    net = "LeNet-5" if problem.net == "lenet" else "a small model"
+    ranks = f"{ranks_of(problem.world_size)} of {problem.batch_size}"
+    return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}"
+
+
+def _judge_equal(data: dict[str, Any], **case) -> None:
+    problem = Problem(**case)
+    what = _what_step(problem)
+    states = _read_steps(data, problem, what)
+    for k in range(1, problem.n_steps + 1):
+        for rank, mine in enumerate(states):
+            differs = np.flatnonzero(mine[k] != states[0][k])
+            if len(differs):
+                name = owner(problem.model(), differs[0])
+                raise CheckFailed(
+                    f"{what}: after step {k} {name} of rank {rank} differs from rank 0's.",
+                    cause=causes.unequal(problem, states, k, data["trace"]),
+                )
+        if np.array_equal(states[0][k], states[0][k - 1]):
+            raise CheckFailed(
+                f"{what}: step {k} changed nothing, on no rank.",
+                cause="the models are equal because none of them moved: backward, then optimizer.step().",
+            )
+    require_waits(Trace.from_plain(data["trace"]), what)
+    if problem.world_size > 1 and any(n_calls == 0 for _, n_calls in data["results"]):
+        raise CheckFailed(
+            f"{what}: every model is right, but the all_reduce that was given was never called.",
+            cause="hand it on: average(model, all_reduce). Else your own ring never runs in its place.",
+        )
+
+
+_SMALL = {"net": "small", "n_examples": 24, "batch_size": 3, "n_steps": 6}
+
+
+@check(
+    "lesson_03.step_equal",
+    judge=_judge_equal,
+    cases=[{**_SMALL, "world_size": w} for w in (1, 2, 4)] + [{**_SMALL, "world_size": 3, "momentum": 0.9}],
+    ok="all ranks hold the same model after every step, to the bit.",
+    hint="the hints of exercise 3.1d",
+    hints={
+        "hint 2 of exercise 3.1d": "no rank can go on|leaves early|a rank leaves",
+        "hint 1 of exercise 3.1d": "no examples",
+        "hint 3 of exercise 3.1d": "last iteration",
+    },
+)
+def step_equal(distributed_step, /, **case):
+    """Every rank's weights after every step, from equal ones."""
+    return _steps(distributed_step, Problem(**case))
+
+
+def _judge_follow(data: dict[str, Any], **case) -> None:
+    problem = Problem(**case)
+    what = _what_step(problem)
+    states = _read_steps(data, problem, what)
+    expected = problem.in_one_process()
+    tolerance = 1e-9 if problem.net == "small" else 2e-4
+    for k, right in enumerate(expected):
+        for rank, mine in enumerate(states):
+            error = np.abs(mine[k] - right)
+            if error.max() <= tolerance:
+                continue
+            name = owner(problem.model(), int(error.argmax()))
+            raise CheckFailed(
+                f"{what}: after step {k} {name} of rank {rank} is off by {error.max():.2g} from one worker with batch "
+                f"{problem.world_size * problem.batch_size}.",
+                cause=causes.strays(problem, states, k, rank),
+            )
+
+
+@check(
+    "lesson_03.step_follows",
+    judge=_judge_follow,
+    cases=[
+        {**_SMALL, "world_size": 1},
+        {**_SMALL, "world_size": 2},
+        {**_SMALL, "world_size": 4, "momentum": 0.9},
+        {**_SMALL, "world_size": 3, "n_examples": 22},  # the last batch: 2, 1 and 1 examples
+        {**_SMALL, "world_size": 4, "n_examples": 26, "momentum": 0.9},  # two ranks have none
+        {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 20},
+    ],
+    ok="N ranks of batch B follow one worker of batch N B, with momentum and a short last batch too.",
+    hint="the hints of exercise 3.1d",
+    hints={
+        "hint 3 of exercise 3.1d": "last iteration|zero_grad",
+        "hint 1 of exercise 3.1d": "no examples|nan",
+        "hint 2 of exercise 3.1d": "no rank can go on|leaves early",
+    },
+)
+def step_follows(distributed_step, /, **case):
+    """Every rank's weights after every step, from equal ones."""
+    return _steps(distributed_step, Problem(**case))

@@ -1,0 +1,156 @@
+"""Checks of lesson 04: who sees what, and gradients synchronised by a root and without one."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from hw_utils.checks.check import check
+from hw_utils.checks.lesson_04 import sync as sync_judges
+from hw_utils.checks.lesson_04.dealt import judge_batches
+from hw_utils.checks.lesson_04.loop import observed
+
+ALL = ["weight", "bias", "scalar"]
+
+
+@check(
+    "lesson_04.batches",
+    judge=judge_batches,
+    cases=[
+        {"n_examples": 8, "world_size": 1, "total_batch": 4},
+        {"n_examples": 24, "world_size": 2, "total_batch": 8},
+        {"n_examples": 50, "world_size": 4, "total_batch": 8},
+    ],
+    ok="parts are disjoint, cover everything, make up one rank's batches, and are mixed anew each epoch.",
+    hint="hint 1 of exercise 4.2a",
+    hints={
+        "hint 2 of exercise 4.2a": "epoch is the same|nothing is mixed|common generator|epoch 1 has the same order",
+        "hint 1 of exercise 4.2a": "rank|seed|total_batch|drop|cards|sampler",
+    },
+    look="print the lists of examples of every rank, for 8 examples and 2 ranks.",
+)
+def batches(batches, /, n_examples: int, world_size: int, total_batch: int):
+    """Which examples each rank gets, in two epochs."""
+    numbers = torch.arange(n_examples)
+    dataset = TensorDataset(numbers, numbers)
+
+    def epoch(number: int, seed: int = 3) -> list[list[list[int]]]:
+        ranks = range(world_size)
+        parts = [batches(dataset, rank, world_size, total_batch, epoch=number, seed=seed) for rank in ranks]
+        return [[x.tolist() for x, _ in part] for part in parts]
+
+    alone = [x.tolist() for x, _ in batches(dataset, 0, 1, total_batch, epoch=0, seed=3)]
+    found = {"epochs": [epoch(0), epoch(1)], "again": epoch(0), "other_seed": epoch(0, seed=30)}
+    return {**found, "alone": alone}
+
+
+class _Bare(nn.Module):
+    """Parameters with the gradients of `sync_judges.gradient`, all of value rank + 1."""
+
+    def __init__(self, names: list[str], rank: int) -> None:
+        super().__init__()
+        for name in names:
+            shape, kind = sync_judges.PARAMETERS[name]
+            parameter = nn.Parameter(torch.full(shape, rank + 1.0), requires_grad=kind != "frozen")
+            gradient = sync_judges.gradient(name, rank)
+            if gradient is not None:
+                parameter.grad = torch.from_numpy(gradient).float()
+            self.register_parameter(name, parameter)
+
+
+def _drive_sync(rank, world_size, sync, names):
+    model = _Bare(names, rank)
+    sync(model)
+    found = dict(model.named_parameters())
+    return {
+        "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in found.items()},
+        "values": {name: p.detach().clone() for name, p in found.items()},
+    }
+
+
+_GRADIENT_CASES = (
+    {"world_size": 1, "names": ["bias"]},
+    {"world_size": 3, "names": ["bias"]},
+    {"world_size": 2, "names": ALL},
+    {"world_size": 4, "names": [*ALL, "frozen"]},
+    {"world_size": 3, "names": ["bias", "unused", "weight"]},
+    {"world_size": 4, "names": ["bias", "branch", "weight"]},
+)
+_TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names": [*ALL, "frozen"]})
+
+
+@check(
+    "lesson_04.gather_scatter",
+    judge=sync_judges.judge_gradients("gather_scatter"),
+    cases=_GRADIENT_CASES,
+    ok="every rank ends with the mean gradient of every parameter.",
+    hint="hint 1 of exercise 4.2b",
+    hints={
+        "hint 2 of exercise 4.2b": "hangs|no rank can|take part|same calls|zeros|None on this rank|frozen",
+        "hint 1 of exercise 4.2b": "gather|scatter|root|rank|p.grad|mean|sum|call",
+    },
+    look="print p.grad of every parameter on every rank, before and after.",
+)
+def gather_scatter(gather_scatter, /, world_size: int, names: list[str]):
+    """The gradients that are left on every rank."""
+    return observed(_drive_sync, world_size, gather_scatter, names)
+
+
+@check(
+    "lesson_04.gather_scatter_traffic",
+    judge=sync_judges.judge_traffic(
+        "gather_scatter",
+        frozenset({"gather", "scatter"}),
+        "dist.gather brings the gradients to rank 0, dist.scatter takes the mean back; nothing else is needed.",
+    ),
+    cases=_TRAFFIC_CASES,
+    ok="a gather and a scatter for each parameter, and rank 0 sends what a scatter sends.",
+    hint="hint 1 of exercise 4.2b",
+    hints={
+        "hint 2 of exercise 4.2b": "hangs|no rank can|take part|same calls|zeros|None on this rank|frozen",
+        "hint 1 of exercise 4.2b": "gather|scatter|root|rank|p.grad|mean|sum|call",
+    },
+    look="print p.grad of every parameter on every rank, before and after.",
+)
+def gather_scatter_traffic(gather_scatter, /, world_size: int, names: list[str]):
+    """The ledger of one synchronisation."""
+    return observed(_drive_sync, world_size, gather_scatter, names)
+
+
+@check(
+    "lesson_04.all_reduce_mean",
+    judge=sync_judges.judge_gradients("all_reduce_mean"),
+    cases=_GRADIENT_CASES,
+    ok="every rank ends with the mean gradient of every parameter.",
+    hint="hint 1 of exercise 4.3a",
+    hints={
+        "hint 2 of exercise 4.3a": "sum|added up|divided|rounded|own gradient|copy|mean",
+        "hint 1 of exercise 4.3a": "frozen|None|hangs|zeros|left out|every parameter|call|travels",
+    },
+    look="print p.grad of every parameter on every rank, before and after.",
+)
+def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str]):
+    """The gradients that are left on every rank."""
+    return observed(_drive_sync, world_size, all_reduce_mean, names)
+
+
+@check(
+    "lesson_04.all_reduce_traffic",
+    judge=sync_judges.judge_traffic(
+        "all_reduce_mean",
+        frozenset({"all_reduce"}),
+        "dist.all_reduce does both ways at once: it needs no root and no second call.",
+    ),
+    cases=_TRAFFIC_CASES,
+    ok="all-reduces only, and rank 0 sends no more than the others.",
+    hint="hint 1 of exercise 4.3a",
+    hints={
+        "hint 2 of exercise 4.3a": "sum|added up|divided|rounded|own gradient|copy|mean",
+        "hint 1 of exercise 4.3a": "frozen|None|hangs|zeros|left out|every parameter|call|travels",
+    },
+    look="print p.grad of every parameter on every rank, before and after.",
+)
+def all_reduce_traffic(all_reduce_mean, /, world_size: int, names: list[str]):
+    """The ledger of one synchronisation."""
+    return observed(_drive_sync, world_size, all_reduce_mean, names)

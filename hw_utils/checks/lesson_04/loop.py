@@ -1,0 +1,127 @@
+"""Checks of lesson 04: the training loop, and its test."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from hw_utils.checks.check import check, observe
+from hw_utils.checks.lesson_04 import judges, seconds
+from hw_utils.core.errors import WorkerFailed
+from hw_utils.core.network import Network
+from hw_utils.material.timed_layers import TakesTime
+from hw_utils.simulate import simulate
+
+
+def observed(worker, world_size: int, *args, network: Network = Network()) -> dict[str, Any]:  # noqa: B008, frozen
+    try:
+        return observe(lambda: simulate(worker, world_size, args, network=network, compute="free", echo=False))
+    except WorkerFailed as error:
+        if all(failure.kind in ("collective", "mismatch", "deadlock") for failure in error.failures):
+            return {"deadlock": str(error)}  # ranks that call different collectives: for a judge to explain
+        raise
+
+
+class _Slow(nn.Module):
+    """Softmax regression from `judges.start()`; forward i of training takes `seconds.forwards(n)[i]` seconds."""
+
+    def __init__(self, n_iterations: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        start = judges.start()
+        self.linear.weight.data = torch.tensor(start.weight, dtype=torch.float32)
+        self.linear.bias.data.zero_()
+        self.left_s = seconds.forwards(n_iterations)
+        self.always_trains = True
+
+    def forward(self, x):
+        self.always_trains &= self.training
+        if self.left_s:
+            time.sleep(self.left_s.pop(0))
+        return TakesTime.apply(self.linear(x), seconds.BACKWARD_S)
+
+
+class _SlowSGD(torch.optim.SGD):
+    """SGD whose step takes `seconds.STEP_S`."""
+
+    def step(self, closure=None):
+        time.sleep(seconds.STEP_S)
+        return super().step(closure)
+
+
+def _slow_sync(model: nn.Module) -> None:
+    time.sleep(seconds.SYNC_S)
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.mul_(judges.SYNC_FACTOR)
+
+
+def _drive_train(rank, world_size, train, n_iterations, momentum):
+    model, said = _Slow(n_iterations), []
+    optimizer = _SlowSGD(model.parameters(), lr=judges.STEP_SIZE, momentum=momentum)
+    x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
+    batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
+    returned = train(model, batches, _slow_sync, optimizer, said.append)
+    losses = returned[0] if isinstance(returned, list | tuple) and returned else None
+    graphs = [isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses or []] if _many(losses) else []
+    found = {"returned": returned, "graphs": any(graphs), "always_trains": model.always_trains, "said": said}
+    return {**found, "weight": model.linear.weight.detach()}
+
+
+def _many(losses: Any) -> bool:
+    return isinstance(losses, list | tuple)
+
+
+@check(
+    "lesson_04.train",
+    judge=judges.judge_train,
+    cases=[{"n_iterations": 5, "momentum": 0.0}, {"n_iterations": 45, "momentum": 0.9}],
+    ok="losses, steps, reports and the mean time of iterations 2 to 40 are right.",
+    hint="hint 1 of exercise 4.1a",
+    hints={
+        "hint 2 of exercise 4.1a": "iteration_s of .*(in the mean|sum|divided|count from|this mean|middle|fastest)",
+        "hint 1 of exercise 4.1a": "sync|zero_grad|optimizer|step|clock|gradients",
+    },
+    look="print the losses of the first three iterations, and the readings of the clock around each part of one.",
+)
+def train(train, /, n_iterations: int, momentum: float):
+    """The loop on softmax regression; forward, backward, `sync` and the step take known virtual seconds."""
+    return observed(_drive_train, 1, train, n_iterations, momentum)
+
+
+class _Answers(nn.Module):
+    """Gives the score that stands in the input, and remembers how it was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.trained, self.recorded = False, False
+
+    def forward(self, x):
+        self.trained |= self.training
+        scores = x * self.weight
+        self.recorded |= scores.requires_grad
+        return scores
+
+
+@check(
+    "lesson_04.evaluate",
+    judge=judges.judge_evaluate,
+    cases=[{"sizes": [5]}, {"sizes": [8, 8, 4]}],
+    ok="loss and accuracy are those of the whole test set.",
+    hint="hint 1 of exercise 4.1b",
+    hints={
+        "hint 2 of exercise 4.1b": "training mode|records gradients",
+        "hint 1 of exercise 4.1b": "batches|sum|divide|count|last batch",
+    },
+    look="print the loss and the number of right answers of every batch, and its size.",
+)
+def evaluate(evaluate, /, sizes: list[int]):
+    """Loss and accuracy over batches of the given sizes."""
+    scores, y = map(torch.tensor, judges.evaluation(sizes))
+    model = _Answers().train()
+    returned = evaluate(model, list(zip(scores.float().split(sizes), y.split(sizes))))
+    return {"returned": returned, "training": model.trained, "graph": model.recorded}

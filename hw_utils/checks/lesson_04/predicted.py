@@ -1,0 +1,149 @@
+"""Judges of lesson 04's predictions: calls, bytes and seconds, beside what the ledger has of the student's own code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.lesson_04.judges import number
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+
+
+def judge_calls(data: Any, measured: Mapping[str, int]) -> None:
+    for method, expected in measured.items():
+        said = data.get(method) if isinstance(data, dict) else None
+        if said is None:
+            raise CheckFailed(f"calls[{method!r}] is not filled in.")
+        got = number(said, f"calls[{method!r}]")
+        if got != expected:
+            raise CheckFailed(
+                f"calls[{method!r}]: VGG-11 needs another number of all-reduces an iteration than {got:g}.",
+                cause=_why_calls(got, method, measured),
+            )
+
+
+def _why_calls(got: float, method: str, measured: Mapping[str, int]) -> str:
+    other = measured["ddp" if method == "all_reduce" else "all_reduce"]
+    if got == other:
+        return f"that is the other method's number: {method!r} is asked."
+    if got == 3 * measured[method] and method == "all_reduce":
+        return "that is a run of three iterations: one iteration is asked."
+    if got == 4 * measured[method]:
+        return "that is all four ranks together: one rank is asked."
+    if got in (12 * measured[method], 3 * measured[method]):
+        return "that is more than one iteration, or more than one rank: what one rank starts in one iteration is asked."
+    if method == "all_reduce":
+        return "count the tensors in model.parameters(), biases and batch norm included."
+    return "look at a later iteration: DistributedDataParallel arranges its buckets after the first one."
+
+
+def judge_bytes(data: Any, method: str, world_size: int) -> None:
+    require_no_deadlock(data, method)
+    trace = Trace.from_plain(data["trace"])
+    for rank, said in enumerate(data["said"]):
+        got, sent = number(said, f"bytes_sent({method!r}, {rank}, ...)"), trace.bytes_sent(rank)
+        if math.isclose(got, sent, rel_tol=1e-9, abs_tol=0.5):
+            continue
+        causes = (
+            (trace.bytes_sent(0), "this is rank 0's; the other ranks send something else."),
+            (trace.bytes_sent(world_size - 1), "this is what the others send; rank 0 is the root."),
+            (2 * sent, "twice too many: only what a rank sends is asked, not what it receives."),
+            (4 * sent, "n_bytes counts bytes already, not elements."),
+            (sent / 4, "these are elements: bytes are asked, and n_bytes counts them already."),
+            (8 * sent, "these are bits: bytes are asked."),
+            (sent / 1e6, "these are megabytes: bytes are asked."),
+            (sent / 1e3, "these are kilobytes: bytes are asked."),
+            (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
+            (sent / 2, "half of it: a ring has two phases."),
+            (sum(trace.bytes_sent(r) for r in range(world_size)), "that is what all ranks send together."),
+            (data["n_bytes"], "that is the whole model once, whatever the method."),
+        )
+        raise CheckFailed(
+            f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
+            f" the ledger says {sent:,}.",
+            cause=_why_bytes(got, causes, method),
+        )
+    _judge_odd_bytes(data, trace, method, world_size)
+
+
+def _judge_odd_bytes(data: Any, trace: Trace, method: str, world_size: int) -> None:
+    """A model of 1,001 bytes sends as much for each byte as the one that was run."""
+    for rank, said in enumerate(data["odd"]):
+        got, due = number(said, f"bytes_sent({method!r}, {rank}, ...)"), trace.bytes_sent(rank) / data["n_bytes"] * 1001
+        if not math.isclose(got, due, rel_tol=1e-9, abs_tol=1e-9):
+            raise CheckFailed(
+                f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, n_bytes=1001) is {got:,.2f}; by the"
+                f" ledger's share it is {due:,.2f}.",
+                cause="a chunk may be a fraction of a byte on paper: / and not //, and nothing is rounded.",
+            )
+
+
+def _why_bytes(got: float, causes, method: str) -> str:
+    cause = next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-9)), "")
+    if not cause and method == "one" and got:
+        return "one rank has nobody to send to."
+    return cause
+
+
+def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:
+    require_no_deadlock(data["run"], method)
+    got, measured = number(data["said"], "predicted_s"), number(data["run"]["seconds"], "the measured time")
+    if math.isclose(got, measured, rel_tol=1e-6):
+        return
+    known = _mistakes(data, measured, world_size, n_tensors, method)
+    cause = next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
+    raise CheckFailed(
+        f"predicted_s({method!r}, world_size={world_size}, ...) is {got:.6g} s; your own code takes {measured:.6g} s.",
+        cause=cause,
+    )
+
+
+def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, method: str) -> list[tuple[str, float]]:
+    """(cause, the seconds that it leads to), from the run's own compute, latencies and bytes."""
+    compute_s = data["one_node_s"] / world_size
+    bytes_s = number(data["no_latency_s"], "the time without latency") - compute_s
+    latency_s = measured - compute_s - bytes_s
+
+    def total(compute: float = 1.0, latency: float = 1.0, n_bytes: float = 1.0) -> float:
+        return compute * compute_s + latency * latency_s + n_bytes * bytes_s
+
+    root, itself = method == "gather_scatter", world_size / max(world_size - 1, 1)
+    every = "every tensor is a collective of its own: the latency is paid for each, and the bytes of all add up."
+    found = [
+        ("seconds are asked, these are milliseconds.", 1e3 * measured),
+        ("the compute is shared: every rank has 1/N of the batch.", total(compute=world_size)),
+        ("the compute is missing, or hides behind the messages (max): nothing overlaps.", total(compute=0)),
+        ("the messages are missing, or hide behind the compute (max): nothing overlaps.", compute_s),
+        ("these are bits: bandwidth_Bps is in bytes a second, and n_bytes in bytes.", total(n_bytes=8)),
+        ("n_bytes counts bytes already, not elements.", total(n_bytes=4)),
+        ("the latency is missing: every message pays it.", total(latency=0)),
+        ("the bytes are missing.", total(n_bytes=0)),
+        (
+            "a gather and a scatter, one after the other: the way there and the way back."
+            if root
+            else "half of the messages: a ring has two phases.",
+            total(latency=0.5, n_bytes=0.5),
+        ),
+        (every, total(latency=1 / n_tensors)),
+        ("n_bytes is of all tensors together: nothing is divided by n_tensors.", total(n_bytes=1 / n_tensors)),
+        ("n_bytes is of all tensors together already.", total(n_bytes=n_tensors)),
+        (every, total(latency=1 / n_tensors, n_bytes=1 / n_tensors)),
+        ("the latency is paid by every message, one after the other.", total(latency=0.5 / (world_size - 1 or 1))),
+        (every, total(latency=0.5 / n_tensors / (world_size - 1 or 1))),
+        ("N - 1 others: nobody sends to itself.", total(latency=itself, n_bytes=itself)),
+    ]  # fmt: skip
+    others = 1 / max(world_size - 1, 1)
+    found.append(
+        (
+            "N - 1 messages, one after the other, and that twice: a port takes one at a time.",
+            total(latency=others, n_bytes=others),
+        )
+    )
+    if root:
+        found.append(("a gather or scatter moves whole tensors: no chunk of 1/N.", total(n_bytes=1 / world_size)))
+    elif method == "all_reduce":
+        found += [("a message of a ring is one chunk: 1/N of the tensor.", total(n_bytes=world_size))]
+    return [(cause, value) for cause, value in found if not math.isclose(value, measured, rel_tol=1e-6)]

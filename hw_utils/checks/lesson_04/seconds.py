@@ -1,0 +1,78 @@
+"""Lesson 04's virtual seconds: what each part of a training iteration takes, and what a wrong clock makes of it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hw_utils.core.errors import CheckFailed
+
+# Of every iteration; forwards differ. No two sums of them are alike, so a mean tells what is in it.
+BACKWARD_S, SYNC_S, STEP_S = 0.13, 0.29, 0.067
+_PARTS = {"forward": 0.0, "backward": BACKWARD_S, "sync": SYNC_S, "the step": STEP_S}
+
+
+def forwards(n: int) -> list[float]:
+    """Seconds of each forward: the first is slow, and so is what comes after the 40th."""
+    return [8.0] + [1.0 + 0.001 * i * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
+
+
+def judge_seconds(got_s: float, n: int) -> None:
+    """Raises CheckFailed unless it is the mean of iterations 2 to 40, from zero_grad to the end of the step."""
+    expected_s = _mean(_whole(n)[1:40])
+    if math.isclose(got_s, expected_s, rel_tol=1e-6):
+        return
+    cause = next((text for text, value in _mistakes(n) if math.isclose(got_s, value, rel_tol=1e-6, abs_tol=1e-9)), "")
+    raise CheckFailed(
+        f"train: iteration_s of {n} iterations is {got_s:.4g} s, expected {expected_s:.4g} s,"
+        f" the mean of iterations 2 to {min(n, 40)}.",
+        cause=cause,
+    )
+
+
+def _whole(n: int) -> list[float]:
+    return [forward_s + sum(_PARTS.values()) for forward_s in forwards(n)]
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values))
+
+
+def _mistakes(n: int) -> Iterator[tuple[str, float]]:
+    """(cause, the seconds that it leads to), single mistakes before two at once."""
+    yield from _wrong_means(_whole(n))
+    timed = _whole(n)[1:40]
+    for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
+        yield f"seconds are wanted, these are {unit}.", factor * _mean(timed)
+    for size in range(1, len(_PARTS) + 1):
+        for left_out in itertools.combinations(_PARTS, size):
+            rest = [name for name in _PARTS if name not in left_out]
+            seconds = [sum(_PARTS[name] for name in rest) + ("forward" in rest) * f for f in forwards(n)]
+            cause = (
+                f"{' and '.join(left_out)} {'is' if size == 1 else 'are'} not in it: read the clock before"
+                " optimizer.zero_grad() and after optimizer.step()."
+            )
+            yield cause, _mean(seconds[1:40])
+            for text, value in _wrong_means(seconds):
+                yield f"{cause} And {text}", value
+
+
+def _wrong_means(all_s: list[float]) -> list[tuple[str, float]]:
+    timed = all_s[1:40]
+    return [
+        ("every iteration is in the mean: the first one, which warms up, must not be.", _mean(all_s)),
+        ("the first iteration, which warms up, must not be in the mean.", _mean(all_s[:40])),
+        ("iterations after the 40th are in the mean.", _mean(all_s[1:])),
+        ("this is a sum: divide by the number of iterations.", sum(timed)),
+        ("the sum of the timed iterations is divided by 40: divide by how many there are.", sum(timed) / 40),
+        ("the sum of the timed iterations is divided by the number of all.", sum(timed) / len(all_s)),
+        ("iterations count from 1, lists from 0: this mean begins with the 3rd.", _mean(all_s[2:41] or [math.inf])),
+        ("this mean ends with the 39th.", _mean(all_s[1:39])),
+        ("this mean ends with the 41st.", _mean(all_s[1:41])),
+        ("this is the middle one: the mean is wanted.", float(np.median(timed))),
+        ("this is the fastest one: the mean is wanted.", min(timed)),
+        ("this is the last iteration's: the mean is wanted.", all_s[-1]),
+    ]

@@ -1,0 +1,210 @@
+"""Judges of lesson 04, gradients and costs: what `sync` leaves behind, sends, and takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.lesson_04.judges import close, result, short
+from hw_utils.core import schedules
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+
+# name -> (shape, kind); kinds: "all" ranks use it, "none", only "rank 0", or it is "frozen".
+PARAMETERS = {
+    "weight": ((5, 3), "all"),
+    "bias": ((7,), "all"),
+    "scalar": ((), "all"),
+    "frozen": ((4,), "frozen"),
+    "unused": ((6,), "none"),
+    "branch": ((3,), "rank 0"),
+}
+
+
+def gradient(name: str, rank: int) -> np.ndarray | None:
+    """The gradient that `rank` starts with: 10**rank * [1, 2, ...], so that a wrong digit names the rank."""
+    shape, kind = PARAMETERS[name]
+    if kind in ("frozen", "none") or (kind == "rank 0" and rank != 0):
+        return None
+    return (10.0**rank * np.arange(1, math.prod(shape) + 1)).reshape(shape)
+
+
+def judge_gradients(what: str):
+    """A judge of the gradients that `what` leaves on every rank."""
+
+    def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
+        who = _with(what, world_size)
+        cause = "every rank must make the same calls, in the same order, for the same parameters."
+        if {"unused", "branch"} & set(names):
+            cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
+        require_no_deadlock(data, who, cause=cause)
+        _require_waited(who, Trace.from_plain(data["trace"]))
+        each = [result(data, rank) for rank in range(world_size)]
+        for name in names:
+            _judge_gradient(who, [got["gradients"].get(name) for got in each], name)
+            for rank, got in enumerate(each):
+                if not close(got["values"][name], rank + 1.0):
+                    raise CheckFailed(
+                        f"{who}: the values of {name!r} on rank {rank} have changed.",
+                        cause="the gradients (p.grad) are synchronised, not the parameters.",
+                    )
+
+    return judge
+
+
+def _require_waited(who: str, trace: Trace) -> None:
+    left = [e for e in trace if e.op != "barrier" and e.waited is None]
+    if left:
+        raise CheckFailed(
+            f"{who}: rank {left[0].rank} never waits for a {left[0].op}.",
+            cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
+        )
+
+
+def _judge_gradient(who: str, got: list[Any], name: str) -> None:
+    """got: what each rank ends with."""
+    n = len(got)
+    each = [gradient(name, rank) for rank in range(n)]
+    if all(g is None for g in each):
+        for rank, value in enumerate(got):
+            if value is not None and np.any(np.asarray(value) != 0):
+                what = f"{name!r} has no gradient anywhere, but rank {rank} ends with {short(_list(value))}"
+                cause = "a frozen parameter takes no part: leave out those whose requires_grad is False."
+                if PARAMETERS[name][1] != "frozen":
+                    cause = "None counts as zeros, and the mean of zeros is zero: torch.zeros_like(p)."
+                raise CheckFailed(f"{who}: {what}.", cause=cause)
+        return
+    filled = [np.zeros(PARAMETERS[name][0]) if g is None else g for g in each]
+    expected = sum(filled) / n
+    wrong = {rank: value for rank, value in enumerate(got) if not _same(value, expected)}
+    if wrong:
+        rank = min(wrong)
+        raise CheckFailed(
+            f"{who}: the gradient of {name!r} on rank {rank} is {short(_list(wrong[rank]))}, expected"
+            f" {short(expected.tolist())}.",
+            cause=_why_gradient(wrong, filled, name),
+        )
+
+
+def _same(value: Any, expected: np.ndarray) -> bool:
+    fits = isinstance(value, np.ndarray) and value.shape == expected.shape
+    return fits and bool(np.allclose(value, expected, rtol=1e-5, atol=1e-6))
+
+
+def _list(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str) -> str:
+    """The first explanation that fits every rank that is wrong."""
+    n, mean = len(each), sum(each) / len(each)
+    if n == 1 and any(np.isinf(np.asarray(got, "f8")).any() for got in wrong.values() if got is not None):
+        return "there is a division by zero: N ranks, so divide by N, not by N - 1."
+    causes = [
+        (
+            lambda r: mean * n,
+            "this is the sum: divide by the world size, in place (p.grad /= N, p.grad.div_(N)); `g = g / N` makes a"
+            " new tensor, which p.grad never sees.",
+        ),
+        (
+            lambda r: mean * n / max(mean.size, 1) if mean.size != n else mean * math.nan,
+            "it is divided by the number of elements: the mean is over the ranks.",
+        ),
+        *(
+            (
+                lambda r, k=k: mean * n / k,
+                f"it is divided by {k}, however many ranks there are: divide by the world size.",
+            )
+            for k in (range(2, 9) if n == 1 else ())
+        ),
+        (lambda r: mean / n, "it is divided by the world size twice."),
+        (lambda r: mean * n / max(n - 1, 1), "rank 0's own gradient counts too: N ranks, so divide by N."),
+        (lambda r: np.full_like(mean, mean.mean()), "the mean is taken over the ranks, not over the elements."),
+        (lambda r: (sum(each) - each[0]) / n, "rank 0's own gradient is missing from the mean."),
+        (
+            lambda r: each[r],
+            f"this rank still has its own gradient: {name!r} was left out, or what came of the call never went into"
+            " p.grad.",
+        ),
+        (lambda r: each[0], "this is rank 0's own gradient: what is scattered must be the mean."),
+        (
+            lambda r: each[-1],
+            "this is the last rank's gradient, and the largest, not the mean: all_reduce sums if it is told nothing.",
+        ),
+        (
+            lambda r: each[r] / n,
+            "each rank divides its own gradient; nothing was added up in p.grad: a call on a copy, or one with"
+            " async_op=True whose wait() is missing.",
+        ),
+        (lambda r: np.median(each, axis=0), "this is the middle one of the ranks, not their mean."),
+        (lambda r: np.ones_like(mean) * (r + 1), "these are the weights: the gradients (p.grad) travel."),
+        (lambda r: np.ones_like(mean) * (n + 1) / 2, "this is the mean of the weights: the gradients (p.grad) travel."),
+        (
+            lambda r: np.zeros_like(mean),
+            "it is still empty: wait for every async operation before you read it.",
+        ),
+    ]
+    for value, cause in causes:
+        if all(_same(got, value(rank)) for rank, got in wrong.items()):
+            return cause
+    if any(got is None for got in wrong.values()):
+        return "p.grad is None on this rank: give it the mean as well."
+    if all(np.size(got) == 1 or np.ptp(np.asarray(got, "f8")) == 0 for got in wrong.values()) and mean.size > 1:
+        return "the mean is taken over the ranks, not over the elements."
+    return ""
+
+
+def judge_traffic(what: str, allowed: frozenset[str], other: str):
+    """A judge of what `what` sends: only `allowed` operations, and rank 0's bytes as they would be."""
+
+    def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
+        who = _with(what, world_size)
+        require_no_deadlock(data, who, cause="every rank must make the same calls, in the same order.")
+        trace = Trace.from_plain(data["trace"])
+        used = frozenset(op for op in trace.ops if op != "barrier")
+        if used != allowed:
+            extra, missing = used - allowed, allowed - used
+            wrong = f"calls {', '.join(sorted(extra))}" if extra else f"never calls {' and '.join(sorted(missing))}"
+            raise CheckFailed(
+                f"{who}: it {wrong}; this exercise is about {' and '.join(sorted(allowed))}.", cause=other
+            )
+        sizes = [4 * math.prod(PARAMETERS[n][0]) for n in names if PARAMETERS[n][1] != "frozen"]
+        expected = sum(schedules.cost(op, n, world_size, itemsize=4).sent_bytes[0] for op in allowed for n in sizes)
+        got = trace.bytes_sent(0)
+        if got != expected:
+            cause = "frozen parameters need no messages." if got > expected else "some parameter is left out."
+            cause = "something travels more than once." if got >= 2 * expected else cause
+            last = trace.bytes_sent(world_size - 1)
+            if world_size > 1 and last == expected:
+                cause = f"rank {world_size - 1} is the root: rank 0 is to be, as gather and scatter have it by default."
+            if any(0 < len(trace.of_rank(0).of_op(op)) < len(sizes) for op in allowed) and got > expected:
+                cause = _FLAT
+            raise CheckFailed(f"{who}: rank 0 sends {got:,} bytes, expected {expected:,}.", cause=cause)
+        if not _one_a_parameter(trace, allowed, len(sizes), world_size):
+            calls = ", ".join(f"{len(trace.of_rank(0).of_op(op))} {op}" for op in sorted(allowed))
+            raise CheckFailed(
+                f"{who}: {calls} on rank 0 for {len(sizes)} trainable {'tensor' if len(sizes) == 1 else 'tensors'};"
+                f" the target is one {' and one '.join(sorted(allowed))} a parameter.",
+                cause=_FLAT,
+            )
+
+    return judge
+
+
+_FLAT = (
+    "several gradients travel as one vector. That is clever, and lesson 5's subject; here every parameter has its own"
+    " call, which is what 4.4 counts and 4.5 predicts."
+)
+
+
+def _one_a_parameter(trace: Trace, ops: frozenset[str], n_parameters: int, world_size: int) -> bool:
+    ranks = [trace.of_rank(rank) for rank in range(world_size)]
+    return world_size == 1 or all(len(mine.of_op(op)) == n_parameters for mine in ranks for op in ops)
+
+
+def _with(what: str, world_size: int) -> str:
+    return f"{what} with {world_size} rank{'' if world_size == 1 else 's'}"

@@ -1,0 +1,21 @@
+"""Checks of lesson 05: where the time goes, bucketing, overlap, attribution."""
+
+from __future__ import annotations
+
+from hw_utils.checks.lesson_05.buckets import bucketed_all_reduce
+from hw_utils.checks.lesson_05.causes import step_under, waterfall
+from hw_utils.checks.lesson_05.costs import (
+    amdahl_speedup,
+    bucketed_s,
+    calls_per_epoch,
+    overlapped_s,
+    ring_bytes,
+    server_bytes,
+)
+from hw_utils.checks.lesson_05.hooks import overlap, overlap_in_time
+from hw_utils.checks.lesson_05.profile import profiled_training, scaling_metrics
+
+__all__ = [
+    "amdahl_speedup", "bucketed_all_reduce", "bucketed_s", "calls_per_epoch", "overlap", "overlap_in_time",
+    "overlapped_s", "profiled_training", "ring_bytes", "scaling_metrics", "server_bytes", "step_under", "waterfall",
+]  # fmt: skip

@@ -1,0 +1,120 @@
+"""Checks of lesson 05: gradients reduced in buckets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_05.costs import free
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+
+SHAPES = ((3, 4), (5,), (2, 2, 2))  # 25 elements
+
+
+def _gradients_of(rank: int) -> list[torch.Tensor]:
+    """Rank r holds 10**r * 1, 2, 3, ...: a wrong digit names the rank."""
+    flat = 10.0**rank * torch.arange(1, 26, dtype=torch.float64)
+    return [part.view(shape).clone() for part, shape in zip(flat.split([math.prod(s) for s in SHAPES]), SHAPES)]
+
+
+def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
+    what = f"bucketed_all_reduce with {world_size} ranks, 25 elements, {bucket_elements} a bucket"
+    require_no_deadlock(data, what, cause="every rank must make the same number of calls.")
+    mean = sum(10.0**r for r in range(world_size)) / world_size
+    trace = Trace.from_plain(data["trace"])
+    left = [e for e in trace if e.waited is None]
+    if left:
+        raise CheckFailed(
+            f"{what}: rank {left[0].rank} never waits for an {left[0].op}.",
+            cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
+        )
+    for rank in range(world_size):
+        _require_mean(what, rank, data["results"][rank], mean, world_size)
+    others = sorted(trace.ops - {"all_reduce"})
+    if others:
+        cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
+        raise CheckFailed(f"{what}: called {', '.join(others)}; all_reduce is enough.", cause=cause)
+    n_calls = len(range(0, 25, bucket_elements))
+    for rank in range(world_size):
+        sizes = [e.n_bytes // 8 for e in trace.of_rank(rank)]
+        due = [min(bucket_elements, 25 - at) for at in range(0, 25, bucket_elements)]
+        if sizes != due:
+            cause = "bucket_elements is how many elements a bucket holds: no bytes, and no number of buckets."
+            borders = np.cumsum([math.prod(shape) for shape in SHAPES])
+            if max(sizes, default=0) <= bucket_elements < 25 and set(borders) <= set(np.cumsum(sizes)):
+                cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
+            if sorted(sizes) == sorted(math.prod(shape) for shape in SHAPES):
+                cause = "that is one call a parameter, no bucket at all."
+            elif len(sizes) == 1:
+                cause = "everything went in one call: cut the flat vector into buckets."
+            elif len(sizes) == n_calls:
+                cause = "every bucket but the last holds exactly bucket_elements: split, do not cut into equal parts."
+            if sum(sizes) > 25 and sizes[:-1] == due[:-1]:
+                cause = "the last bucket is filled up: it holds what is left, and no more."
+            elif 2 * due == sorted(sizes, reverse=True) or sum(sizes) == 50:
+                cause = "everything travels twice: one call a bucket."
+            if [e.n_bytes for e in trace.of_rank(rank)] == [4 * n for n in due]:
+                cause = "half the bytes travel: the flat vector has the gradients' own dtype (here float64)."
+            raise CheckFailed(f"{what}: rank {rank} reduced {sizes} elements a call, expected {due}.", cause=cause)
+
+
+def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) -> None:
+    if not isinstance(got, list) or [getattr(g, "shape", None) for g in got] != list(SHAPES):
+        raise CheckFailed(
+            f"{what}: the gradients on rank {rank} changed their shapes; write the means back in place.",
+            cause="copy_ writes into a gradient of its own shape: cut the flat vector, view_as, copy_.",
+        )
+    flat = np.concatenate([g.reshape(-1) for g in got])
+    wrong = np.flatnonzero(~np.isclose(flat, mean * np.arange(1, 26), rtol=1e-12, atol=0))
+    if not len(wrong):
+        return
+    k = int(wrong[0])
+    scale = flat[k] / (k + 1)
+    causes = {
+        "that is the sum: divide by the number of ranks.": mean * world_size,
+        "it was divided twice.": mean / world_size,
+        "this element was never reduced: is the last, shorter bucket left out, or the result not written back?": 10.0
+        ** rank,
+        "its own value was divided, but not reduced.": 10.0**rank / world_size,
+        "it is zero: was it read before the all_reduce was done?": 0.0,
+        "the divisor is the number of ranks, not of ranks - 1.": mean * world_size / max(world_size - 1, 1),
+        "the divisor is the number of ranks, whatever it is.": (mean * world_size / 2, mean * world_size / 4),
+        "the largest is taken: all_reduce sums if it is told nothing.": 10.0 ** (world_size - 1),
+    }
+    if np.allclose(flat, mean * np.arange(1, 26), rtol=1e-5, atol=0):
+        causes["the numbers are rounded: the flat vector has the gradients' own dtype (here float64)."] = scale
+    near = [
+        c for c, values in causes.items()
+        for v in (values if isinstance(values, tuple) else (values,)) if math.isclose(scale, v, rel_tol=1e-9)
+    ]  # fmt: skip
+    raise CheckFailed(
+        f"{what}: element {k} on rank {rank} is {flat[k]:g}, expected {mean * (k + 1):g} (rank r brings 10**r).",
+        cause=near[0] if near else "the elements are out of order: cut and write back in the same order.",
+    )
+
+
+@check(
+    "lesson_05.bucketed_all_reduce",
+    judge=_judge_bucketed,
+    cases=[
+        {"world_size": n, "bucket_elements": b}
+        for n, b in ((1, 25), (2, 25), (2, 1), (3, 7), (4, 10), (4, 1000), (3, 24))
+    ],
+    ok="means are right in as few calls as the buckets allow, from 1 element to the whole model.",
+    hint="hint 1 of exercise 5.3",
+    look="print the flat vector before and after the calls, on every rank.",
+)
+def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int):
+    """Three gradients of 25 elements in all, reduced in buckets."""
+
+    def worker(rank: int, world_size: int) -> list[torch.Tensor]:
+        gradients = _gradients_of(rank)
+        function(list(gradients), bucket_elements)
+        return gradients
+
+    return observe(lambda: free(worker, world_size))

@@ -1,0 +1,159 @@
+"""Checks of lesson 05: which causes make a step slow, and what each adds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_05.costs import all_reduce_of, free, number_of, require
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+
+
+def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) -> None:
+    serial_s, slow = conditions.get("serial_s", 0.0), conditions.get("straggler", 1.0)
+    cores, compute_s = conditions.get("cores", 0) or world_size, 1.0
+    what = f"step_under with {world_size} ranks, {conditions or 'nothing switched on'}"
+    require_no_deadlock(data, what)
+    network = Network(latency_s=1e-3, bandwidth_Bps=1e6)
+    reduce_s = free(all_reduce_of, world_size, 40_000, network=network).seconds
+    each = compute_s * max(1.0, world_size / cores)
+    expected = serial_s + each * slow + reduce_s
+    causes = {
+        "the serial part is rank 0's alone, and everybody waits for it: barrier after it.": max(serial_s, each * slow)
+        + reduce_s,
+        "ranks beyond the cores take turns: compute takes world_size / cores as long.": serial_s
+        + compute_s * slow
+        + reduce_s,
+        "cores are shared evenly: world_size / cores times as long, a fraction too, without // or rounding.": tuple(
+            serial_s + turns * slow + reduce_s
+            for turns in {math.ceil(world_size / cores), max(1, world_size // cores)} - {each}
+        ),
+        "more cores than ranks make no rank faster.": serial_s + world_size / cores * slow + reduce_s,
+        "a straggler takes that many times as long: what makes compute longer is multiplied.": (
+            serial_s + each + slow - 1 + reduce_s,
+            serial_s + each + slow + reduce_s,
+        ),
+        "the serial part is spent twice.": 2 * serial_s + each * slow + reduce_s,
+        "the straggler's serial part is no longer: only its compute is.": serial_s * slow + each * slow + reduce_s,
+        "an all_reduce of 10,000 float32 is 40,000 bytes: float32, and that many.": tuple(
+            serial_s + each * slow + free(all_reduce_of, world_size, n, network=network).seconds
+            for n in (80_000, 20_000, 10_000, 4_000, 400_000)
+        ),
+        "the all-reduce is missing.": serial_s + each * slow,
+        "the compute of the step is missing: nothing but communication takes time.": serial_s + reduce_s,
+        "the straggler makes no difference yet.": serial_s + each + reduce_s,
+    }
+    require(f"{what}: the step", data["seconds"], expected, causes, rel_tol=5e-3)
+    trace = Trace.from_plain(data["trace"])
+    others = sorted(trace.ops - {"all_reduce", "barrier", "broadcast"})
+    reduced = [e.n_bytes for e in trace.of_rank(0).of_op("all_reduce")]
+    if others or 40_000 not in reduced or sum(reduced) > 40_000 + 64:
+        came = ", ".join([*others, *(f"all_reduce of {n:,} bytes" for n in reduced)]) or "no call"
+        raise CheckFailed(
+            f"{what}: the ledger of rank 0 has {came}; a step ends with one all_reduce of 40,000 bytes.",
+            cause="10,000 float32 in one dist.all_reduce; what lets ranks wait for rank 0 is a barrier.",
+        )
+    mine = trace.of_rank(world_size - 1)
+    if serial_s and sum(e.wait_end_s - e.wait_start_s for e in mine) < 0.99 * serial_s:
+        raise CheckFailed(
+            f"{what}: rank {world_size - 1} does not wait for rank 0's serial part.",
+            cause="only rank 0 is busy with it; the others stand in a barrier meanwhile.",
+        )
+    own = {
+        r: sum(e.wait_end_s - e.wait_start_s for e in Trace.from_plain(data["trace"]).of_rank(r).of_op("all_reduce"))
+        for r in range(world_size)
+    }
+    if slow > 1 and not own[0] > own[world_size - 1] + 0.5 * (slow - 1) * each:
+        raise CheckFailed(
+            f"{what}: rank 0 does not wait for rank {world_size - 1} in the all-reduce.",
+            cause="every rank slowed down; a straggler is the last rank only, and that is enough.",
+        )
+
+
+@check(
+    "lesson_05.step_under",
+    judge=_judge_step_under,
+    cases=[
+        {"world_size": n, "conditions": c}
+        for n, c in (
+            (4, {}),
+            (4, {"serial_s": 0.5}),
+            (4, {"straggler": 1.5}),
+            (8, {"cores": 2}),
+            (5, {"cores": 2}),
+            (3, {"cores": 8}),
+            (4, {"serial_s": 0.25, "straggler": 2.0, "cores": 2}),
+        )
+    ],
+    ok="each condition alone, and all together, cost what they should.",
+    hint="hint 1 of exercise 5.5",
+    look="print time.perf_counter() on every rank after each line of the step.",
+)
+def step_under(worker, /, world_size: int, conditions: dict[str, float]):
+    """One step of 1 s compute and 40 kB of gradients under the given conditions."""
+    network = Network(latency_s=1e-3, bandwidth_Bps=1e6)
+    return observe(lambda: free(worker, world_size, dict(conditions), network=network))
+
+
+def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actual_s: float) -> None:
+    what = f"waterfall({ideal_s}, {alone_s}, {actual_s})"
+    if not isinstance(data, dict):
+        raise CheckFailed(f"{what} returned {type(data).__name__}; expected a dict, cause to seconds.")
+    expected_keys = ["ideal", *alone_s, "together"]
+    if list(data) != expected_keys:
+        cause = 'the parts stand in the order in which they are drawn: "ideal", the causes as given, "together".'
+        if set(expected_keys) - set(data):
+            cause = f"there is no part {', '.join(sorted(set(expected_keys) - set(data)))}."
+        raise CheckFailed(f"{what} has the parts {list(data)}, expected {expected_keys}.", cause=cause)
+    shares = {"these are shares of the actual step: seconds are asked.": ideal_s / actual_s}
+    require(f"{what}: ideal", data["ideal"], ideal_s, shares)
+    for cause, seconds in alone_s.items():
+        require(
+            f"{what}: {cause}",
+            data[cause],
+            seconds - ideal_s,
+            {
+                "that is the whole step; a part is what it adds to the ideal one.": seconds,
+                "the other way round: the step with the cause, minus the ideal one.": ideal_s - seconds,
+                "that is how many times as long: a part is in seconds.": seconds / ideal_s,
+            },
+        )
+    total = sum(number_of(v) for v in data.values())
+    if not math.isclose(total, actual_s, rel_tol=1e-9):
+        together = number_of(data["together"])
+        rest = actual_s - total + together
+        causes = {
+            "it may be negative: causes together can cost less than one after the other.": (0.0, -rest),
+            "that is the whole step: it is what is left of it after all other parts.": (actual_s,),
+            "the ideal step is a part of the sum too.": (rest + ideal_s,),
+        }
+        named = [
+            cause
+            for cause, values in causes.items()
+            if any(math.isclose(together, value, rel_tol=1e-9, abs_tol=1e-12) for value in values)
+        ]
+        raise CheckFailed(
+            f"{what}: the parts add up to {total:g} s, the actual step takes {actual_s:g} s.",
+            cause="`together` is what the causes cost beyond each alone; it closes the sum."
+            + (f" {named[0].capitalize()}" if named else ""),
+        )
+
+
+@check(
+    "lesson_05.waterfall",
+    judge=_judge_waterfall,
+    cases=[
+        {"ideal_s": 1.0, "alone_s": {"serial": 1.5}, "actual_s": 1.5},
+        {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "straggler": 1.5, "cores": 2.0}, "actual_s": 3.5},
+        {"ideal_s": 2.0, "alone_s": {"link": 2.5, "straggler": 3.0}, "actual_s": 3.25},
+    ],
+    ok="the parts add up, from the ideal step to the actual one.",
+    hint="hint 2 of exercise 5.5",
+    look="write the parts of this case down by hand; they add up to actual_s.",
+)
+def waterfall(function, /, ideal_s: float, alone_s: dict[str, float], actual_s: float):
+    """Parts of a step's time, from the ideal to the actual one."""
+    return function(ideal_s, dict(alone_s), actual_s)

@@ -1,0 +1,281 @@
+"""The checks of lesson 05's hooks: gradients in every situation, and the ledger that proves the overlap."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+from hw_utils.material.timed_layers import Branches, TimedChain
+from hw_utils.simulate import simulate
+
+# situation -> for each backward pass, which layers take part; a callable picks by rank
+ALL = ("first", "shared", "frozen", "last")
+SITUATIONS: dict[str, list[Any]] = {
+    "every layer used": [ALL],
+    "two steps": [ALL, ALL],
+    "last layer unused": [("first", "shared", "frozen")],
+    "first layer unused": [("shared", "last")],
+    "rank 0 leaves the last layer out": [lambda rank: ALL[:3] if rank == 0 else ALL],
+    "rank 0 has its gradients in another order": [lambda rank: ("last", *ALL[:3]) if rank == 0 else ALL],
+    "two batches accumulated": [ALL, ALL],
+}
+
+
+def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
+    return [use(rank) if callable(use) else use for use in SITUATIONS[situation]]
+
+
+def _input_of(rank: int, k: int) -> torch.Tensor:
+    return 10.0**rank * (k + 1) * torch.arange(1, 6, dtype=torch.float64)
+
+
+def _worker(rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str) -> list[torch.Tensor | None]:
+    model = Branches()
+    gradients = make(model, bucket_bytes)
+    uses = _uses(situation, rank)
+    for k, use in enumerate(uses):
+        if situation == "two batches accumulated" and k < len(uses) - 1:
+            with gradients.no_sync():
+                model(_input_of(rank, k), use).backward()
+            continue
+        if situation == "two steps":
+            model.zero_grad()
+        model(_input_of(rank, k), use).backward()
+        gradients.wait()
+    return [p.grad for p in model.parameters()]
+
+
+def _own(rank: int, situation: str) -> list[torch.Tensor | None]:
+    """A rank's gradients by plain autograd, before anything is reduced."""
+    model = Branches()
+    for k, use in enumerate(_uses(situation, rank)):
+        if situation == "two steps":
+            model.zero_grad()
+        model(_input_of(rank, k), use).backward()
+    return [p.grad for p in model.parameters()]
+
+
+def _expected(owns: list[list[torch.Tensor | None]]) -> list[np.ndarray | None]:
+    """Mean gradients; a gradient that no rank has counts as zeros or None."""
+    present = [[g for g in gradients if g is not None] for gradients in zip(*owns)]
+    return [(sum(g) / len(owns)).numpy() if g else None for g in present]
+
+
+_NAMES = ("first", "shared", "frozen", "last")
+
+
+def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str) -> None:
+    what = f"{world_size} ranks, buckets of {bucket_bytes} bytes, {situation}"
+    require_no_deadlock(
+        data,
+        what,
+        cause="a bucket with an unused parameter never fills, or ranks start buckets in different orders: "
+        "start them in order, and start what is left in wait().",
+    )
+    owns = [_own(rank, situation) for rank in range(world_size)]
+    expected = _expected(owns)
+    _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation)
+    for rank in range(world_size):
+        result = data["results"][rank]
+        if not isinstance(result, list) or len(result) != 4:
+            cause = "backward and wait leave the gradients in p.grad, and replace no parameter."
+            raise CheckFailed(f"{what}: rank {rank} has no list of gradients.", cause=cause)
+        for name, got, right, own in zip(_NAMES, result, expected, owns[rank]):
+            _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
+
+
+def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, world_size: int) -> None:
+    if right is None:
+        if got is None or (isinstance(got, np.ndarray) and not got.any()):
+            return
+        cause = "a frozen parameter has no gradient." if name == "frozen" else "what no rank has counts as zeros."
+        raise CheckFailed(f"{what} is {got!r}; no rank has one.", cause=cause)
+    if not isinstance(got, np.ndarray) or got.shape != right.shape:
+        raise CheckFailed(f"{what} is {got!r}, expected {right}.", cause="it was never reduced or written back.")
+    if not np.allclose(got, right, rtol=1e-12, atol=0):
+        raise CheckFailed(f"{what} is {got}, expected {right}.", cause=_why_wrong(got, right, own, world_size))
+
+
+def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, world_size: int) -> str:
+    """The mistake that leads to this gradient; `own` is what the rank had before the reduction."""
+    mine = np.zeros_like(right) if own is None else own.numpy()
+    causes = {
+        "that is the sum: divide by the number of ranks, once.": right * world_size,
+        "divided twice: once by the number of ranks is enough.": right / world_size,
+        "it is zero: was the buffer written back before the sum had arrived?": 0 * right,
+        "that is the rank's own gradient: the mean was never written back into .grad.": mine,
+        "the mean was added to the rank's own gradient: it takes its place (copy_).": mine + right,
+        "that is the rank's own gradient, divided: wait for the all_reduce, then read its buffer.": mine / world_size,
+    }
+    near = [cause for cause, value in causes.items() if np.allclose(got, value, rtol=1e-9, atol=1e-12)]
+    other = "a bucket went off before all its gradients were there, or its buffer was written while under way."
+    return near[0] if near else other
+
+
+def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str) -> None:
+    others = sorted(trace.ops - {"all_reduce", "barrier"})
+    if others:
+        raise CheckFailed(
+            f"{what}: called {', '.join(others)}; all_reduce is enough.",
+            cause="one all_reduce a bucket, started in the hook, and nothing else.",
+        )
+    n_syncs = 2 if situation == "two steps" else 1
+    trained_bytes = 8 * (5 + 3 + 2)  # the frozen layer stays out
+    for rank in range(world_size if world_size > 1 else 0):
+        mine = trace.of_rank(rank).of_op("all_reduce")
+        n_bytes = sum(e.n_bytes for e in mine)
+        if n_bytes != n_syncs * trained_bytes:
+            cause = "every trained parameter goes once a step, unused ones as zeros; frozen ones never."
+            if situation == "two batches accumulated" and n_bytes > trained_bytes:
+                cause = "inside no_sync() nothing may be sent: neither counted nor started."
+            elif n_bytes < n_syncs * trained_bytes:
+                cause = "buckets that were not full when backward ended are never started: start them in wait()."
+            elif n_bytes == n_syncs * (trained_bytes + 8 * 4):
+                cause = "the frozen layer travels too: it has no gradient."
+            raise CheckFailed(
+                f"{what}: rank {rank} reduced {n_bytes} bytes, expected {n_syncs * trained_bytes}.", cause=cause
+            )
+        sizes, due = [e.n_bytes for e in mine], n_syncs * _bucket_sizes(bucket_bytes)
+        if sizes != due:
+            cause = "an all_reduce is of one bucket, all its gradients in one flat vector, in the order of the buckets."
+            if len(sizes) > len(due):
+                cause = "a bucket is one message: its gradients in one flat vector, one all_reduce."
+            elif sorted(sizes) == sorted(due):
+                cause = "buckets go in their order, the last parameters first, whatever comes in first."
+            raise CheckFailed(
+                f"{what}: rank {rank} calls all_reduce with {sizes} bytes, its buckets hold {due}.", cause=cause
+            )
+        if any(e.waited is None for e in mine):
+            raise CheckFailed(
+                f"{what}: rank {rank} did not wait for every all_reduce before the step.",
+                cause="keep every handle, and wait() for each of them in wait.",
+            )
+
+
+def _bucket_sizes(bucket_bytes: int) -> list[int]:
+    """Bytes of each bucket of `Branches`, as the lesson's buckets_of fills them."""
+    sizes, room = [], 0
+    for n_bytes in (8 * 2, 8 * 3, 8 * 5):  # the last layer first
+        if n_bytes > room:
+            sizes.append(0)
+            room = bucket_bytes
+        sizes[-1] += n_bytes
+        room -= n_bytes
+    return sizes
+
+
+@check(
+    "lesson_05.overlap",
+    judge=_judge_overlap,
+    cases=[
+        {"world_size": n, "bucket_bytes": b, "situation": s}
+        for n, b, s in (
+            (2, 1, "every layer used"),
+            (2, 1000, "every layer used"),
+            (4, 40, "two steps"),
+            (3, 40, "last layer unused"),
+            (2, 1, "first layer unused"),
+            (3, 1, "rank 0 leaves the last layer out"),
+            (2, 1, "rank 0 has its gradients in another order"),
+            (2, 40, "two batches accumulated"),
+            (1, 40, "every layer used"),
+        )
+    ],
+    ok="gradients are the mean in every situation: unused, shared, frozen, accumulated.",
+    hint="hint 3 of exercise 5.4b",
+    hints={
+        "hint 2 of exercise 5.4b": "order|off before|buckets go in",
+        "hint 3 of exercise 5.4b": "hangs|never started|unused|zeros|None",
+        "hint 1 of exercise 5.4b": "wait|handle|flat|bucket|mean|ranks",
+    },
+    look="print the bucket and the rank in start_next, and p.grad of every parameter after wait.",
+)
+def overlap(make, /, world_size: int, bucket_bytes: int, situation: str):
+    """Backward passes through a small model whose layers may be unused, shared or frozen."""
+    args = (make, bucket_bytes, situation)
+    return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+
+
+def _timed_worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
+    model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
+    gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
+    model(torch.ones(n_elements // 2, dtype=torch.float64)).backward()
+    gradients.wait()
+
+
+def _judge_in_time(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
+    what = f"{world_size} ranks, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    require_no_deadlock(data, what)
+    trace = Trace.from_plain(data["trace"])
+    events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)
+    if len(events) != n_layers:
+        raise CheckFailed(
+            f"{what}: {len(events)} all_reduce calls on rank 0, expected {n_layers}.",
+            cause="one all_reduce a bucket: both of its gradients in one flat vector."
+            if len(events) == 2 * n_layers
+            else "every bucket is started once: in the hook when it is complete, or in wait().",
+        )
+    if any(e.waited is None for e in events):
+        raise CheckFailed(
+            f"{what}: not every all_reduce was waited for.", cause="keep every handle, and wait() for each in wait."
+        )
+    backward_end_s = n_layers * backward_s
+    first = events[0].start_s
+    if first > 1.1 * backward_s:
+        raise CheckFailed(
+            f"{what}: the first all_reduce starts at {first:g} s, the gradient of the last layer is there at "
+            f"{backward_s:g} s.",
+            cause="nothing is sent before backward ends."
+            if first >= backward_end_s * 0.99
+            else "the first bucket waits for a layer that comes later: fill buckets from the last layer to the first.",
+        )
+    predicted_s = _predicted_s(n_layers, backward_s, bucket_s)
+    if not data["seconds"] <= 1.1 * predicted_s:
+        serial_s = backward_end_s + n_layers * bucket_s
+        raise CheckFailed(
+            f"{what}: the step takes {data['seconds']:g} s; with overlap {predicted_s:g} s are enough.",
+            cause="each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
+            if math.isclose(data["seconds"], serial_s, rel_tol=0.02)
+            else "some buckets start later than their last gradient.",
+        )
+
+
+def _predicted_s(n_layers: int, backward_s: float, bucket_s: float) -> float:
+    """When the last bucket has arrived, bucket after bucket: ready and link free, then its own time."""
+    free_s = 0.0
+    for k in range(n_layers):
+        free_s = max(free_s, (k + 1) * backward_s) + bucket_s
+    return free_s
+
+
+@check(
+    "lesson_05.overlap_in_time",
+    judge=_judge_in_time,
+    cases=[
+        {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
+        for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
+    ],
+    ok="communication runs during backward, and the step takes what the pipeline predicts.",
+    hint="hint 1 of exercise 5.4b",
+    hints={
+        "hint 1 of exercise 5.4b": "before backward ends|inside the hook|waited|handle|flat",
+        "hint 2 of exercise 5.4b": "comes later|later than",
+        "hint 3 of exercise 5.4b": "hangs|is started once",
+    },
+    look="print time.perf_counter() and the bucket in start_next.",
+)
+def overlap_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
+    """One backward pass of known times, layer by layer; the ledger says when each bucket left."""
+    n_elements = 120
+    steps = 2 * (world_size - 1)
+    # all latency, no bytes: each of the ring's steps takes its share of bucket_s
+    network = Network(latency_s=bucket_s / steps, bandwidth_Bps=1e15)
+    args = (make, n_layers, n_elements, backward_s)
+    return observe(lambda: simulate(_timed_worker, world_size, args, network=network, compute="free", echo=False))

@@ -1,0 +1,228 @@
+"""Checks of lesson 05: where the time of a training goes, and what that makes of more workers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_05.costs import number_of, require
+from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, watched
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+from hw_utils.simulate import simulate
+
+PROFILE = ("comp_s", "comm_s", "iteration_s", "n_calls")
+
+
+def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: int, compute: str) -> None:
+    what = f"profiled_training with {world_size} ranks, {n_iterations} iterations, compute {compute}"
+    require_no_deadlock(data, what, cause="every rank makes the same calls, parameter by parameter.")
+    trace = Trace.from_plain(data["trace"])
+    for rank in range(world_size):
+        profile = data["results"][rank]["returned"]
+        if not isinstance(profile, dict) or not set(PROFILE) <= set(profile):
+            missing = [k for k in PROFILE if not isinstance(profile, dict) or k not in profile]
+            cause = f"return a dictionary; {', '.join(missing)} is missing."
+            raise CheckFailed(
+                f"{what}: rank {rank} returned {profile!r}; expected a dict with {', '.join(PROFILE)}.", cause=cause
+            )
+        _judge_n_calls(what, {k: number_of(profile[k]) for k in PROFILE}, trace.of_rank(rank), n_iterations)
+    judge_weights(what, data["results"], n_iterations)
+    for rank, result in enumerate(data["results"]):
+        profile = {k: number_of(result["returned"][k]) for k in PROFILE}
+        steps_s = SECONDS["the step"] * result["n_steps"] / n_iterations  # none, if the weights are moved by hand
+        _judge_rank_profile(what, profile, trace.of_rank(rank), n_iterations, compute, steps_s)
+
+
+def _judge_n_calls(what: str, profile: dict[str, float], mine: Trace, n_iterations: int) -> None:
+    calls = mine.of_op("all_reduce")
+    expected_calls = 8 * n_iterations if mine.world_size > 1 else 0  # SimpleCNN has 8 parameters
+    if len(calls) != expected_calls:
+        raise CheckFailed(
+            f"{what}: the ledger has {len(calls)} all_reduce calls a rank, expected {expected_calls}.",
+            cause="one call a parameter and iteration; with one rank there is nothing to reduce.",
+        )
+    if profile["n_calls"] != expected_calls:
+        raise CheckFailed(
+            f"{what}: n_calls is {profile['n_calls']:g}, the ledger has {expected_calls}.",
+            cause="that is all ranks together: a rank counts its own calls."
+            if profile["n_calls"] == mine.world_size * expected_calls
+            else "n_calls counts every all_reduce of the run, not iterations or parameters.",
+        )
+    _require_numbers(what, profile)
+    if any(e.waited is None for e in calls):
+        raise CheckFailed(
+            f"{what}: an all_reduce is never waited for.",
+            cause="with async_op=True the call returns at once: wait() for each before you read the clock.",
+        )
+
+
+def _judge_rank_profile(
+    what: str, profile: dict[str, float], mine: Trace, n_iterations: int, compute: str, steps_s: float
+) -> None:
+    calls = mine.of_op("all_reduce")
+    in_ledger = _under_way_s(calls) / n_iterations
+    tolerance = 1e-6 if compute == "free" else 0.25
+    got = profile["comm_s"]
+    if not math.isclose(got, in_ledger, rel_tol=tolerance, abs_tol=1e-9 if compute == "free" else 2e-3):
+        causes = {
+            "comm_s is the mean of an iteration, not the whole run: divide by n_iterations.": in_ledger * n_iterations,
+            "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
+            "the clock was read before the calls were done.": 0.0,
+        }
+        for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
+            causes[f"seconds are asked, these are {unit}."] = factor * in_ledger
+        if compute == "free":
+            for names, seconds in _parts():
+                causes[f"{names} is counted as communication: read the clock before and after the calls."] = (
+                    in_ledger + seconds
+                )
+        near = [c for c, v in causes.items() if math.isclose(got, v, rel_tol=tolerance, abs_tol=1e-9)]
+        raise CheckFailed(
+            f"{what}: comm_s is {got:g} s an iteration, the ledger says {in_ledger:g} s.", cause=near[0] if near else ""
+        )
+    _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s)
+
+
+def _require_numbers(what: str, profile: dict[str, float]) -> None:
+    for name, value in profile.items():
+        if not math.isfinite(value):
+            raise CheckFailed(f"{what}: {name} is not a number.", cause="all four are plain numbers (float or int).")
+
+
+def _parts() -> list[tuple[str, float]]:
+    """("forward and backward", their seconds), for each choice of an iteration's compute."""
+    sizes = range(1, len(SECONDS) + 1)
+    chosen = [names for size in sizes for names in itertools.combinations(SECONDS, size)]
+    return [(" and ".join(names), sum(SECONDS[name] for name in names)) for names in chosen]
+
+
+def _under_way_s(calls: Trace) -> float:
+    """Seconds in which at least one of the calls was under way: several may be at once, with async_op."""
+    seconds, until_s = 0.0, -math.inf
+    for event in sorted(calls, key=lambda e: e.start_s):
+        seconds += max(0.0, event.end_s - max(event.start_s, until_s))
+        until_s = max(until_s, event.end_s)
+    return seconds
+
+
+def _judge_compute(what: str, profile: dict[str, float], n_iterations: int, compute: str, due_s: float) -> None:
+    """due_s: all that takes time on a cluster where compute is free; else more comes on top."""
+    comp_s, comm_s, iteration_s = (profile[k] for k in ("comp_s", "comm_s", "iteration_s"))
+    if compute == "free" and not math.isclose(comp_s, due_s, abs_tol=1e-6):
+        raise CheckFailed(
+            f"{what}: comp_s is {comp_s:g} s an iteration; forward, backward and step take {due_s:g} s.",
+            cause=_why_compute(comp_s, comm_s, due_s, n_iterations),
+        )
+    if compute != "free" and not comp_s >= due_s:
+        raise CheckFailed(
+            f"{what}: comp_s is {comp_s:g} s; forward, backward and step take {due_s:g} s and more.",
+            cause="read the clock before the forward pass, and count the step as well.",
+        )
+    if not math.isclose(comp_s + comm_s, iteration_s, rel_tol=1e-6 if compute == "free" else 0.1, abs_tol=1e-9):
+        whole = math.isclose(iteration_s, n_iterations * (comp_s + comm_s), rel_tol=0.1)
+        raise CheckFailed(
+            f"{what}: comp_s + comm_s is {comp_s + comm_s:g} s, but iteration_s is {iteration_s:g} s.",
+            cause="iteration_s is the mean of an iteration, not the whole run: divide by n_iterations."
+            if whole and n_iterations > 1
+            else "an iteration is its compute (forward, backward, step) and its communication, nothing else.",
+        )
+
+
+def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) -> str:
+    causes = {
+        "comp_s is the mean of an iteration, not the whole run: divide by n_iterations.": due_s * n_iterations,
+        "communication is in it: read the clock between the two.": due_s + comm_s,
+        "only one iteration is counted: add up over the iterations.": due_s / n_iterations,
+    }
+    for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
+        causes[f"seconds are asked, these are {unit}."] = factor * due_s
+    for names, seconds in _parts():
+        causes[f"{names} is not in it: the clock runs from before the forward pass to after the step."] = (
+            due_s - seconds
+        )
+        causes[f"communication is in it, and {names} is not."] = due_s + comm_s - seconds
+        causes[f"{names} is in it twice."] = due_s + seconds
+    near = [cause for cause, value in causes.items() if math.isclose(comp_s, value, rel_tol=1e-6, abs_tol=1e-9)]
+    return near[0] if near else ""
+
+
+@check(
+    "lesson_05.profiled_training",
+    judge=_judge_profile,
+    cases=[
+        {"world_size": n, "n_iterations": k, "batch_size": 4, "compute": c}
+        for n, k, c in ((3, 3, "free"), (1, 2, "measured"), (4, 2, "free"))
+    ],
+    ok="times and calls agree with the ledger, and every rank steps with the mean gradient.",
+    hint="hint 1 of exercise 5.2",
+    look="print every reading of the clock of one iteration, and what lies between each two of them.",
+)
+def profiled_training(worker, /, world_size: int, n_iterations: int, batch_size: int, compute: str):
+    """A few iterations of known seconds on a slow virtual network, and what they make of the weights."""
+    network = Network(latency_s=1e-3, bandwidth_Bps=1e8)
+    args = (worker, n_iterations, batch_size)
+    return observe(lambda: simulate(watched, world_size, args, network=network, compute=compute, echo=False))
+
+
+def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
+    if not isinstance(data, dict):
+        raise CheckFailed(
+            f"scaling_metrics returned {type(data).__name__}; expected a dict, world size to metrics.",
+            cause="collect a row a world size, and return them all at the end.",
+        )
+    alone = next(row for row in profiles if row[0] == 1)
+    alone_s = alone[3]
+    for n, comp_s, comm_s, iteration_s in profiles:
+        row = data.get(str(int(n)))
+        if not isinstance(row, dict):
+            raise CheckFailed(
+                f"scaling_metrics has no row for {int(n)} ranks.",
+                cause="every world size of `profiles` has one, 1 included; a row is a dictionary.",
+            )
+        examples = n * (alone_s / iteration_s)  # how many batches in the time that one rank needs for one
+        ratio = comp_s / comm_s if comm_s else math.inf
+        what = f"scaling_metrics with {int(n)} ranks: "
+        swapped = {
+            "that is communication over compute.": comm_s / comp_s if comp_s else math.nan,
+            "that is a share of the iteration: compute over communication is asked.": (
+                comp_s / iteration_s,
+                comm_s / iteration_s,
+            ),
+        }
+        if comm_s == 0:
+            swapped = {"with no communication the ratio is infinite: math.inf.": number_of(row.get("ratio"))}
+        require(f"{what}ratio", row.get("ratio"), ratio, swapped)
+        causes = {
+            "every rank has its own batch: N ranks do N batches in an iteration.": alone_s / iteration_s,
+            "that is upside down.": iteration_s / alone_s * n,
+            "the speedup is of whole iterations, communication included (iteration_s).": n * alone[1] / comp_s,
+            "N alone is the ideal.": float(n),
+        }
+        require(f"{what}speedup", row.get("speedup"), examples, causes if n > 1 else {})
+        causes = {
+            "efficiency is the speedup divided by N, 1 at best.": examples,
+            "in percent? 1 means 100 %.": 100 * examples / n,
+            "the speedup counts N batches already: divide it by N once.": examples / n**2,
+        }
+        require(f"{what}efficiency", row.get("efficiency"), examples / n, causes)
+
+
+@check(
+    "lesson_05.scaling_metrics",
+    judge=_judge_metrics,
+    cases=[
+        {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
+        {"profiles": [[1, 0.1, 0.0, 0.1], [4, 0.12, 0.08, 0.2], [8, 0.15, 0.25, 0.4]]},
+    ],
+    ok="ratio, speedup and efficiency are right, infinity included.",
+    hint="hint 3 of exercise 5.2",
+    look="work the row of 2 ranks out by hand.",
+)
+def scaling_metrics(function, /, profiles: list[list[float]]):
+    """Metrics from profiles, world size to comp_s, comm_s, iteration_s."""
+    keys = ("comp_s", "comm_s", "iteration_s")
+    return function({int(n): dict(zip(keys, times)) for n, *times in profiles})

@@ -1,0 +1,168 @@
+"""Checks of lesson 05: what a training made of the weights, seen from outside the student's code."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from hw_utils.core.errors import CheckFailed
+from hw_utils.material.models import SimpleCNN
+
+LR, MOMENTUM = 0.01, 0.9  # of the lesson's fresh_start
+SECONDS = {"forward": 0.031, "backward": 0.053, "the step": 0.017}  # virtual ones; no two sums of them are alike
+_SHOWN = 8  # numbers of each parameter that are looked at
+
+
+class _Watch:
+    """What a rank's SimpleCNN went through: weights before each backward, its loss at the scores, its gradients."""
+
+    def __init__(self) -> None:
+        self.model: SimpleCNN | None = None
+        self.hooked: dict[int, torch.Tensor] = {}
+        self.steps: list[dict[str, Any]] = []
+        self.rank = dist.get_rank()
+        self.known: dict[int, Any] = {}  # models and optimizers with a hook of ours
+        self.n_steps = 0  # of optimizers; one who steps by hand has none
+
+    # Torch's hooks for all modules and optimizers are one set for the threads of all ranks. So they only put hooks on
+    # this rank's own, and no time passes in them: another rank might change the set meanwhile.
+    def before_forward(self, module, args) -> None:
+        if isinstance(module, SimpleCNN) and dist.get_rank() == self.rank and id(module) not in self.known:
+            self.known[id(module)] = module
+            module.register_forward_hook(self.after_forward)
+
+    def before_step(self, optimizer, args, kwargs) -> None:
+        if dist.get_rank() == self.rank and id(optimizer) not in self.known:
+            self.known[id(optimizer)] = optimizer
+            optimizer.register_step_post_hook(self.after_step)
+
+    def after_step(self, optimizer, args, kwargs) -> None:
+        self.n_steps += 1
+        time.sleep(SECONDS["the step"])
+
+    def after_forward(self, module, args, scores) -> None:
+        if not scores.requires_grad:
+            return
+        time.sleep(SECONDS["forward"])
+        self.model = module
+        for k, p in enumerate(module.parameters()):  # those of this pass: what computes a model may lend it others
+            if id(p) not in self.hooked:
+                self.hooked[id(p)] = p
+                p.register_hook(lambda gradient, k=k: self.gradient_comes(k, gradient))
+        seen = {"weights": self.weights(), "scores": scores.detach().clone()}
+        scores.register_hook(lambda gradient: self.backward_begins({**seen, "upstream": gradient.clone()}))
+
+    def backward_begins(self, seen: dict[str, Any]) -> None:
+        time.sleep(SECONDS["backward"])
+        self.steps.append({**seen, "gradients": {}})
+
+    def gradient_comes(self, k: int, gradient: torch.Tensor) -> None:
+        if self.steps:
+            self.steps[-1]["gradients"][k] = gradient.flatten()[:_SHOWN].clone()
+
+    def weights(self) -> torch.Tensor:
+        return torch.cat([p.detach().flatten()[:_SHOWN] for p in self.model.parameters()])
+
+    def seen(self) -> dict[str, Any]:
+        for step in self.steps:
+            parts = step["gradients"]
+            step["gradients"] = torch.cat([parts[k] for k in sorted(parts)]) if parts else None
+        return {"steps": self.steps, "weights": self.weights() if self.steps else None}
+
+
+def watched(rank: int, world_size: int, worker, *args) -> dict[str, Any]:
+    """What `worker(rank, world_size, *args)` returned, and what became of the SimpleCNN that it trained.
+
+    A forward, a backward and a step of the optimizer take `SECONDS` of the rank's clock. The passes are computed here,
+    wherever the worker runs: no process but ours says what a gradient was.
+    """
+    watch = _Watch()
+    worker = getattr(worker, "with_passes_here", lambda *kinds: worker)(SimpleCNN)
+    hooks = [
+        register_module_forward_pre_hook(watch.before_forward),
+        register_optimizer_step_pre_hook(watch.before_step),
+    ]
+    try:
+        returned = worker(rank, world_size, *args)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {"returned": returned, "n_steps": watch.n_steps, **watch.seen()}
+
+
+def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int) -> None:
+    """Raises CheckFailed unless every rank's weights followed SGD with the mean of all ranks' gradients."""
+    for rank, result in enumerate(results):
+        if len(result["steps"]) != n_iterations:
+            raise CheckFailed(
+                f"{what}: rank {rank} ran backward through the model {len(result['steps'])} times.",
+                cause="one forward and one backward an iteration.",
+            )
+    paths = [np.stack([*(step["weights"] for step in r["steps"]), r["weights"]]) for r in results]
+    own = [[_own_gradient(what, step) for step in r["steps"]] for r in results]
+    gradients = np.mean([[gradient for gradient, _ in steps] for steps in own], axis=0)
+    scale = own[0][0][1]
+    expected = paths[0][0] + _way(gradients)
+    for rank, path in enumerate(paths):
+        if not _same_way(path, expected):
+            raise CheckFailed(
+                f"{what}: the weights of rank {rank} do not follow SGD (step {LR}, momentum {MOMENTUM}) with the "
+                "mean gradient of all ranks.",
+                cause=_why_weights(paths, gradients, scale),
+            )
+
+
+def _own_gradient(what: str, step: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """A rank's gradient of its batch's mean loss, and how many times that loss was sent through backward."""
+    chances = torch.softmax(torch.from_numpy(step["scores"]).double(), dim=1).numpy()
+    upstream = step["upstream"]
+    chances[np.arange(len(chances)), upstream.argmin(axis=1)] -= 1  # the right class is pulled up, all others down
+    scale = len(chances) * float(np.abs(upstream).sum() / np.abs(chances).sum())
+    if not scale > 0 or step["gradients"] is None or step["gradients"].shape != step["weights"].shape:
+        raise CheckFailed(f"{what}: no gradient reaches the model's parameters.", cause="loss.backward() brings it.")
+    return step["gradients"].astype("f8") / scale, scale
+
+
+def _way(gradients: np.ndarray, *, factor: float = 1.0, keep: float = 0.0) -> np.ndarray:
+    """How far SGD has come before each iteration and after the last. keep: of the old gradient, if never cleared."""
+    way, speed, kept = [np.zeros_like(gradients[0])], 0.0, 0.0
+    for row in gradients:
+        kept = factor * row + keep * kept
+        speed = MOMENTUM * speed + kept
+        way.append(way[-1] - LR * speed)
+    return np.stack(way)
+
+
+def _same_way(path: np.ndarray, expected: np.ndarray) -> bool:
+    tolerance = 0.02 * np.abs(expected - expected[0]).max() + 1e-7
+    return bool(np.abs(path - expected).max() <= tolerance)
+
+
+def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float) -> str:
+    n = len(paths)
+    if all(_same_way(path, paths[0][:1].repeat(len(path), axis=0)) for path in paths):
+        return "they never move: optimizer.step() ends the iteration."
+    if any(not _same_way(path[:1], paths[0][:1]) for path in paths):
+        return "ranks start from different weights: take model and optimizer from fresh_start, once, before the loop."
+    if len(gradients) > 1 and all(_same_way(path[:-1], path[:1].repeat(len(path) - 1, axis=0)) for path in paths):
+        return "every iteration starts from the first weights: take model and optimizer once, before the loop."
+    causes = {
+        "the loss is the mean over the batch, not a sum.": {"factor": scale},
+        "that is the sum of the gradients: divide every p.grad by world_size after its all_reduce.": {"factor": n},
+        "the gradients are divided by world_size twice.": {"factor": 1 / n},
+        "gradients of the iteration before are still there: optimizer.zero_grad() before backward.": {"keep": 1.0},
+        "gradients of the iteration before are still there, and no p.grad is divided: optimizer.zero_grad() before "
+        "backward, and the mean after it.": {"factor": n, "keep": n},
+    }
+    for cause, change in causes.items():
+        if all(_same_way(path, path[0] + _way(gradients, **change)) for path in paths):
+            return cause
+    if any(not _same_way(path, paths[0]) for path in paths):
+        return "ranks drift apart: step with what the all_reduce left in p.grad, on every rank, and not before it."
+    return "the optimizer of fresh_start steps once an iteration, with the mean of all ranks' gradients."

@@ -1,0 +1,222 @@
+"""Checks of lesson 06: a communication layer on threads, data parallelism, tensor parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check
+from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp, judge_split
+from hw_utils.checks.lesson_06.races import explain_gather, explain_reduce, judge_outcomes, outcomes
+from hw_utils.checks.lesson_06.shards import strict
+from hw_utils.checks.lesson_06.tensor_models import drive_block, drive_parallelize, judge_block, judge_parallelize
+from hw_utils.checks.lesson_06.tensor_parallel import drive_layer, judge_column, judge_row
+from hw_utils.core.errors import CheckFailed
+
+_RACES = [
+    {"world_size": 1, "calls": 2, "n_interleavings": 1},
+    {"world_size": 2, "calls": 2, "n_interleavings": 800},
+    {"world_size": 3, "calls": 2, "n_interleavings": 1200},
+]
+
+
+def _judge_gather(data: Any, **case: Any) -> None:
+    judge_outcomes(data, "all_gather", case, explain_gather(case["world_size"]))
+
+
+@check(
+    "lesson_06.all_gather",
+    judge=strict(_judge_gather),
+    cases=_RACES,
+    ok="all_gather is right in every interleaving that was tried",
+    hint="the hints of exercise 6.1",
+)
+def all_gather(DistributedContext, /, **case):
+    """Runs two all_gathers in a row, on one group_id, under many interleavings."""
+    return outcomes(DistributedContext, "all_gather", [("weights",)] * case["calls"], case)
+
+
+def _judge_reduce(data: Any, **case: Any) -> None:
+    unknown = data["unknown op"]
+    judge_outcomes(data, "all_reduce", case, explain_reduce(case["world_size"], case["ops"]))
+    for op, raised in unknown.items():
+        if raised != "ValueError":
+            raise CheckFailed(
+                f"all_reduce with op={op!r}: expected a ValueError, got {raised}",
+                cause="an op that is neither sum nor mean must be refused, before any rank waits",
+            )
+
+
+@check(
+    "lesson_06.all_reduce",
+    judge=strict(_judge_reduce),
+    cases=[{**case, "ops": ["sum", "mean"]} for case in _RACES],
+    ok="all_reduce is right in every interleaving that was tried",
+    hint="the hints of exercise 6.1",
+)
+def all_reduce(DistributedContext, /, **case):
+    """Runs all_reduces in a row, on one group_id, under many interleavings; then one with an unknown op."""
+    ops = case["ops"]
+    args = [("loss", *_said(ops[k % len(ops)])) for k in range(case["calls"])]
+    found = outcomes(DistributedContext, "all_reduce", args, case)
+    return {**found, "unknown op": {op: _what_it_raises(DistributedContext, op) for op in ("max", "average")}}
+
+
+def _said(op: str) -> tuple[str, ...]:
+    """A sum is what all_reduce gives if it is told nothing."""
+    return () if op == "sum" else (op,)
+
+
+def _what_it_raises(make, op: str) -> str:
+    try:
+        make(1).all_reduce(torch.ones(1), 0, "loss", op)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+_EVEN = [
+    {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 5}
+    for n, size in [(4, 1), (4, 2), (12, 3), (8, 4), (20, 5), (12, 6), (14, 7), (16, 8), (18, 9), (20, 10)]
+]
+
+
+@check(
+    "lesson_06.split_batch",
+    judge=strict(judge_split),
+    cases=[
+        {"n_examples": n, "world_size": size}
+        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7)]
+    ],
+    ok="no example is lost or doubled, and the parts' sizes differ by at most 1",
+    hint="hint 1 of exercise 6.2",
+)
+def split_batch(split_batch, /, n_examples, world_size):
+    """The part of every rank; row i of x is [i, -i]."""
+    x = torch.arange(n_examples, dtype=torch.float32)[:, None] * torch.tensor([1.0, -1.0])
+    parts = [split_batch(x, rank, world_size) for rank in range(world_size)]
+    return [p if p is None or isinstance(p, torch.Tensor) else {"unknown": type(p).__name__} for p in parts]
+
+
+@check(
+    "lesson_06.dp_step",
+    judge=strict(judge_dp),
+    cases=_EVEN,
+    ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce a step",
+    hint="hint 2 of exercise 6.2",
+)
+def dp_step(dp_step, /, n_examples, world_size, n_steps, seed):
+    """A few steps on every rank's shard: losses, and the weights after."""
+    return drive_dp(dp_step, n_examples, world_size, n_steps, seed)
+
+
+@check(
+    "lesson_06.weighted_dp_step",
+    judge=strict(judge_dp),
+    cases=[
+        {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 6}
+        for n, size in [(7, 2), (6, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
+    ],
+    ok="uneven and empty shards follow one process with the whole batch, with one all_reduce a step",
+    hint="hint 3 of exercise 6.2",
+)
+def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed):
+    """The same on shards of different sizes, empty ones included."""
+    return drive_dp(weighted_dp_step, n_examples, world_size, n_steps, seed)
+
+
+def _layer_cases(*, seed: int) -> list[dict]:
+    return [
+        {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, "seed": seed}
+        for dtype in ("float64", "float32")
+        for n, d_in, d_out in ((1, 3, 4), (2, 6, 4), (4, 4, 8), (8, 16, 8))
+    ]
+
+
+_FORWARD = [{**case, "backward": False} for case in _layer_cases(seed=3)]
+_BACKWARD = [{**case, "backward": True} for case in _layer_cases(seed=4)]
+
+
+def _shapes_first(hint: str) -> dict[str, str]:
+    """Hint 2 is about shapes that do not fit; for everything else this one."""
+    return {"hint 2 of exercise 6.3": "cannot be multiplied|slice x", hint: ""}
+
+
+@check(
+    "lesson_06.column_forward",
+    judge=strict(judge_column),
+    cases=_FORWARD,
+    ok="N = 1, 2, 4, 8: each rank keeps 1/N of the columns and has the plain layer's output, with one all_gather",
+    hints=_shapes_first("hint 1 of exercise 6.3"),
+)
+def column_forward(ColumnParallelLinear, /, **case):
+    """One forward on every rank: the weight it keeps, and its output."""
+    return drive_layer(ColumnParallelLinear, **case)
+
+
+@check(
+    "lesson_06.column_backward",
+    judge=strict(judge_column),
+    cases=_BACKWARD,
+    ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_reduce",
+    hints=_shapes_first("hint 2 of exercise 6.3"),
+)
+def column_backward(ColumnParallelLinear, /, **case):
+    """Two forwards and the backward of the second: both gradients."""
+    return drive_layer(ColumnParallelLinear, **case)
+
+
+@check(
+    "lesson_06.row_forward",
+    judge=strict(judge_row),
+    cases=_FORWARD,
+    ok="N = 1, 2, 4, 8: each rank keeps 1/N of the rows and has the plain layer's output, with one all_reduce",
+    hints=_shapes_first("hint 1 of exercise 6.3"),
+)
+def row_forward(RowParallelLinear, /, **case):
+    """One forward on every rank: the weight it keeps, and its output."""
+    return drive_layer(RowParallelLinear, **case)
+
+
+@check(
+    "lesson_06.row_backward",
+    judge=strict(judge_row),
+    cases=_BACKWARD,
+    ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_gather",
+    hints=_shapes_first("hint 3 of exercise 6.3"),
+)
+def row_backward(RowParallelLinear, /, **case):
+    """Two forwards and the backward of the second: both gradients."""
+    return drive_layer(RowParallelLinear, **case)
+
+
+@check(
+    "lesson_06.column_then_row",
+    judge=strict(judge_block),
+    cases=[{"world_size": n, "d_in": 3, "d_hidden": 8, "d_out": 2, "seed": 7} for n in (1, 2, 4, 8)],
+    ok="the block's output is the plain one's, with one all_reduce and no all_gather",
+)
+def column_then_row(column_then_row, /, **case):
+    """One forward of the block on every rank."""
+    return drive_block(column_then_row, **case)
+
+
+@check(
+    "lesson_06.parallelize",
+    judge=strict(judge_parallelize),
+    cases=[
+        {"world_size": 1, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
+        {"world_size": 2, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
+        {"world_size": 4, "d_hidden": 8, "layers": ["lin2"], "n_steps": 4, "seed": 8},
+        {"world_size": 8, "d_hidden": 16, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
+        {"world_size": 4, "d_hidden": 6, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
+    ],
+    ok="1, 2, 4 and 8 ranks train like the plain model, each with 1/N of the weights",
+    hint="hint 1 of exercise 6.4",
+)
+def parallelize(parallelize, ColumnParallelLinear, RowParallelLinear, /, **case):
+    """A few training steps of the models that it makes, or what it raises for a size that N does not divide."""
+    return drive_parallelize(parallelize, ColumnParallelLinear, RowParallelLinear, **case)

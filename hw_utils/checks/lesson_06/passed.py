@@ -1,0 +1,152 @@
+"""Whether a process that ran an answer in chosen orders has let other ranks in wherever the text gives a chance.
+
+It says which points each call of each rank has passed. The grader has the text: a way through the code must begin at
+its first instruction, go on only where one instruction can follow another, and end in a return. Steps that were not
+seen, as when the tracer was taken away, leave a gap.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import sys
+from collections import defaultdict
+from itertools import pairwise
+from types import CodeType
+from typing import Any
+
+from hw_utils.threads.interleavings import about
+
+_ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
+_GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
+UNSEEN = "steps of your methods were not seen, so no other rank could be let in there"
+
+
+class Evidence:
+    """What is wrong with the ways of all calls so far; `problem` is empty if nothing is."""
+
+    def __init__(self) -> None:
+        self.problem = ""
+        self.codes: list[Way] = []
+        self.are_whole: list[bool] = []
+
+    def look_at(self, said: dict[str, Any], orders: list, world_size: int, n_calls: int) -> None:
+        """Takes in what was said about some orders."""
+        try:
+            self.codes += [Way(_of_the_text(code)) for code in said["codes"]]
+            self.are_whole += [self._is_whole(way) for way in said["ways"]]
+            for outcome, order in zip(said["outcomes"], orders):
+                if outcome["results"] is not None and not self._all_passed(outcome["passed"], world_size, n_calls):
+                    self.problem = UNSEEN
+                if order[0] > outcome["n_points"] and outcome["results"] is not None:
+                    self.problem = UNSEEN
+            n_good = sum(outcome["results"] is not None for outcome in said["outcomes"])
+            if n_good < len(orders) and n_good + 1 != len(said["outcomes"]):
+                self.problem = "not every order was run"
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            self.problem = f"what the runs say of themselves has another form: {type(error).__name__}"
+
+    def _all_passed(self, passed: list, world_size: int, n_calls: int) -> bool:
+        calls = [calls[:n_calls] for calls in passed]
+        return [len(c) for c in calls] == [n_calls] * world_size and all(self.are_whole[n] for c in calls for n in c)
+
+    def _is_whole(self, steps: list) -> bool:
+        """Whether nothing is missing from the points that one call has passed."""
+        frames: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for frame, code, offset in steps:
+            frames[frame].append((code, offset))
+        is_raised, are_whole = False, []
+        for parts in frames.values():
+            way = self.codes[parts[0][0]]
+            if {code for code, _ in parts} != {parts[0][0]}:
+                return False
+            fits, took_handler, ended = way.fits([offset for _, offset in parts])
+            is_raised |= took_handler
+            if not fits:
+                return False
+            are_whole.append(ended)
+        return bool(are_whole) and are_whole[0] and (is_raised or all(are_whole))
+
+
+class Way:
+    """How the points of one code can follow each other."""
+
+    def __init__(self, code: dict[str, Any]) -> None:
+        listed = code["instructions"]
+        names = {offset: name for offset, name, _ in listed}
+        self.points = set(code["points"])
+        self.is_generator = any("YIELD" in name or "GENERATOR" in name for name in names.values())
+        # a long argument stands in an instruction of its own before; which of both is seen is Python's secret
+        self.maybe = {b[0] for a, b in pairwise(listed) if a[1] == "EXTENDED_ARG"} & self.points
+        self.after: dict[int, list[int]] = {}
+        for (offset, name, target), following in zip(listed, [*listed[1:], [None]]):
+            goes_on = name not in _ENDS and name not in _GOES
+            self.after[offset] = [n for n in (following[0] if goes_on else None, target) if n not in (None, -1)]
+        self.ends = {offset for offset, name in names.items() if name in _ENDS}
+        self.handlers = code["handlers"]
+        self.first = listed[0][0]
+
+    def fits(self, offsets: list[int]) -> tuple[bool, bool, bool]:
+        """(whether these points can follow each other, whether an exception was caught on the way, whether the
+        frame has come to its end after the last)."""
+        if not set(offsets) <= self.points:
+            return False, False, False
+        caught = False
+        if not self.is_generator and offsets[0] not in self._next([self.first])[0]:
+            return False, False, False
+        for here, there in pairwise(offsets):
+            if there not in self._next(self.after[here])[0]:
+                if there not in self._next(self.after[here], here)[0]:
+                    return False, False, False
+                caught = True
+        return True, caught, self.is_generator or self._next(self.after[offsets[-1]])[1]
+
+    def _next(self, starts: list[int], raises_at: int | None = None) -> tuple[set[int], bool]:
+        """The points that can come first from there, and whether the end can; raises_at: also where an exception of
+        that instruction, or of one on the way, leads."""
+        found, ends, seen = set(), False, set()
+        waiting = [*starts, *(self._handlers_of(raises_at) if raises_at is not None else ())]
+        while waiting:
+            here = waiting.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            if here in self.points:
+                found.add(here)
+                if here not in self.maybe:
+                    continue
+            ends |= here in self.ends
+            waiting += self.after[here]
+            if raises_at is not None:
+                waiting += self._handlers_of(here)
+        return found, ends
+
+    def _handlers_of(self, offset: int) -> list[int]:
+        return [target for start, end, target in self.handlers if start <= offset < end]
+
+
+def _of_the_text(code: dict[str, Any]) -> dict[str, Any]:
+    """The code as the text has it; as it was said for what stands in no cell, such as a dataclass's methods."""
+    file, name, line = code["at"]
+    if file not in linecache.cache:
+        return code
+    for known in _codes_of(file, "".join(linecache.cache[file][2])).get((name, line), ()):
+        if about(known) == code:
+            return code
+    raise ValueError("a code that is not in its cell")
+
+
+@functools.lru_cache(maxsize=50)
+def _codes_of(file: str, text: str) -> dict[tuple[str, int], list[CodeType]]:
+    """(qualified name, first line) -> code, of everything that a cell defines, compiled as a whole and statement by
+    statement as notebooks do: there Python does not know what a module is. Nothing is run."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    tree = ast.parse(shell.transform_cell(text) if shell else text)
+    bodies = [tree.body, *([node] for node in tree.body)]
+    found = [compile(ast.Module(body, []), file, "exec", dont_inherit=True) for body in bodies]
+    codes = defaultdict(list)
+    for code in found:
+        found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        codes[getattr(code, "co_qualname", code.co_name), code.co_firstlineno].append(code)
+    return codes

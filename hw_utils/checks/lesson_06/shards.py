@@ -1,0 +1,177 @@
+"""What lesson 06's checks of data and tensor parallelism share: problems from a seed, words for wrong numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
+from hw_utils.threads.rendezvous import run_in_turns
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_SHAPES = ("shape", "size", "dimension", "same device", "must match")
+
+
+def strict(judge: Callable[..., None]) -> Callable[..., None]:
+    """The judge, with a ValueError for data of another shape than the driver's."""
+
+    @functools.wraps(judge)
+    def judge_strictly(data: Any, **case: Any) -> None:
+        try:
+            judge(data, **case)
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"this is not what the driver returns: {type(error).__name__}: {error}") from error
+
+    return judge_strictly
+
+
+def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
+    """The attributes of an answer's object that are tensors, each with all the memory that it is a view of."""
+    if hasattr(type(thing), "kept_tensors"):  # it is in another process
+        return thing.kept_tensors()
+    own = {**vars(thing), **vars(thing).get("_parameters", {}), **vars(thing).get("_buffers", {})}
+    return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+
+
+def n_ranks(world_size: int) -> str:
+    """`1 rank`, `4 ranks`."""
+    return f"{world_size} rank{'' if world_size == 1 else 's'}"
+
+
+def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tensor:
+    """Numbers that both the driver and the judge can make."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
+
+
+def run_ranks(
+    worker: Callable[[int, Any], Any], world_size: int, prepare: Callable[[Any], None] | None = None
+) -> dict[str, Any]:
+    """Plain data of `worker(rank, context)` on every rank: results and calls, or the crash or hang it ended in.
+
+    A shape that does not fit, or a hang, is data that the judge explains; any other error is the student's own.
+    """
+    try:
+        results, calls = run_in_turns(worker, world_size, prepare)
+    except Deadlock as error:
+        return {"hang": str(error)}
+    except WorkerFailed as error:
+        first = error.failures[0]
+        if isinstance(first.exception, RuntimeError | ValueError | IndexError) and _is_about_shapes(first):
+            source = first.where.source if first.where else ""
+            return {"crash": {"rank": first.rank, "reason": first.reason, "at": f"{first.where}: {source}"}}
+        raise
+    return {"results": results, "calls": calls}
+
+
+def _is_about_shapes(failure: Failure) -> bool:
+    return any(word in failure.reason for word in _SHAPES)
+
+
+def require_results(data: Any, what: str, *, crash_cause: str = "") -> tuple[list, list]:
+    """(results, calls) of what `run_ranks` gave.
+
+    Raises:
+        CheckFailed: it crashed or hung.
+    """
+    if not isinstance(data, dict) or not {"hang", "crash", "results"} & set(data):
+        raise ValueError("this is not what the driver returns")
+    if "hang" in data:
+        cause = "every rank must make the same calls, in the same order"
+        raise CheckFailed(f"{what}: {data['hang']}", cause=cause)
+    if "crash" in data:
+        crash = data["crash"]
+        raise CheckFailed(f"{what}: rank {crash['rank']}: {crash['reason']}\n    {crash['at']}", cause=crash_cause)
+    return data["results"], data["calls"]
+
+
+def require_array(got: Any, shape: tuple[int, ...], what: str, *, cause: str = "") -> np.ndarray:
+    """The array, if it is one of this shape and of finite numbers.
+
+    Raises:
+        CheckFailed: it is not.
+    """
+    if not isinstance(got, np.ndarray):
+        kind = got.get("unknown", "dict") if isinstance(got, dict) else type(got).__name__
+        raise CheckFailed(f"{what} is not a tensor but {'None' if got is None else kind}")
+    if got.shape != tuple(shape):
+        raise CheckFailed(f"{what} has shape {got.shape}, expected {tuple(shape)}", cause=cause)
+    if not np.isfinite(got).all():
+        raise CheckFailed(f"{what} has {int((~np.isfinite(got)).sum())} values that are not finite numbers")
+    return got
+
+
+def distance(got: np.ndarray, expected: Any) -> float:
+    """The largest difference, relative to the largest expected value; infinite if shapes differ or for NaN."""
+    expected = np.asarray(expected)
+    if got.shape != expected.shape:
+        return math.inf
+    if not got.size:
+        return 0.0
+    scale = max(float(np.abs(expected).max()), 1e-30)
+    far = float(np.abs(got.astype("f8") - expected.astype("f8")).max()) / scale
+    return far if math.isfinite(far) else math.inf
+
+
+def require_parts(got: list, expected: list, what: str, limit: float, causes: dict[str, str]) -> None:
+    """Raises CheckFailed unless every rank's array is as expected; says how it differs, if that is known.
+
+    `causes`: what to say for "shape", "partial" (the ranks' arrays add up to the right one), "times N", "mean",
+    "other" (another rank's part), "order" (the right numbers, elsewhere), and "" for the rest.
+    """
+    for rank, (mine, right) in enumerate(zip(got, expected)):
+        transposed = isinstance(mine, np.ndarray) and mine.shape == right.shape[::-1]
+        cause = "it is the transpose" if transposed else causes.get("shape", "")
+        mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=cause)
+        far = distance(mine, right)
+        if not far <= limit:
+            text, cause = _difference(rank, got, expected, limit, causes)
+            raise CheckFailed(
+                f"{what} on rank {rank} is wrong: off by {far:.2g} of its largest value, at most {limit:.0e} is "
+                f"allowed{text}",
+                cause=cause,
+            )
+
+
+def _difference(rank: int, got: list, expected: list, limit: float, causes: dict[str, str]) -> tuple[str, str]:
+    n, mine, right = len(got), got[rank], expected[rank]
+    if not np.abs(mine).any():
+        return "; it is all zeros", causes.get("zeros", causes.get("", ""))
+    if n > 1:
+        if distance(mine, right * n) <= limit:
+            return f"; it is {n} times too large", causes.get("times N", causes.get("", ""))
+        if distance(mine * n, right) <= limit:
+            return f"; it is {n} times too small", causes.get("mean", causes.get("", ""))
+        same_shape = all(isinstance(g, np.ndarray) and g.shape == right.shape for g in got)
+        if same_shape and distance(sum(got), right) <= limit:
+            return "; the ranks' results add up to the right one", causes.get("partial", causes.get("", ""))
+        others = [r for r in range(n) if r != rank and distance(mine, expected[r]) <= limit]
+        if others:
+            return f"; it is that of {ranks_text(others)}", causes.get("other", causes.get("", ""))
+        if same_shape and distance(mine, sum(expected)) <= limit:
+            return "; it is the sum over all ranks", causes.get("summed", causes.get("", ""))
+    if distance(np.sort(mine, axis=None), np.sort(right, axis=None)) <= limit:
+        return "; the numbers are right, in other places", causes.get("order", causes.get("", ""))
+    if n > 1 and rank > 0 and distance(got[0], expected[0]) <= limit:
+        return "; rank 0's is right", causes.get("not rank 0", causes.get("", ""))
+    return "", causes.get("", "")
+
+
+def require_calls(calls: list, world_size: int, expected: dict[str, int], what: str, causes: dict[str, str]) -> None:
+    """Raises CheckFailed unless every rank made the expected calls; `causes` by "all_gather more", "... fewer"."""
+    for rank in range(world_size):
+        for call in ("all_gather", "all_reduce"):
+            made = sum(c["rank"] == rank and c["call"] == call for c in calls)
+            if made != expected.get(call, 0):
+                key = f"{call} {'more' if made > expected.get(call, 0) else 'fewer'}"
+                if call not in expected and f"{call} none" in causes:
+                    key = f"{call} none"
+                raise CheckFailed(
+                    f"{what} makes {made} {call} on rank {rank}, expected {expected.get(call, 0)}",
+                    cause=causes.get(key, ""),
+                )

@@ -1,0 +1,178 @@
+"""Drivers and judges of lesson 06's models of tensor-parallel layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import gelu, mse_loss
+
+from hw_utils.checks.lesson_06.shards import (
+    distance,
+    n_ranks,
+    random_tensor,
+    require_calls,
+    require_parts,
+    require_results,
+    run_ranks,
+)
+from hw_utils.core.errors import CheckFailed
+from hw_utils.material.models import SimpleMLP
+
+
+def drive_block(column_then_row, world_size, d_in, d_hidden, d_out, seed) -> dict[str, Any]:
+    """Every rank's output of the block."""
+    x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
+
+    def worker(rank: int, context: Any) -> dict[str, Any]:
+        mine1, mine2 = w1.chunk(world_size, 1)[rank].clone(), w2.chunk(world_size, 0)[rank].clone()
+        return {"output": column_then_row(x.clone(), mine1, mine2, rank, context)}
+
+    return run_ranks(worker, world_size)
+
+
+def _block(d_in: int, d_hidden: int, d_out: int, seed: int) -> tuple[torch.Tensor, ...]:
+    shapes = ((5, d_in), (d_in, d_hidden), (d_hidden, d_out))
+    return tuple(random_tensor(100 * seed + k, *shape) for k, shape in enumerate(shapes))
+
+
+def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: int, seed: int) -> None:
+    what = f"column_then_row with {n_ranks(world_size)}"
+    causes = {
+        "partial": "every rank has a share of the output: they are not reduced",
+        "times N": "the block's output is reduced twice",
+        "mean": "the shares are summed, not averaged",
+        "": "GELU acts on the rank's own columns, before they meet its rows; w1 and w2 are cut already",
+    }
+    calls = {
+        "all_gather more": "no gather is needed: the columns that a rank has are what its rows need",
+        "all_reduce more": "one all_reduce at the end is enough",
+        "all_reduce fewer": "the shares come together in one all_reduce",
+    }
+    results, made = require_results(data, what, crash_cause=f"{calls['all_gather more']}; nothing is cut again")
+    x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
+    outputs = [r["output"] for r in results]
+    for found, cause, output in (
+        ("that of two linear layers", "the GELU between them is missing", x @ w1 @ w2),
+        ("right with a ReLU between the layers", "the activation is GELU", (x @ w1).relu() @ w2),
+        ("right with the approximate GELU", "plain gelu(x) is the exact one", gelu(x @ w1, approximate="tanh") @ w2),
+        ("right before another GELU", "nothing comes after the second layer", gelu(gelu(x @ w1) @ w2)),
+    ):
+        if isinstance(outputs[0], np.ndarray) and distance(outputs[0], output.numpy()) <= 1e-10:
+            raise CheckFailed(f"{what}: the output is {found}", cause=cause)
+    require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
+    if world_size > 1:
+        require_calls(made, world_size, {"all_reduce": 1}, what, calls)
+
+
+def _training(d_hidden: int, seed: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    model = SimpleMLP(2, d_hidden, 1).double()
+    for k, p in enumerate(model.parameters()):
+        p.data.copy_(random_tensor(seed + 10 + k, *p.shape))
+    x = random_tensor(seed, 20, 2)
+    return model, x, (x[:, :1] * x[:, 1:]).tanh()
+
+
+def _train(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: int) -> list[float]:
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        loss = mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_steps, seed) -> dict[str, Any]:
+    """Losses, weights kept and calls of the models that it makes; or that it refuses."""
+    _train(*_training(d_hidden, seed), n_steps=1)  # torch imports much at the first step: not on a rank's time
+    base, x, y = _training(d_hidden, seed)
+    before = [p.detach().clone() for p in base.parameters()]
+    plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
+    models: list[torch.nn.Module] = []
+
+    def worker(rank: int, context: Any) -> dict[str, Any]:
+        if n_models() != world_size:
+            return {"losses": [], "n_kept": 0}
+        n_kept = sum(p.numel() for p in models[rank].parameters())
+        return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept}
+
+    def n_models() -> int:
+        return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
+
+    def prepare(context: Any) -> None:
+        made = parallelize(base, plan, context)
+        models.extend(made if isinstance(made, Iterable) and not isinstance(made, dict | torch.nn.Module) else [])
+
+    try:
+        made = run_ranks(worker, world_size, prepare)
+    except (ValueError, AssertionError) as error:
+        return {"refused": str(error), "by": type(error).__name__}
+    replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
+    changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
+    return {**made, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
+
+
+def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
+    what = f"parallelize of {' and '.join(layers)} over {n_ranks(world_size)}"
+    divisible = d_hidden % world_size == 0
+    if "refused" in data:
+        if divisible:
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=_TRANSPOSED)
+        if data["by"] != "ValueError":
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: expected a ValueError, got an {data['by']}")
+        return
+    if not divisible:
+        raise CheckFailed(
+            f"{what}, {d_hidden} hidden units: expected a ValueError before any rank starts, got none",
+            cause="the layers' constructors refuse a size that N does not divide",
+        )
+    results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
+    if data["n_models"] != world_size:
+        raise CheckFailed(
+            f"{what}: {data['n_models']} different models for {n_ranks(world_size)}",
+            cause="return a list with a model of its own for every rank: copy the plain one (copy.deepcopy)",
+        )
+    if data["base_replaced"]:
+        raise CheckFailed(
+            f"{what}: the plain model itself is cut, or given to a rank",
+            cause="copy it first (copy.deepcopy), and replace the copy's layers; copy.copy shares them",
+        )
+    if data["base_changed"]:
+        raise CheckFailed(
+            f"{what}: training it changes the plain model",
+            cause="the ranks' weights are views of the plain ones: copies are needed",
+        )
+    _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
+
+
+_TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
+
+
+def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:
+    base, x, y = _training(d_hidden, seed)
+    sizes = {name: getattr(base, name).weight.numel() for name in ("lin1", "lin2")}
+    n_kept = sum(size // world_size if name in layers else size for name, size in sizes.items())
+    right = _train(base, x, y, n_steps)
+    for rank, result in enumerate(results):
+        if result["n_kept"] != n_kept:
+            raise CheckFailed(
+                f"{what}: rank {rank} keeps {result['n_kept']} weights, expected {n_kept}",
+                cause="a layer of the map is not replaced, or one that is not in it, or it has no slice of its own",
+            )
+        for step, (loss, expected) in enumerate(zip(result["losses"], right)):
+            if not (type(loss) is float and abs(loss - expected) <= 1e-6):
+                first = "the slices are not those of the plain model's weights, or are of the wrong rank"
+                later = "the optimizer does not see the layers' weights, or a gradient is wrong"
+                raise CheckFailed(
+                    f"{what}: loss {step + 1} on rank {rank} is {loss!r:.12}, the plain model's {expected:.6f}",
+                    cause=later if step else first,
+                )
+        if len(result["losses"]) != n_steps:
+            raise CheckFailed(f"{what}: rank {rank} made {len(result['losses'])} of {n_steps} steps")
+    if world_size > 1:
+        each = n_steps * len(layers)
+        require_calls(calls, world_size, {"all_gather": each, "all_reduce": each}, what, {})

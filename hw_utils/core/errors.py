@@ -1,0 +1,267 @@
+"""What can go wrong, as a tree.
+
+    HwError
+    ├── CheckFailed      the answer is wrong
+    └── WorkerFailed     the run went wrong: at least one rank did not return
+        ├── Deadlock     every rank that was left waited for another one
+        └── TimedOut     some rank was still busy when the time was up
+
+    MessageMismatch      raised in a rank: a message and its receive differ
+    └── CollectiveMismatch   ... or the members' calls of one collective
+
+A helper that was misused raises a plain `ValueError` or `TypeError`.
+None of them shows a stack of this package in a notebook: IPython asks `_render_traceback_` for the lines.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from hw_utils.core.source import Where, is_students, locate
+from hw_utils.core.versions import what_to_do
+
+
+class HwError(Exception):
+    """The root of the tree; shows its own message and no stack in a notebook."""
+
+    def _render_traceback_(self) -> list[str]:
+        return str(self).splitlines()
+
+
+class CheckFailed(HwError, AssertionError):
+    """An exercise's answer is wrong: which property, the smallest failing case, got, expected.
+
+    Shown as `CheckFailed: <message>`, then the likely cause, or that none is known and what to look at next, then the
+    hint that fits.
+    """
+
+    def __init__(self, message: str, *, cause: str = "", hint: str = "", look: str = "") -> None:
+        self.message, self.cause, self.hint, self.look = message, cause, hint, look
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.cause:
+            lines.append(f"  likely cause: {self.cause}")
+        elif self.look:
+            lines.append(f"  no known mistake gives this. Next: {self.look}")
+        if self.hint:
+            lines.append(f"  see: {self.hint}")
+        return "\n".join(lines)
+
+    def _render_traceback_(self) -> list[str]:
+        return f"CheckFailed: {self}".splitlines()
+
+    def __reduce__(self):
+        return (_check_failed, (self.message, self.cause, self.hint, self.look))
+
+
+def _check_failed(message: str, cause: str, hint: str, look: str = "") -> CheckFailed:
+    return CheckFailed(message, cause=cause, hint=hint, look=look)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a student's traceback."""
+
+    where: Where
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why one rank did not return.
+
+    `kind` is one of: exception, exit (`sys.exit`), os_exit, signal, out_of_memory, timeout, interrupted,
+    unpicklable, mismatch, collective, wire (a communication error), deadlock, kit (no line of the student's is the
+    cause: it happened before their function began; `stack` has the traceback).
+    """
+
+    rank: int
+    kind: str
+    reason: str  # one line, complete: "ValueError: x must not be empty"
+    frames: tuple[Frame, ...] = ()  # the student's own lines, outermost first
+    exception: BaseException | None = None  # of its own type, where it could be sent
+    status: int | None = None  # how its process ended, if that is what went wrong: exit code, or minus the signal
+    stack: str = ""  # the kit's own, if it is the kit that failed
+
+    @property
+    def where(self) -> Where | None:
+        """The innermost line of the student's code."""
+        return self.frames[-1].where if self.frames else None
+
+
+def _frame_lines(frames: Iterable[Frame]) -> list[str]:
+    lines = []
+    for frame in frames:
+        name = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
+        lines.append(f"    {frame.where}{name}")
+        if frame.where.source:
+            lines.append(f"        {frame.where.source}")
+    return lines
+
+
+@contextmanager
+def without_our_stack() -> Iterator[None]:
+    """A plain error that leaves it shows only the student's own lines in a notebook, as those of the tree do."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyboardInterrupt) as error:
+        error._render_traceback_ = partial(_students_traceback, error)
+        raise
+
+
+def _students_traceback(error: BaseException) -> list[str]:
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [Frame(locate(f.filename, f.lineno or 0), f.name) for f in found if is_students(f.filename)]
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return [*text.splitlines(), *_frame_lines(frames)]
+
+
+class WorkerFailed(HwError, RuntimeError):
+    """At least one rank did not return; `.failures` has every one of them, `.rank` and `.reason` the first.
+
+    The exception that a rank raised, of its own type, is `__cause__` and `.failures[i].exception`.
+    """
+
+    def __init__(self, failures: list[Failure], *, headline: str = "", note: str = "") -> None:
+        self.failures = list(failures)
+        self.rank = self.failures[0].rank
+        self.reason = self.failures[0].reason
+        self.headline, self.note = headline, note
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """The message: every failing rank, its reason and the student's own lines."""
+        lines = [self.headline] if self.headline else []
+        groups: dict[tuple, list[Failure]] = {}
+        for f in self.failures:
+            is_both_sides = f.kind in ("mismatch", "collective")  # the reason names both, each at its line
+            groups.setdefault((f.reason, () if is_both_sides else f.frames), []).append(f)
+        for (reason, _), failures in groups.items():
+            lines.append(f"{ranks_text([f.rank for f in failures])}: {reason}")
+            lines += [f"    {line}" for line in failures[0].stack.splitlines()]
+            lines += _frame_lines({frame.where: frame for f in failures for frame in f.frames}.values())
+        if self.note:
+            lines.append(self.note)
+        if any(f.kind == "kit" for f in self.failures):
+            lines.append(what_to_do())
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _render_traceback_(self) -> list[str]:
+        return f"{type(self).__name__}: {self}".splitlines()
+
+
+class TimedOut(WorkerFailed):
+    """Some rank was still busy after `timeout_s`; its failure names the line it was at."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """One row of a wait-for table: what a rank waits for, on whom, since when, at which line."""
+
+    rank: int
+    op: str  # "recv", "send", "all_reduce", "wait for isend", ...
+    peers: tuple[int, ...]  # the ranks that would have to move; empty if nobody can
+    since_s: float  # seconds since the start of the run at which it began to wait
+    where: Where | None = None
+    tag: int = 0
+    note: str = ""  # "rank 2 has returned", "rank 1 sends with tag 7", ...
+
+
+@dataclass
+class WaitTable:
+    """Who waits for whom: the rows, the cycle in rank order, and one sentence that says it."""
+
+    rows: list[Waiting]
+    cycle: list[int] = field(default_factory=list)
+    sentence: str = ""
+
+    def text(self) -> str:
+        head = ("rank", "waits in", "for", "since", "at")
+        body = [
+            (
+                str(w.rank),
+                w.op + (f" (tag {w.tag})" if w.tag else ""),
+                ranks_text(w.peers) if w.peers else "nobody",
+                f"{w.since_s:.3f} s",
+                (str(w.where) if w.where else "?")
+                + (f"  {w.where.source}" if w.where and w.where.source else "")
+                + (f"  ({w.note})" if w.note else ""),
+            )
+            for w in self.rows
+        ]
+        widths = [max(len(row[i]) for row in [head, *body]) for i in range(5)]
+        rows = ["  ".join(c.ljust(n) for c, n in zip(row, widths)).rstrip() for row in [head, *body]]
+        return "\n".join([*rows, self.sentence] if self.sentence else rows)
+
+
+class Deadlock(WorkerFailed):
+    """Every rank that was left waited for another one; `.table` says who for whom, at which line.
+
+    `.rows` and `.cycle` are the table's.
+    """
+
+    def __init__(self, table: WaitTable, failures: list[Failure] | None = None) -> None:
+        self.table = table
+        waiting = [
+            Failure(
+                w.rank,
+                "deadlock",
+                f"waits in {w.op} for {ranks_text(w.peers) if w.peers else 'nobody'}",
+                (Frame(w.where),) if w.where else (),
+            )
+            for w in table.rows
+        ]
+        super().__init__([*(failures or []), *waiting])
+
+    @property
+    def rows(self) -> list[Waiting]:
+        return self.table.rows
+
+    @property
+    def cycle(self) -> list[int]:
+        return self.table.cycle
+
+    def text(self) -> str:
+        lines = ["no rank can go on: " + (self.table.sentence or "every one waits for another")]
+        table = WaitTable(self.table.rows, self.table.cycle)
+        lines.append(table.text())
+        for f in self.failures:
+            if f.kind != "deadlock":
+                lines.append(f"rank {f.rank}: {f.reason}")
+        if self.note:
+            lines.append(self.note)
+        return "\n".join(lines)
+
+
+def ranks_text(ranks) -> str:
+    """`rank 3`, `ranks 0, 2`, `ranks 0 to 7`."""
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    shown = ", ".join(map(str, ranks[:12])) + (f" and {len(ranks) - 12} more" if len(ranks) > 12 else "")
+    return f"ranks {shown}"
+
+
+class MessageMismatch(RuntimeError):
+    """A message and its receive, or the members' calls of one collective, differ; `ends` has the other side's line."""
+
+    hw_utils_kind = "mismatch"
+
+    def __init__(self, message: str, ends: tuple[tuple[int, str, int], ...] = ()) -> None:
+        super().__init__(message)
+        self.ends = ends  # (rank, file, line)
+
+
+class CollectiveMismatch(MessageMismatch):
+    hw_utils_kind = "collective"

@@ -1,0 +1,52 @@
+"""What kind of failure an exception in a rank is, and the one line that says it."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+from hw_utils.core import pickling
+
+_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)")
+_WIRE = re.compile(r"Connection (closed|reset) by peer|Socket closed|Broken pipe|gloo/transport|Connection refused")
+_TIMED_OUT = re.compile(r"[Tt]imed out waiting|monitoredBarrier")
+
+
+def lost_connection(text: str) -> bool:
+    """Whether gloo says that another rank has gone; not if a time limit of the student's has passed."""
+    return bool(_WIRE.search(text)) and not _TIMED_OUT.search(text)
+
+
+def lost(line: str) -> str:
+    """The reason of a rank that only lost a peer, from gloo's line."""
+    return f"lost its connection to another rank ({line.strip()[:200]})"
+
+
+_GPU = re.compile(
+    r"not compiled with (CUDA|NCCL)|NCCL built in|No CUDA GPUs|NVIDIA driver|module 'torch._C' has no attribute '_cuda"
+    r"|invalid device ordinal|accelerator device when none|SymmetricMemory|symmetric memory|ProcessGroupNCCL"
+)
+NO_GPU = (
+    'ranks have no GPU, and what needs one cannot run: device="cuda" if torch.cuda.is_available() else "cpu", '
+    "with gloo for NCCL and ordinary tensors for symmetric memory, does"
+)
+
+
+def kind_and_reason(error: BaseException) -> tuple[str, str]:
+    """("exit", "called sys.exit(3) instead of returning"), ("exception", "ValueError: ..."), and so on."""
+    if isinstance(error, SystemExit):
+        shown = "" if error.code is None else repr(error.code)
+        return "exit", f"called sys.exit({shown}) instead of returning"
+    if isinstance(error, pickling.Unpicklable):
+        return "unpicklable", str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", "KeyboardInterrupt"
+    if hasattr(error, "hw_utils_kind"):
+        return error.hw_utils_kind, str(error)
+    if isinstance(error, RuntimeError) and lost_connection(str(error)):
+        return "wire", lost(str(error).splitlines()[0])
+    lines = "".join(traceback.format_exception_only(type(error), error)).strip()
+    ran_out = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _MEMORY.search(str(error)))
+    if _GPU.search(str(error)):
+        lines += f"\n    {NO_GPU}"
+    return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")

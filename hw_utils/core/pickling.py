@@ -1,0 +1,180 @@
+"""What crosses between the kernel and a rank: cloudpickle, with errors and warnings that name the culprit."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+LARGE_BYTES = 1_000_000
+_MANY_BYTES = 1 << 20
+
+
+class Unpicklable(TypeError):
+    """Something cannot cross to another process; the message names the attribute or variable."""
+
+
+class _Pickler(cloudpickle.Pickler):
+    """cloudpickle that copies a large tensor once instead of four times, and knows what `lru_cache` makes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        import torch
+
+        if isinstance(obj, functools._lru_cache_wrapper) and _is_of_a_notebook(obj):
+            return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if type(obj) is torch.Tensor and _is_plain_and_large(obj):
+            return _tensor, (obj.detach().numpy(), obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _is_of_a_notebook(function) -> bool:
+    return function.__module__ in {"__main__", None} | cloudpickle.list_registry_pickle_by_value()
+
+
+def _cached(function, parameters: dict[str, Any]):
+    """As decorated with `functools.lru_cache`, with nothing remembered yet."""
+    return functools.lru_cache(**parameters)(function)
+
+
+def _is_plain_and_large(tensor) -> bool:
+    import torch
+
+    return (
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.dtype in (torch.float32, torch.float64, torch.int64, torch.uint8)
+        and tensor.numel() * tensor.element_size() >= _MANY_BYTES
+        and tensor.is_contiguous()
+        and tensor.grad_fn is None
+        and not tensor.is_conj()
+        and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    )
+
+
+def _tensor(array, requires_grad: bool):
+    import torch
+
+    return torch.from_numpy(array).requires_grad_(requires_grad)
+
+
+def dump(value: Any, what: str) -> bytes:
+    """The value as bytes; functions and classes of a notebook go by value.
+
+    Raises:
+        Unpicklable: names the attribute, item or variable in `what` that cannot cross.
+    """
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    except Exception as error:
+        path, culprit = _culprit(value, what)
+        raise Unpicklable(
+            f"{path} is a {_type_name(culprit)}, which cannot be sent to another process ({_first_line(error)})"
+        ) from None
+    return buffer.getbuffer()
+
+
+def load(data) -> Any:
+    return pickle.loads(data)
+
+
+def dump_call(worker: Any, args: tuple) -> bytes:
+    """`(worker, args)` as bytes, pickled once for all ranks; warns when it is over 1 MB, and says of what."""
+    try:
+        data = dump((worker, args), "")
+    except Unpicklable:
+        for name, value in [(_name(worker), worker), *((f"args[{i}]", a) for i, a in enumerate(args))]:
+            dump(value, name)
+        raise
+    if len(data) > LARGE_BYTES:
+        warnings.warn(_large_text(worker, args, len(data)), stacklevel=_students_level())
+    return data
+
+
+def _large_text(worker: Any, args: tuple, n_bytes: int) -> str:
+    parts = [(f"args[{i}]", a) for i, a in enumerate(args)]
+    parts += [(f"the variable {name}", value) for name, value in captured(worker)]
+    sizes = sorted(((_size(value), name) for name, value in parts), reverse=True)[:3]
+    named = ", ".join(f"{name} ({size / 1e6:,.1f} MB)" for size, name in sizes if size > LARGE_BYTES / 10)
+    return (
+        f"each rank is sent {n_bytes / 1e6:,.1f} MB{': ' + named if named else ''}. "
+        "Make large data inside the worker, or load it there."
+    )
+
+
+def captured(worker: Any) -> Iterator[tuple[str, Any]]:
+    """The notebook's variables that a function mentions: closure and globals, (name, value)."""
+    if not inspect.isfunction(worker):
+        return
+    found = inspect.getclosurevars(worker)
+    for name, value in {**found.globals, **found.nonlocals}.items():
+        if not inspect.ismodule(value):
+            yield name, value
+
+
+def _size(value: Any) -> int:
+    try:
+        return len(dump(value, ""))
+    except Unpicklable:
+        return 0
+
+
+def _students_level() -> int:
+    from hw_utils.core.source import is_students
+
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and not is_students(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return max(level, 1)
+
+
+def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
+    """(where, the thing) that cannot be pickled: the deepest one found."""
+    if depth < 6:
+        for name, part in _parts(value, path):
+            if not _can(part):
+                return _culprit(part, name, depth + 1)
+    return path or _name(value), value
+
+
+def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((f"{path}[{k!r}]", v) for k, v in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"{path}[{i}]" if path else _name(v), v) for i, v in enumerate(value))
+    elif inspect.isfunction(value):
+        yield from (((f"the variable {n} of {path or _name(value)}"), v) for n, v in captured(value))
+    elif inspect.ismethod(value):
+        yield path, value.__self__
+    elif isinstance(value, BaseException):
+        yield from ((f"{path}.args[{i}]", v) for i, v in enumerate(value.args))
+        yield from ((f"{path}.{k}", v) for k, v in vars(value).items())
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        yield from ((f"{path}.{k}", v) for k, v in vars(value).items())
+
+
+def _can(value: Any) -> bool:
+    try:
+        _Pickler(io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    except Exception:
+        return False
+    return True
+
+
+def _name(value: Any) -> str:
+    return getattr(value, "__name__", None) or f"the {_type_name(value)}"
+
+
+def _type_name(value: Any) -> str:
+    kind = type(value)
+    return kind.__name__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__name__}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

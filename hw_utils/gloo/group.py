@@ -1,0 +1,332 @@
+"""A gloo process group that keeps the ledger: what `dist.send`, DDP and the rest call in a rank of `launch`.
+
+torch builds it wherever it would have built gloo's own group (`install`), so that the student's code, the backend's
+name and subgroups are as usual. Every call is written down as a row (see `keeper.py`), published on the board, compared
+with what the other side has published, then handed to gloo.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from itertools import count
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
+
+from hw_utils.core.operations import DTYPE_CODES, caller
+from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
+from hw_utils.gloo.mismatch import collectives_differ, messages_differ
+from hw_utils.gloo.rank_ledger import Keeper
+from hw_utils.gloo.shared_state import (
+    ANY_PEER,
+    CALLS,
+    COLLECTIVE,
+    DONE,
+    FIRST,
+    MAX_GROUPS,
+    ONE,
+    OVERFLOW,
+    POSTED,
+    RECEIVE,
+    RUNNING,
+    SEND,
+    SINCE,
+    WAIT,
+    Board,
+    Calls,
+    Channel,
+    K,
+    Publisher,
+    wait_word,
+)
+from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork
+from hw_utils.scripts import joining
+
+_Gloo = c10d.ProcessGroupGloo
+
+
+class LedgerGroup(dist.ProcessGroup):
+    """gloo, with every operation written down."""
+
+    keeper: Keeper | None = None  # of this process
+
+    def __init__(self, store, rank: int, size: int, *more, **named) -> None:
+        super().__init__(rank, size)
+        self._inner = _Gloo(store, rank, size, *more, **named)  # what else there is depends on torch's version
+        # DDP's logger asks gloo for its number of threads.
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
+        self.plain = dist.ProcessGroup(store, rank, size)  # what torch's own functions would call
+        self.plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self.plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
+        self._rank, self._size, self._name = rank, size, ""
+        self.options = SimpleNamespace(global_ranks_in_group=[])
+        self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
+        self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
+        self.calls: Calls | None = None
+
+    def getBackendName(self) -> str:
+        return "gloo"
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._inner._set_sequence_number_for_group()
+
+    @property
+    def pg_name(self) -> str:
+        self._name = c10d._world.pg_names.get(self, self._name)  # still asked for when it is destroyed
+        return self._name
+
+    @property
+    def group_name(self) -> str:
+        return self.pg_name
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    getRank, getSize = rank, size
+
+    def settle(self) -> None:
+        """Who is in it, its place in the ledger and on the board (the same on every rank), and its methods."""
+        keeper = self.keeper
+        publisher = keeper.publisher
+        self.ranks = tuple(c10d._world.pg_group_ranks.get(self) or range(self._size))  # global: its place here
+        known = None if self.ranks == tuple(range(keeper.world_size)) else self.ranks
+        name = self.pg_name  # the same on all members, and no other group's
+        self.number = keeper.groups.setdefault((name, known), len(keeper.groups))
+        self.slot = int(name) if name.isdigit() and int(name) < MAX_GROUPS else MAX_GROUPS
+        if self.slot == MAX_GROUPS:
+            publisher.q[publisher.header + OVERFLOW] = 1
+        publisher.board.set_members(self.slot, self.ranks)
+        places = [publisher.layout.group_calls(self.slot, r) for r in self.ranks]
+        self.calls = self.calls or Calls(places[self._rank], wait_word(COLLECTIVE, self.slot))
+        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size)}
+        self.send = point_to_point(self, SEND)
+        self.recv = point_to_point(self, RECEIVE)
+        for name, own in COLLECTIVES.items():
+            setattr(self, name, collective(self, name, own))
+
+    def send(self, tensors, dst: int, tag: int = 0):
+        self.settle()
+        return self.send(tensors, dst, tag)
+
+    def recv(self, tensors, src: int, tag: int = 0):
+        self.settle()
+        return self.recv(tensors, src, tag)
+
+    def check_peer(self, peer: int) -> None:
+        """Raises ValueError if no such rank is in the group: gloo would wait for it for ever."""
+        if not 0 <= peer < self._size:
+            raise ValueError(f"there is no rank {peer} to send to or receive from: ranks are 0 to {self._size - 1}")
+
+    def open(self, peer: int, tag: int, direction: int) -> Channel:
+        """The channel with a peer of the group, new or known."""
+        channel = self.channels.get((peer, tag, direction))
+        if channel is None:
+            other = ANY_PEER if peer == ANY_PEER else self.ranks[peer]
+            channel = self.keeper.publisher.channel(other, tag, self.slot, direction)
+            self.channels[peer, tag, direction] = channel
+        return channel
+
+    def look(self, channel: Channel, peer: int, tag: int, direction: int, k: int) -> None:
+        """Compares message k with what the peer has posted; a send may meet a receive from anybody."""
+        publisher, other = self.keeper.publisher, self.ranks[peer]
+        n_channels = 0 if channel.is_met else publisher.q[channel.other_at]
+        if not channel.is_met and n_channels != channel.seen:
+            channel.seen = n_channels
+            at = publisher.counterpart(other, tag, self.slot, direction)
+            channel.is_met, channel.other_at = bool(at), at or channel.other_at
+        if channel.is_met:
+            self.compare(channel, direction, other, channel.other_at, k)
+        elif direction == SEND:
+            self.compare(channel, SEND, other, *publisher.waiting_wildcard(other, tag, self.slot))
+
+    def compare(self, own: Calls, direction: int, other: int, at: int, k: int) -> None:
+        """Raises if message k of the calls at a place is unlike our last one."""
+        theirs = self._unlike(own, at, k) if at else None
+        if theirs is not None:
+            mine = (own.n_bytes, own.code, own.site)
+            raise messages_differ(self.keeper.publisher, mine, direction, other, theirs)
+
+    def look_around(self, k: int, fit: Callable[[int, int], bool] | None = None) -> None:
+        """Compares collective k with those of other members that have posted it.
+
+        fit: whether a call of the same kind by a rank fits ours, from (its rank, what it gave for its size).
+        """
+        own = self.calls
+        for rank, at in self.compared.items():
+            theirs = self._unlike(own, at, k)
+            if theirs is not None and not (fit and theirs[1] == own.code and fit(rank, theirs[0])):
+                raise collectives_differ(self.keeper.publisher, (own.n_bytes, own.code, own.site), rank, theirs)
+
+    def _unlike(self, own: Calls, at: int, k: int) -> tuple[int, int, int] | None:
+        """(bytes, code, site) of call k at a place if it is unlike our last one."""
+        board = self.keeper.publisher.board
+        if board.q[at + POSTED] % ONE == own.mark and board.q[at + FIRST] <= k:
+            return None  # its mark is ours since call k or longer
+        theirs = board.call(at, k)
+        return theirs if theirs is not None and theirs[:2] != (own.n_bytes, own.code) else None
+
+    def announce(self, op: str, size: int, frame, fit: Callable[[int, int], bool]) -> None:
+        """Publishes a collective call that is not written down, and that the rank waits in it."""
+        keeper = self.keeper
+        _, _, file, line = caller(frame, op)
+        k = keeper.publisher.post(self.calls, size, CODES[op], keeper.site((op, file, line)))
+        self.look_around(k, fit)
+        keeper.d[keeper.header + SINCE] = perf_counter()
+        keeper.q[keeper.header + K] = k
+        keeper.q[keeper.header + WAIT] = self.calls.wait_word
+
+    def recv_anysource(self, tensors, tag: int = 0):
+        if not self.ranks:
+            self.settle()
+        op, _, file, line = caller(sys._getframe(1), "recv_anysource")
+        keeper = self.keeper
+        channel = self.open(ANY_PEER, tag, RECEIVE)
+        own = (tensors[0].nbytes, DTYPE_CODES[tensors[0].dtype], keeper.site((op, file, line)))
+        start = perf_counter()
+        k = keeper.publisher.post(channel, *own)
+        for rank in range(self._size):
+            at = keeper.publisher.counterpart(self.ranks[rank], tag, self.slot, RECEIVE)
+            known = self.channels.get((rank, tag, RECEIVE))
+            self.compare(channel, RECEIVE, self.ranks[rank], at, known.n if known else 0)
+        work = self._inner.recv_anysource(tensors, tag)
+        row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
+        row = _any_source_class(keeper)((*row, work, channel.wait_word))
+        row.found = lambda src: self._received(src, tag, own, channel, row)
+        keeper.rows.append(row)
+        return row
+
+    def _received(self, src: int, tag: int, own: tuple[int, int, int], channel: Channel, row: list[Any]) -> None:
+        """A receive from anybody is done: it has taken a message of `src`."""
+        publisher = self.keeper.publisher
+        row[PEER] = self.ranks[src]
+        row[SEQ] = publisher.post(self.open(src, tag, RECEIVE), *own)
+        publisher.q[channel.at - CALLS + DONE] += 1
+
+
+@functools.cache
+def _any_source_class(keeper: Keeper):
+    class AnySourceWork(keeper.Work):
+        """A receive from whoever sends: its peer is known once it is done."""
+
+        def wait(self, *timeout) -> bool:
+            inner = self[INNER]
+            done = super().wait(*timeout)
+            if inner is not self[INNER]:  # the first wait
+                self.source = inner._source_rank()
+                self.found(self.source)
+            return done
+
+        def _source_rank(self) -> int:
+            return self.source
+
+    return AnySourceWork
+
+
+def _settling(name: str):
+    """The class's method: C++ and Python callers find it before the group knows its members."""
+
+    def call(self, *arguments, **named):
+        self.settle()
+        return getattr(self, name)(*arguments, **named)
+
+    call.__name__ = name
+    return call
+
+
+for _name in COLLECTIVES:
+    setattr(LedgerGroup, _name, _settling(_name))
+
+
+def install(keeper: Keeper) -> None:
+    """From now on torch builds a LedgerGroup where it would build gloo's."""
+    LedgerGroup.keeper = keeper
+    c10d.ProcessGroupGloo = LedgerGroup
+    dist.new_group = c10d.new_group = _announced(c10d.new_group)
+    dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
+
+
+def _counting_on(destroy: Callable[..., None]) -> Callable[..., None]:
+    """A group that is made after all were destroyed gets a number of its own: the board knows groups by them."""
+
+    @functools.wraps(destroy)
+    def destroyed(group=None):
+        count_before = c10d._world.group_count
+        destroy(group)
+        c10d._world.group_count = count_before
+
+    return destroyed
+
+
+MOST_BITS = 62  # of a whole number on the board
+
+
+def _as_bits(ranks: Iterable[int]) -> int:
+    """A set of ranks; those of large worlds share bits."""
+    bits = 0
+    for rank in ranks:
+        bits |= 1 << rank % MOST_BITS
+    return bits
+
+
+def _announced(new_group: Callable[..., Any]) -> Callable[..., Any]:
+    """`new_group` is a collective call of all ranks too: published as one, though not written down."""
+
+    @functools.wraps(new_group)
+    def announced(ranks=None, *arguments, **named):
+        world = c10d._get_default_group()
+        if named.get("use_local_synchronization") or not isinstance(world, LedgerGroup):
+            return new_group(ranks, *arguments, **named)
+        mine = _as_bits(range(world.size()) if ranks is None else ranks)
+        me = 1 << world.rank() % MOST_BITS
+
+        def fit(rank: int, theirs: int) -> bool:  # two groups that neither shares with the other may differ
+            return not (mine & 1 << rank % MOST_BITS or theirs & me)
+
+        world.announce("new_group", mine, sys._getframe(1), fit)
+        try:
+            return new_group(ranks, *arguments, **named)
+        finally:
+            world.keeper.q[world.keeper.header + WAIT] = RUNNING
+
+    return announced
+
+
+def _take_rows_as_works(keeper: Keeper) -> None:
+    """DistributedDataParallel's join() hands a work that Python has got on to C++, which takes real ones only."""
+    hand_over = dist.Reducer._set_forward_pass_work_handle
+
+    def taking(reducer, work, *more):
+        return hand_over(reducer, keeper.cpp_works.take(work) if isinstance(work, LedgerWork) else work, *more)
+
+    dist.Reducer._set_forward_pass_work_handle = taking
+
+
+def connect(rank: int, spec: dict) -> Keeper:
+    """Initialises the default process group of a rank over a file in the gang's private directory."""
+    world_size = spec["world_size"]
+    board = Board(f"{spec['directory']}/board", world_size)
+    keeper = Keeper(rank, world_size, Publisher(board, rank))
+    install(keeper)
+    _take_rows_as_works(keeper)
+    numbers = count()
+
+    def make(timeout: timedelta | None = None, store: dist.Store | None = None) -> None:
+        store = store or dist.FileStore(f"{spec['directory']}/store-{next(numbers)}", world_size)
+        init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
+        c10d._get_default_group().settle()
+
+    init_process_group = dist.init_process_group
+    make()
+    lent = joining.Lent(rank, world_size, make)
+    joining.install(lambda: lent)
+    return keeper

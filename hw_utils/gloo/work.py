@@ -1,0 +1,115 @@
+"""gloo's work, which writes down when it was waited for and publishes what the rank waits for."""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+from typing import Any
+
+from hw_utils.gloo.shared_state import BLOCKED, MAY_MOVE, RUNNING, SINCE, WAIT, K
+
+# A row of the ledger while the rank runs: a tuple if the call is over, else a list, which is also the work, one object
+# instead of two. `site` stands for the ledger's op, file and line; order and waited follow from the times; `kind` is
+# for an object collective's parts.
+COLUMNS = (
+    "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
+    "itemsize", "part", "kind",
+)  # fmt: skip
+PEER, START, END, SEQ, WAIT_START, WAIT_END = 1, 3, 4, 7, 8, 9
+INNER, WORD = 14, 15
+
+alone = [True]  # empty once the rank has started a thread of its own
+
+
+def watch_threads() -> None:
+    """From now on a rank's threads are known to `alone`, which is read in 10 ns."""
+    start = threading.Thread.start
+
+    def noted(thread: threading.Thread) -> None:
+        alone.clear()
+        start(thread)
+
+    threading.Thread.start = noted
+
+
+class LedgerWork(list):
+    """What `isend`, `irecv` and asynchronous collectives return: a row, then gloo's work and the number of its wait.
+
+    A list because that is quickest; it behaves as a work, not as a list.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self[INNER], name)
+
+    def __repr__(self) -> str:
+        return f"<work of torch.distributed, {'done' if self.is_completed() else 'under way'}>"
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+class _Done:
+    """Stands for a work that has been waited for: gloo's own would hold on to the tensor."""
+
+    def wait(self, *timeout) -> bool:
+        return True
+
+    is_completed = is_success = synchronize = block_current_stream = wait
+
+    def exception(self) -> None:
+        return None
+
+
+DONE = _Done()
+
+
+def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
+    """The works of a rank whose header is at a place of its board."""
+    wait_at, k_at, since_at = header + WAIT, header + K, header + SINCE
+
+    class Work(LedgerWork):
+        __slots__ = ()
+
+        def wait(self, *timeout) -> bool:
+            inner = self[14]  # INNER
+            if inner is DONE:
+                return True
+            start = perf_counter()
+            word = self[15]  # WORD
+            q[k_at] = self[7]  # SEQ
+            d[since_at] = start
+            q[wait_at] = word if alone and not timeout else may_move(word, timeout)
+            try:
+                done = inner.wait(*timeout)
+            finally:
+                q[wait_at] = word - IS_WAITING
+            self[14] = DONE
+            self[8] = start
+            self[9] = perf_counter()
+            return done
+
+    return Work
+
+
+IS_WAITING = BLOCKED - RUNNING
+
+
+def may_move(word: int, timeout: tuple = ()) -> int:
+    """What a rank that waits publishes: perhaps that it may go on by itself, as another thread posts or it gives up."""
+    posting = [t for t in threading.enumerate() if type(t).__name__ != "TMonitor" and "hw_utils" not in t.name]
+    return word + MAY_MOVE - BLOCKED if timeout or len(posting) > 1 else word  # TMonitor is tqdm's
+
+
+def note_end(work: Any, row: list[Any]) -> None:
+    """The row learns its end from gloo's thread; where that work has no future, from the wait."""
+
+    def note(_) -> None:
+        row[END] = perf_counter()
+
+    try:
+        future = work.get_future()
+    except RuntimeError:  # "Work::getFuture not implemented": those of several tensors, of reduce_scatter
+        return
+    future.add_done_callback(note)

@@ -1,0 +1,8 @@
+"""A run that plays: one self-contained HTML fragment, inline SVG and a little JavaScript, without kernel or network.
+
+`views` draws what happened, `fragment` puts it together with the controls. Stands on core and the pictures' ground.
+"""
+
+from hw_utils.pictures.player.fragment import Player, play
+
+__all__ = ["Player", "play"]

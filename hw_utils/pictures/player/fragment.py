@@ -1,0 +1,235 @@
+"""The player: views of a run, the words for each step, controls, and a table behind it, as one HTML fragment."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hw_utils.core.run import Run
+from hw_utils.core.source import locate
+from hw_utils.core.trace import Trace
+from hw_utils.pictures.chunks import contributors
+from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.player import views
+from hw_utils.pictures.plots import describe
+
+MOST_ROWS = 300  # of the table behind the picture
+MOST_STEPS = 2_000
+_NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline"}
+
+
+class Player:
+    """What `play` gives: shows itself in a notebook, `save` writes it as a page of its own."""
+
+    def __init__(self, fragment: str, title: str, description: str) -> None:
+        self._fragment, self._title, self._description = fragment, title, description
+
+    def __repr__(self) -> str:
+        return self._description
+
+    def _repr_html_(self) -> str:
+        return self._fragment
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one HTML file that needs no server, no kernel and no network; returns its path.
+
+        Raises:
+            ValueError: the name does not end in .html.
+        """
+        path = Path(path)
+        if path.suffix not in (".html", ".htm"):
+            raise ValueError(f"a saved run is a page: its name ends in .html, got {path.name!r}")
+        path.write_text(_PAGE.format(title=html.escape(self._title), fragment=self._fragment), encoding="utf-8")
+        return path
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark"><title>{title}</title>
+<style>body {{ margin: 1.5rem auto; max-width: 880px; padding: 0 1rem; background: #ffffff; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: #1b1b1b; }} }}</style></head>
+<body><main>{fragment}</main></body></html>
+"""
+
+
+def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, title: str = "") -> Player:
+    """A run as a picture that plays: messages in space and time, a timeline, and which chunk is where.
+
+    run: of `launch`, `simulate` or `run_threads`, or its trace. chunks: what `partial_sums.watch` gives, frames of
+    ranks and chunks; its own run is shown beside it if no other is given. In the picture arrow keys step, space plays,
+    up and down go from message to message.
+
+    Raises:
+        ValueError: neither a run nor chunks.
+    """
+    if run is None and not chunks:
+        raise ValueError("play needs a run or chunks, got neither: play(run), or play(chunks=watch(all_reduce, 4))")
+    watched = getattr(chunks, "run", None)
+    shown = run if run is not None else watched
+    trace = shown.trace if isinstance(shown, Run) else shown
+    panes, steps = {}, [(0.0, "start")]
+    data: dict[str, Any] = {"left": views.LEFT, "width": views.WIDTH, "end": 1.0, "y": [], "messages": []}
+    notes = []
+    label = describe(trace) if trace is not None else ""
+    if trace is not None:
+        scale = views.scale_of(trace, shown.seconds if isinstance(shown, Run) else 0.0)
+        messages = views.messages_of(trace)
+        panes["messages"] = views.space_time(
+            trace, messages, scale, f"Ranks down, time across, an arrow a message. {label}"
+        )
+        panes["timeline"] = views.timeline(trace, scale, f"What each rank does, and when. {label}")
+        data |= {"end": scale.end_s, "y": [round(scale.y(r), 1) for r in range(scale.world_size)]}
+        data["messages"], data["kinds"] = _told(trace, messages)
+        data["unit"] = seconds_unit(scale.end_s)
+        steps = _steps(trace, data["messages"], scale.end_s)
+        if messages.n_all > len(messages.sends):
+            notes.append(f"{len(messages.sends):,} of {messages.n_all:,} messages are drawn, evenly spread.")
+        if trace.world_size > views.MOST_LANES:
+            notes.append(f"The timeline shows the first {views.MOST_LANES} of {trace.world_size:,} ranks.")
+    if chunks:
+        moves = _moves(chunks, watched.trace if watched is not None else None)
+        told = [_chunk_step(chunks, moves, k) for k in range(len(chunks))]
+        svg = "".join(views.chunk_frame(frame, moves[k], told[k]) for k, frame in enumerate(chunks))
+        panes = {"chunks": f'<div class="frames">{svg}</div>', **panes}
+        steps = [(min(float(k), data["end"]), words) for k, words in enumerate(told)]
+        notes.append("0+1 is the sum of the shares of ranks 0 and 1.")
+    data["steps"] = steps
+    name = title or ("which chunk is where" if chunks else "who sends to whom, when")
+    table = _table(data["messages"], data["kinds"]) if data["messages"] else ""
+    whole = f"{name}: {label or steps[-1][1]}"
+    return Player(_fragment(name, panes, data, notes, table), name, whole)
+
+
+def _told(trace: Trace, messages: views.Messages) -> tuple[list[list], list[str]]:
+    """(from, to, start, end, bytes, kind) a message; and the kinds, `isend meets recv, Cell In[5], line 3`."""
+    kinds: dict[tuple[int, ...], int] = {}
+    told = []
+    for s, r in zip(messages.sends, messages.receives):
+        key = (int(s["op"]), int(r["op"]), int(s["file"]), int(s["line"]))
+        times = [float(f"{float(seconds):.6g}") for seconds in (s["start_s"], r["end_s"])]
+        told.append([int(s["rank"]), int(r["rank"]), *times, int(s["n_bytes"]), kinds.setdefault(key, len(kinds))])
+    return told, [_kind(trace, *key) for key in kinds]
+
+
+def _kind(trace: Trace, sent: int, received: int, file: int, line: int) -> str:
+    place = f", {locate(trace.names[file], line)}" if trace.names[file] else ""
+    return f"{trace.names[sent]} meets {trace.names[received]}{place}"
+
+
+def _steps(trace: Trace, told: list[list], end_s: float) -> list[tuple[float, str]]:
+    """(time, words) of each moment at which something has arrived, and of start and end."""
+    arrived: dict[float, list[str]] = {}
+    for sender, receiver, _, end, n_bytes, _ in told:
+        arrived.setdefault(end, []).append(f"rank {sender} → rank {receiver}: {bytes_text(n_bytes)}")
+    records = trace.records[trace.records["peer"] < 0]
+    for op, end in sorted({(int(r["op"]), float(f"{float(r['end_s']):.6g}")) for r in records[: 4 * MOST_STEPS]}):
+        arrived.setdefault(end, []).append(f"{trace.names[op]} is done")
+    times = sorted(arrived)
+    times = times[:: max(1, -(-len(times) // MOST_STEPS))]
+    factor, unit = seconds_unit(end_s)
+    steps = [(0.0, f"start; {len(times)} step{'s' * (len(times) != 1)} in {end_s * factor:.4g} {unit}")]
+    for k, time in enumerate(times, 1):
+        first, more = arrived[time][:3], len(arrived[time]) - 3
+        words = "; ".join(first) + (f"; {more} more" if more > 0 else "")
+        steps.append((time, f"step {k} of {len(times)}, {time * factor:.4g} {unit}: {words}"))
+    if end_s > steps[-1][0] * (1 + 1e-9):
+        steps.append((end_s, f"end, {end_s * factor:.4g} {unit}"))
+    return steps
+
+
+def _moves(chunks: Sequence, trace: Trace | None) -> list[list[tuple[int, int, int]]]:
+    """For each step (sender, receiver, chunk): chunks that changed at the receiver of a message of that step."""
+    moves: list[list[tuple[int, int, int]]] = [[] for _ in chunks]
+    if trace is None:
+        return moves
+    messages = views.messages_of(trace)
+    for send, receive in zip(messages.sends, messages.receives):
+        step = int(np.ceil(float(receive["end_s"]) - 1e-9))
+        if not 0 < step < len(chunks):
+            continue
+        s, d = int(send["rank"]), int(receive["rank"])
+        before, after = chunks[step - 1][d], chunks[step][d]
+        moves[step] += [
+            (s, d, c) for c in range(len(after)) if after[c] != before[c] and _carries(chunks, step, s, c, d)
+        ]
+    return moves
+
+
+def _carries(chunks: Sequence, step: int, sender: int, chunk: int, receiver: int) -> bool:
+    """Whether what the receiver holds now has in it what the sender held before."""
+    return set(contributors(chunks[step - 1][sender][chunk])) <= set(contributors(chunks[step][receiver][chunk]))
+
+
+def _chunk_step(chunks: Sequence, moves: list, k: int) -> str:
+    whole = len(chunks[0])
+    done = sum(len(set(contributors(cell))) == whole for cells in chunks[k] for cell in cells)
+    cells = sum(map(len, chunks[k]))
+    if k == 0:
+        return f"start: every rank holds its own share; {len(chunks) - 1} steps follow"
+    phase = ""
+    if moves[k]:
+        copies = sum(chunks[k][d][c] == chunks[k - 1][s][c] for s, d, c in moves[k])
+        what = (
+            "chunks are copied"
+            if copies == len(moves[k])
+            else "chunks are added up"
+            if not copies
+            else "added and copied"
+        )
+        s, d, c = moves[k][0]
+        verb = "copies" if chunks[k][d][c] == chunks[k - 1][s][c] else "adds"
+        phase = f" {what}; rank {d} {verb} chunk {c} of rank {s}."
+    return f"step {k} of {len(chunks) - 1}:{phase} {done} of {cells} chunks hold all shares"
+
+
+def _table(told: list[list], kinds: list[str]) -> str:
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in (*message[:5], kinds[message[5]])) + "</tr>"
+        for message in told[:MOST_ROWS]
+    )
+    more = f"<p>The first {MOST_ROWS} of {len(told):,}.</p>" if len(told) > MOST_ROWS else ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("from", "to", "start [s]", "end [s]", "bytes", "what"))
+    return (
+        "<details><summary>The messages as a table</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</details>"
+    )
+
+
+@cache
+def _text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _fragment(name: str, panes: dict[str, str], data: dict, notes: list[str], table: str) -> str:
+    first = next(iter(panes))
+    tabs = "".join(
+        f'<button type="button" data-show="{view}" aria-pressed="{str(view == first).lower()}">{_NAMES[view]}</button>'
+        for view in panes
+        if len(panes) > 1
+    )
+    shown = "".join(
+        f'<div class="pane" data-view="{view}" tabindex="0" role="group" aria-label="{_NAMES[view]}: arrow keys step, '
+        f'space plays">{svg}</div>'
+        for view, svg in panes.items()
+    )
+    plain = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    remarks = f'<p class="soft">{html.escape(" ".join(notes))}</p>' if notes else ""
+    return (
+        f'<div class="hw-player"><style>{_text("player.css")}</style><p class="title">{html.escape(name)}</p>'
+        f"{views.ARROWHEAD}"
+        '<div class="bar" role="toolbar" aria-label="player" hidden>'
+        '<button type="button" class="back" aria-label="one step back">◀</button>'
+        '<button type="button" class="play" aria-label="play">▶</button>'
+        '<button type="button" class="forward" aria-label="one step on">▶❙</button>'
+        f'<input type="range" min="0" value="0" aria-label="step"/>{tabs}</div>'
+        f'<p class="caption" aria-live="polite"></p>{shown}'
+        f'<p class="detail soft" aria-live="polite"></p>{remarks}{table}'
+        f'<script type="application/json">{plain}</script><script>{_text("player.js")}</script></div>'
+    )

@@ -1,0 +1,211 @@
+"""The fork server's own process: one thread, torch imported, forks ranks as it is told and sees to their end.
+
+Protocol, over SEQPACKET sockets: the kernel sends `{"gang": ...}` with the server's end of a gang's socket; over that,
+one message a rank with its three descriptors (frames, stdout, stderr). The server answers `{"rank", "pid"}` and later
+`{"rank", "status"}`. End of file on a gang's socket means: kill what is left of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass, field
+
+MAX_MESSAGE = 1 << 16
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+PERHAPS_USED = ("torch.nn.parallel", "torch.optim", "torch._dynamo")  # slow: some 2 s
+
+
+def preload_first() -> None:
+    """Imports what every rank uses."""
+    import numpy  # noqa: F401
+    import torch.distributed  # noqa: F401
+
+    import hw_utils.gloo.group
+    import hw_utils.processes.rank  # noqa: F401
+
+
+def preload() -> None:
+    """Imports what ranks use, lazily imported parts included, and starts no thread."""
+    preload_first()
+    for module in PERHAPS_USED:
+        importlib.import_module(module)
+    import torch
+
+    import hw_utils.virtual.cluster  # noqa: F401
+
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+
+
+def main() -> None:
+    """What `connect` starts: a fresh interpreter with the socket's number as its argument."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.argv = [""]
+    preload()
+    serve(sock)
+
+
+@dataclass
+class _Gang:
+    sock: socket.socket
+    spec: dict
+    ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank, those not reaped yet
+    process_group: int = 0
+
+
+def serve(sock: socket.socket) -> None:
+    """Forks ranks as asked until the socket closes; then kills everything that is left."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+    gc.collect()
+    gc.freeze()
+    gangs: list[_Gang] = []
+    try:
+        while True:
+            poll = select.poll()  # not select: a descriptor may be over 1023
+            for fd in (sock.fileno(), wake_r, *(g.sock.fileno() for g in gangs)):
+                poll.register(fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll()}
+            if wake_r in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake_r, 4096)
+            if sock.fileno() in ready and not _take_gang(sock, gangs):
+                return
+            for gang in [g for g in gangs if g.sock.fileno() in ready]:
+                if not _take_rank(gang, [sock, *(g.sock for g in gangs)], [wake_r, wake_w], libc):
+                    _end(gang, gangs)
+                    gangs.remove(gang)
+            _reap(gangs)
+    finally:
+        for gang in gangs:
+            _end(gang, [])
+
+
+def _take_gang(sock: socket.socket, gangs: list[_Gang]) -> bool:
+    data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE, 1)
+    if not data:
+        return False
+    gangs.append(_Gang(socket.socket(fileno=fds[0]), pickle.loads(data)["gang"]))
+    return True
+
+
+def _take_rank(gang: _Gang, sockets: list[socket.socket], fds_to_close: list[int], libc) -> bool:
+    try:
+        data, fds, _, _ = socket.recv_fds(gang.sock, MAX_MESSAGE, 3)
+    except ConnectionError:
+        return False
+    if not data:
+        return False
+    rank = pickle.loads(data)["rank"]
+    server = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server)
+    gang.process_group = gang.process_group or pid
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, gang.process_group)  # in both processes: whichever runs first
+    gang.ranks[pid] = rank
+    for fd in fds:
+        os.close(fd)
+    _tell(gang, {"rank": rank, "pid": pid})
+    return True
+
+
+def _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server) -> None:
+    status = 1
+    try:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != server:
+            return  # the server died before the line above
+        os.setpgid(0, gang.process_group)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for sock in sockets:
+            sock.close()
+        for fd in fds_to_close:
+            os.close(fd)
+        for fd, target in ((fds[1], 1), (fds[2], 2)):
+            os.dup2(fd, target)
+            os.close(fd)
+        from hw_utils.processes import rank as rank_module
+
+        rank_module.main(socket.socket(fileno=fds[0]), rank, gang.spec)
+        status = 0
+    except BaseException:
+        os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(status)
+
+
+def _tell(gang: _Gang, message: dict) -> None:
+    with contextlib.suppress(OSError):  # the kernel has let go of the gang: its socket will say so
+        gang.sock.send(pickle.dumps(message), socket.MSG_DONTWAIT)
+
+
+def _reap(gangs: list[_Gang]) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        for gang in gangs:
+            if pid in gang.ranks:
+                _tell(gang, {"rank": gang.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+
+
+def _end(gang: _Gang, others: list[_Gang]) -> None:
+    """Kills the gang's process group, then every orphan that had left it; removes its directory."""
+    gang.sock.close()
+    if gang.process_group:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(gang.process_group, signal.SIGKILL)
+    for pid in list(gang.ranks):
+        _kill(pid)
+    gang.ranks.clear()
+    _kill_orphans({g.process_group for g in others if g is not gang})
+    if gang.spec.get("directory"):
+        shutil.rmtree(gang.spec["directory"], ignore_errors=True)
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+
+
+def _kill_orphans(living: set[int]) -> None:
+    """Processes whose parents died are the server's children now, unless a living gang's: kill them, and theirs."""
+    tid = threading.get_native_id()
+    while True:
+        with open(f"/proc/self/task/{tid}/children") as file:
+            children = [int(pid) for pid in file.read().split()]
+        orphans = []
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(pid) not in living:
+                    orphans.append(pid)
+        if not orphans:
+            return
+        for pid in orphans:
+            _kill(pid)

@@ -1,0 +1,199 @@
+"""What runs inside a rank's process: connect, take the call, run it, send the result or the reason back."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import faulthandler
+import io
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any
+
+from hw_utils.core import pickling
+from hw_utils.core.failure_kind import kind_and_reason
+from hw_utils.core.source import is_students
+from hw_utils.gloo import work
+from hw_utils.processes import frames as wire
+from hw_utils.scripts.script import environment
+
+SAMPLE_S = 0.5
+
+# Kernel to rank: CALL, EXIT. Rank to kernel: UP, STARTED, RESULT (pickled result after META), FAILED.
+CALL, EXIT, UP, STARTED, META, RESULT, FAILED = b"C", b"X", b"U", b"S", b"M", b"R", b"F"
+
+
+def main(sock: socket.socket, rank: int, spec: dict) -> None:
+    """Serves one call and waits until the kernel lets it go, so that no peer loses its connection early."""
+    sock.setblocking(True)
+    with contextlib.suppress(EOFError, OSError):  # the kernel has gone
+        try:
+            keeper = _get_ready(rank, spec)
+        except BaseException as error:
+            wire.send_frame(sock, FAILED, pickling.dump(failure_of_the_kit(error), ""))
+            wire.receive_frame(sock)
+            return
+        wire.send_frame(sock, UP)
+        kind, data = wire.receive_frame(sock)
+        if kind == CALL:
+            _serve(sock, rank, spec, keeper, data)
+            wire.receive_frame(sock)
+
+
+def _get_ready(rank: int, spec: dict):
+    """The rank's ledger, if it has one: its process is ready for a call, and knows its peers."""
+    _settle(rank, spec)
+    work.watch_threads()
+    return _connect(rank, spec) if spec["connect"] else None
+
+
+def _settle(rank: int, spec: dict) -> None:
+    """A process like a fresh one: its own streams, seeds and one torch thread."""
+    import numpy as np
+    import torch
+
+    sys.stdin = io.StringIO()
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "replace", line_buffering=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "replace", line_buffering=True)
+    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+    torch.set_num_threads(1)
+    np.random.seed()  # forked ranks would share it; torch's default seed is the same in any fresh process
+    if spec.get("directory"):
+        stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
+        faulthandler.enable(stack, all_threads=False)
+        _thread.start_new_thread(_sample, (stack,))  # not one of threading's: those may post, see work.py
+        if hasattr(signal, "SIGUSR1"):
+            faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+        _note_ways_out(stack)
+
+
+def _sample(stack: io.TextIOWrapper) -> None:
+    """Notes again and again where the main thread is, its frames last: SIGKILL leaves no other trace.
+
+    A Python thread, because faulthandler's own (dump_traceback_later) walks frames that are being changed: no GIL.
+    """
+    never = _thread.allocate_lock()
+    never.acquire()
+    while not never.acquire(timeout=SAMPLE_S):
+        faulthandler.dump_traceback(stack, all_threads=True)
+
+
+def stack_path(directory: str, rank: int) -> str:
+    """The file that says where a rank was when it died or was asked."""
+    return os.path.join(directory, f"stack-{rank}")
+
+
+def _note_ways_out(stack: io.TextIOWrapper) -> None:
+    """os._exit, os.abort and os.kill leave no trace of their own: note the line first."""
+
+    def noting(function):
+        def call(*args):
+            faulthandler.dump_traceback(stack, all_threads=False)
+            return function(*args)
+
+        return call
+
+    os._exit_now = os._exit
+    os._exit, os.abort, os.kill = noting(os._exit), noting(os.abort), noting(os.kill)
+
+
+def _connect(rank: int, spec: dict):
+    from hw_utils.gloo import group
+
+    return group.connect(rank, spec)
+
+
+def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) -> None:
+    import pickle
+
+    call = pickle.loads(data)
+    sys.path[:] = call["path"]
+    os.environ.clear()
+    os.environ.update(call["environ"], CUDA_VISIBLE_DEVICES="")
+    if spec["connect"]:
+        os.environ.update(environment(rank, spec["world_size"], call["port"]))
+    meta: dict[str, Any] = {}
+    try:
+        os.chdir(call["cwd"])
+        worker, args = pickling.load(call["call"])
+        arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
+        _limit_memory(call.get("memory_bytes"))
+        meta["start"] = time.perf_counter()
+        wire.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
+        if keeper is not None:
+            keeper.begin()
+        try:
+            result = worker(*arguments)
+        finally:
+            meta["end"] = time.perf_counter()
+            if keeper is not None:
+                keeper.returned()
+            _flush()
+        name = getattr(worker, "__name__", "worker")
+        frame, body = RESULT, pickling.dump(result, f"the value that {name} returned")
+    except BaseException as error:
+        found = failure_of(error)
+        if "start" not in meta and not found["frames"]:
+            found = failure_of_the_kit(error)
+        frame, body = FAILED, pickling.dump(found, "")
+    try:
+        if keeper is not None:
+            meta["ledger"] = keeper.finish()
+    except Exception as error:
+        if frame == RESULT:
+            frame, body = FAILED, pickling.dump(failure_of_the_kit(error, "after your function returned"), "")
+    wire.send_frame(sock, META, pickle.dumps(meta, protocol=5))
+    wire.send_frame(sock, frame, body)
+
+
+def _limit_memory(n_bytes: int | None) -> None:
+    if n_bytes and sys.platform == "linux":  # elsewhere there is no /proc to ask, or no such limit
+        import resource
+
+        with open("/proc/self/statm") as sizes:
+            used = int(sizes.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        bound, hard = used + n_bytes, resource.getrlimit(resource.RLIMIT_AS)[1]
+        bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)  # it can only be lowered
+        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+def failure_of(error: BaseException) -> dict[str, Any]:
+    """What is sent of an exception: kind, one-line reason, the student's own frames, and itself if it can be."""
+    frames = [
+        (f.filename, f.lineno or 0, f.name)
+        for f in traceback.extract_tb(error.__traceback__)
+        if is_students(f.filename)
+    ]
+    kind, reason = kind_and_reason(error)
+    if hasattr(error, "hw_utils_kind"):
+        return {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": error.ends}
+    found = {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": ()}
+    try:
+        found["exception"] = bytes(pickling.dump(error.with_traceback(None), type(error).__name__))
+        pickling.load(found["exception"])
+    except pickling.Unpicklable as why:
+        found["exception"] = None
+        found["note"] = f"(the exception itself could not be sent: {why})"
+    except Exception as why:
+        found["exception"] = None
+        found["note"] = f"(the exception itself could not be rebuilt: {type(why).__name__}: {why})"
+    return found
+
+
+def failure_of_the_kit(error: BaseException, when: str = "before your function began") -> dict[str, Any]:
+    """As `failure_of`, of an error that no line of the student's has caused: with its own traceback."""
+    kind, reason = kind_and_reason(error)
+    return {
+        "kind": kind if kind == "wire" else "kit", "reason": f"{when}: {reason}", "frames": [], "exception": None,
+        "note": "", "ends": (), "stack": "".join(traceback.format_exception(error)).rstrip(),
+    }  # fmt: skip

@@ -1,0 +1,110 @@
+"""`init_process_group` in a rank whose default group is there already: the program's first call takes that one.
+
+A program written for torchrun calls `init_process_group("nccl")` itself. The engines have connected their ranks before
+the first line runs, so the call finds the group that it asks for; after `destroy_process_group` it makes a new one.
+
+    with installed(find):          # find() gives the running rank's `Lent`
+        ...                        # torch.distributed.init_process_group asks it
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import device_mesh
+from torch.distributed import distributed_c10d as c10d
+
+_HOLDERS = (dist, c10d, device_mesh)  # the modules that have it by name
+
+
+class Lent:
+    """One rank's default group: who may take it, and how a new one is made once it was destroyed."""
+
+    def __init__(self, rank: int, world_size: int, make: Callable[..., None]) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.make = make  # called with timeout and store
+        self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
+        self.is_free = True  # nobody has asked yet
+
+    def keep_back(self) -> None:
+        """Until `init_process_group` is called there is no default group, as in a fresh process of torchrun."""
+        self.group = c10d.GroupMember.WORLD
+        c10d._update_default_pg(None)
+
+    def join(self, backend: Any, timeout: timedelta | None, world_size: int, rank: int, store: Any) -> None:
+        """What a call of `init_process_group` does.
+
+        Raises:
+            ValueError: it is called twice, or asks for another rank or world size than this one's.
+        """
+        for name, asked, own in (("rank", rank, self.rank), ("world_size", world_size, self.world_size)):
+            if asked not in (-1, None, own):
+                raise ValueError(
+                    f"init_process_group({name}={asked}) in rank {self.rank} of {self.world_size}: the ranks of a run "
+                    f"are fixed. Leave {name} out, or make a smaller group with torch.distributed.new_group"
+                )
+        if not self.is_free and c10d.GroupMember.WORLD is not None:
+            raise ValueError("trying to initialize the default process group twice!")
+        self._say(backend)
+        if self.group is not None:
+            c10d._update_default_pg(self.group)
+        elif c10d.GroupMember.WORLD is None:
+            self.make(timeout=timeout, store=store)
+        self.is_free, self.group = False, None
+
+    def _say(self, backend: Any) -> None:
+        name = str(backend or "gloo").lower()
+        if "gloo" not in name and self.rank == 0 and self.is_free:
+            print(f"init_process_group: {name} needs hardware that ranks have not; gloo does it here", file=sys.stderr)
+
+
+_find: Callable[[], Lent] | None = None  # in a rank: its own
+
+
+def keep_back() -> None:
+    """The running rank's default group is not there until it calls `init_process_group`."""
+    if _find is not None:
+        _find().keep_back()
+
+
+def install(find: Callable[[], Lent]) -> None:
+    """From now on `init_process_group` asks `find()`."""
+    global _find
+    _find = find
+    for module in _HOLDERS:
+        module.init_process_group = init_process_group
+
+
+@contextmanager
+def installed(find: Callable[[], Lent]) -> Iterator[None]:
+    """`install`, for a while."""
+    global _find
+    before = _find, c10d.init_process_group
+    install(find)
+    try:
+        yield
+    finally:
+        _find = before[0]
+        for module in _HOLDERS:
+            module.init_process_group = before[1]
+
+
+def init_process_group(
+    backend: Any = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: Any = None,
+    group_name: str = "",
+    pg_options: Any = None,
+    device_id: Any = None,
+    **newer: Any,
+) -> None:
+    """torch.distributed's, in a rank: its ranks have met already, wherever `init_method` would have them meet."""
+    _find().join(backend, timeout, world_size, rank, store)

@@ -1,0 +1,103 @@
+"""A script written for torchrun, as a worker: what `launch("train.py", 8)` and `simulate("train.py", 64)` run.
+
+Every rank runs the file as `__main__`, with the environment that torchrun gives it (RANK, LOCAL_RANK, WORLD_SIZE,
+MASTER_ADDR, ...), `sys.argv` of its own and the script's folder first on `sys.path`. There is no default process group
+until the script calls `init_process_group`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+EXPORT = "python -m hw_utils export NOTEBOOK FUNCTION -o train.py"
+
+
+def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """What torchrun tells a rank of one host, as variables of its environment."""
+    numbers = {
+        "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": world_size, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": world_size, "MASTER_PORT": port,
+    }  # fmt: skip
+    return {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", **{k: str(v) for k, v in numbers.items()}}
+
+
+class Places:
+    """Where a script's modules are kept: those of this process. The virtual cluster has one of its own."""
+
+    def set_main(self, module: types.ModuleType) -> None:
+        sys.modules["__main__"] = module
+
+    def look_in(self, folder: str) -> None:
+        sys.path.insert(0, folder)
+
+    def set_arguments(self, arguments: list[str]) -> None:
+        sys.argv = arguments
+
+
+places = Places()
+
+
+@dataclass(frozen=True)
+class Script:
+    """A file that every rank runs from its first line to its last; `sys.exit(0)` is a good end."""
+
+    path: str
+    args: tuple[str, ...] = ()
+
+    @property
+    def __name__(self) -> str:
+        return os.path.basename(self.path)
+
+    def __call__(self, rank: int, world_size: int) -> None:
+        with open(self.path, "rb") as file:
+            code = compile(file.read(), self.path, "exec", dont_inherit=True)
+        module = types.ModuleType("__main__")
+        module.__file__, module.__builtins__ = self.path, __builtins__
+        places.set_main(module)
+        places.look_in(os.path.dirname(self.path))
+        places.set_arguments([self.path, *self.args])
+        _await_init_process_group()
+        try:
+            exec(code, vars(module))
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
+
+
+def _await_init_process_group() -> None:
+    from hw_utils.scripts import joining  # imports torch, which a notebook that only simulates may do without
+
+    joining.keep_back()
+
+
+def script_or_function(worker: Any, args: Sequence[Any]) -> tuple[Any, tuple]:
+    """(what every rank calls, its arguments): a path becomes a `Script`, `args` its command line.
+
+    Raises:
+        ValueError: there is no such file, or it is no Python script. TypeError: an argument is no text or number.
+    """
+    if not isinstance(worker, str | os.PathLike):
+        return worker, tuple(args)
+    path = os.path.abspath(os.fspath(worker))
+    name = os.path.basename(path)
+    if path.endswith(".ipynb"):
+        raise ValueError(f"{name} is a notebook, and ranks run a script: write one with `{EXPORT}`, then run that")
+    if not os.path.isfile(path):
+        what = "a folder" if os.path.isdir(path) else "no such file"
+        raise ValueError(f"a script is wanted, and {os.fspath(worker)} is {what} (looked for {path})")
+    with open(path, "rb") as file:
+        try:
+            compile(file.read(), path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"{name} is no Python script: {error}") from None
+    if isinstance(args, str | bytes):
+        raise TypeError(f'args of a script is a list of texts, as ["--lr", "0.1"], got {args!r}')
+    wrong = [a for a in args if isinstance(a, bool) or not isinstance(a, str | int | float | os.PathLike)]
+    if wrong:
+        raise TypeError(f"args of a script become its command line: texts and numbers, got {wrong[0]!r}")
+    return Script(path, tuple(os.fspath(a) if isinstance(a, os.PathLike) else str(a) for a in args)), ()

@@ -1,0 +1,9 @@
+"""Ranks that are threads (lesson 06): run, switched on purpose, freed from where they hang, their layer's calls traced.
+
+Stands on core. Lessons take `run_threads` and `watch`, checks the interleavings and the rendezvous.
+"""
+
+from hw_utils.threads.run import run_threads
+from hw_utils.threads.traced import watch
+
+__all__ = ["run_threads", "watch"]

@@ -1,0 +1,486 @@
+"""Orders of threads on purpose: the same few calls, run under thousands of interleavings, each one repeatable.
+
+A data race shows itself once in a million runs, and never in class. Here the ranks are threads of which one runs
+at a time (`turns`), and the turn may pass to another rank before every access to an attribute, a list, a
+dictionary or a function in the student's code. First one unlucky switch at every such point, then seeded random ones.
+"""
+
+from __future__ import annotations
+
+import _imp
+import _thread
+import contextlib
+import dis
+import functools
+import itertools
+import linecache
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from hw_utils.core.errors import ranks_text
+from hw_utils.core.source import is_students, locate
+from hw_utils.threads.locks import managed_locks
+from hw_utils.threads.turns import Stopped, Turns
+
+# Instructions that read or change what another thread can see; a method's name is looked up without a switch.
+_SHARED = re.compile(r"(LOAD|STORE|DELETE)_(ATTR|SUBSCR|SLICE)|BINARY_(SUBSCR|SLICE)|(STORE|DELETE)_GLOBAL|CONTAINS_OP")
+_CALLS = re.compile(r"CALL(_\w+)?$|FOR_ITER|(BEFORE|SETUP)_WITH")
+_STEP_LIMIT = 20_000
+_MOST_OUTCOMES = 100
+LOST_TRACE = "sys.settrace was called: then no other rank can be let in between two steps"
+_BATCH = 100  # orders that are run at a time
+_WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
+
+
+@dataclass
+class Outcome:
+    """One way in which a run ended, with the first interleaving that led there."""
+
+    results: list[Any] | None  # a rank each; None if the run did not end well
+    kind: str = "returned"  # "raised", "hung", "endless"
+    rank: int = -1  # that raised
+    text: str = ""  # the exception, or who waits where
+    error: BaseException | None = None
+    line: str = ""  # the source line at which it raised
+    story: list[str] = field(default_factory=list)
+    number: int = 0  # of the interleaving
+    switches: int = 0  # that were not forced by a wait
+    count: int = 1  # interleavings that ended so
+    n_points: int = 0  # at which the turn could pass
+    passed: list[list[list]] = field(default_factory=list)  # rank -> between its notes -> (frame, code, offset)
+
+
+@dataclass
+class Explored:
+    """Every outcome that differs, in the order found; the first is that of the plainest order."""
+
+    outcomes: list[Outcome]
+    n_interleavings: int
+    n_points: int  # at which the turn could pass, in the plainest order
+
+
+@functools.lru_cache(maxsize=1000)
+def _points(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that touch what another thread can see; none in code that is not the student's."""
+    return frozenset() if _is_of_a_library(code) else _offsets(code)
+
+
+def _offsets(code: CodeType) -> frozenset[int]:
+    return frozenset(i.offset for i in dis.get_instructions(code) if _SHARED.match(i.opname) or _CALLS.match(i.opname))
+
+
+@functools.lru_cache(maxsize=1000)
+def _is_of_a_library(code: CodeType) -> bool:
+    """Whether the code stands in the library's file that it names: text that is compiled can name any file."""
+    file = code.co_filename
+    return not is_students(file) and code in _codes_in(file)
+
+
+@functools.lru_cache(maxsize=200)
+def _codes_in(file: str) -> frozenset[CodeType]:
+    try:
+        if file.startswith("<frozen "):
+            found = [_imp.get_frozen_object(file[len("<frozen ") : -1])]
+        else:
+            found = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
+    except (ImportError, SyntaxError, ValueError):
+        return frozenset()
+    for code in found:
+        found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return frozenset(found)
+
+
+class _Plan:
+    """Who runs next: at most one unlucky switch at a given point, or random ones."""
+
+    def __init__(self, at: int = -1, to: int = 0, seed: int | None = None) -> None:
+        self.at, self.to, self.seen, self.switches = at, to, 0, 0
+        self.random = None if seed is None else random.Random(seed)
+        self.rate = self.random.choice((0.02, 0.1, 0.3)) if self.random else 0.0
+
+    def at_point(self) -> bool:
+        """Whether to switch here."""
+        self.seen += 1
+        if self.random:
+            return self.random.random() < self.rate
+        return self.seen == self.at
+
+    def choose(self, runnable: list[int], rank: int) -> int:
+        self.switches += rank in runnable
+        if self.random:
+            others = [r for r in runnable if r != rank]
+            return self.random.choice(others or runnable)
+        if rank in runnable:  # the unlucky switch
+            others = [r for r in runnable if r != rank]
+            return others[self.to % len(others)]
+        return runnable[0] if self.at < 0 else runnable[self.to % len(runnable)]
+
+
+class _Interleaving:
+    """One run: lets the plan switch at the points of the student's code, and keeps the lines in their order."""
+
+    def __init__(self, turns: Turns, plan: _Plan) -> None:
+        self.turns, self.plan = turns, plan
+        self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
+        self.endless: tuple[int, str, int] | None = None  # the step at which the limit was passed
+        self.steps = 0
+        self.frames: dict[int, int] = {}  # the number of a frame that is running
+        self.n_frames = 0
+        self.passed: list[list[list]] = [[[]] for _ in range(turns.world_size)]  # rank -> call -> (frame, code, offset)
+
+    def tracer(self, rank: int) -> Callable:
+        """What `sys.settrace` takes on the thread of a rank."""
+        steppers: dict[CodeType, Callable] = {}
+        mine = self.passed[rank]
+
+        def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
+            code = frame.f_code
+            points = _points(code)
+            if not points:
+                return None
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            self.n_frames += 1
+            self.frames[id(frame)] = self.n_frames
+            if code not in steppers:
+                steppers[code] = self._stepper(rank, code, points, mine)
+            return steppers[code]
+
+        return on_call
+
+    def _stepper(self, rank: int, code: CodeType, points: frozenset[int], mine: list[list]) -> Callable:
+        turns, plan, lines, frames, file = self.turns, self.plan, self.lines, self.frames, code.co_filename
+
+        def on_step(frame: FrameType, event: str, arg: Any) -> Callable:
+            at = frame.f_lasti
+            if at not in points or event != "opcode":
+                return on_step
+            here = (rank, file, frame.f_lineno)
+            if not lines or lines[-1] != here:
+                lines.append(here)
+            mine[-1].append((frames[id(frame)], code, at))
+            self.steps += 1
+            if self.steps > _STEP_LIMIT:
+                self.endless = self.endless or here
+                raise Stopped
+            if plan.at_point():
+                turns.pause()
+                if lines[-1] != here:
+                    lines.append(here)
+            return on_step
+
+        return on_step
+
+    def note(self, rank: int, text: str) -> None:
+        self.lines.append((rank, text, 0))
+        self.passed[rank].append([])
+
+
+def explore(
+    make: Callable[[], Any],
+    program: Callable[[Any, int, Callable[[str], None]], Any],
+    world_size: int,
+    *,
+    n_interleavings: int = 1000,
+    seed: int = 0,
+    timeout_s: float = 10.0,
+    key: Callable[[list[Any]], Any] = repr,
+    one_is_right: bool = False,
+) -> Explored:
+    """The distinct outcomes of `program(shared, rank, note)` on every rank, over `n_interleavings` orders.
+
+    `make()` gives what the ranks share, anew for each run, with locks that the scheduler controls. Whatever
+    `program` calls in the student's files can be switched at every shared access; `program` itself cannot.
+    `note(text)` puts a line into the story. `key(results)` tells outcomes apart.
+    Ends at the first run that raises, hangs or never ends: one is enough. With `one_is_right`, also at the second
+    outcome: they cannot both be the one that is wanted.
+    """
+    with Explorer(make, program, world_size, timeout_s) as explorer:
+        return explored(explorer.run, world_size, n_interleavings, seed, key, one_is_right)
+
+
+def explored(
+    run: Callable[[list[tuple]], list[Outcome]],
+    world_size: int,
+    n_interleavings: int,
+    seed: int,
+    key: Callable[[list[Any]], Any],
+    one_is_right: bool,
+) -> Explored:
+    """As `explore`; `run` gives the outcomes of some orders, up to the first that did not end well."""
+    found: dict[Any, Outcome] = {}
+    (plainest,), done = run([(-1, 0, None)]), 0
+    orders, waiting = _orders(plainest.n_points, world_size, n_interleavings, seed), [plainest]
+    while True:
+        for outcome in waiting:
+            done += 1
+            outcome.number = done
+            same = key(outcome.results) if outcome.results is not None else outcome.kind
+            if same in found:
+                found[same].count += 1
+            elif len(found) < _MOST_OUTCOMES:
+                found[same] = outcome
+            if outcome.results is None or (one_is_right and len(found) > 1):
+                return Explored(list(found.values()), done, plainest.n_points)
+        waiting = run(batch) if (batch := list(itertools.islice(orders, _BATCH))) else []
+        if not waiting:
+            return Explored(list(found.values()), done, plainest.n_points)
+
+
+class Explorer:
+    """Runs what `make()` gives in the orders that it is told; a context manager."""
+
+    def __init__(self, make: Callable[[], Any], program: Callable, world_size: int, timeout_s: float) -> None:
+        self.make, self.program, self.timeout_s = make, program, timeout_s
+        self.turns = Turns(world_size)
+        self.stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Explorer:
+        self.stack.enter_context(self.turns)
+        self.stack.enter_context(managed_locks(self.turns, self.make, *_captured(self.make)))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stack.close()
+
+    def run(self, orders: list[tuple]) -> list[Outcome]:
+        """The outcome of each order, (at, to, seed) of a plan, up to the first that does not end well."""
+        self.turns.caller = _thread.get_ident()
+        outcomes = []
+        for order in orders:
+            outcomes.append(_run_one(self.turns, _Plan(*order), self.make, self.program, self.timeout_s))
+            if outcomes[-1].results is None:
+                break
+        return outcomes
+
+
+class Calls:
+    """A program for `explore`: every rank calls a method of what they share, a few times in a row.
+
+    When a call has returned, the rank writes into all that it got, and into the tensor that it brought: nobody else
+    may see that. Gives for each call what it returned, and the rank's own tensor after it and after the writing.
+    """
+
+    def __init__(self, method: str, brought: list[list[torch.Tensor]], args: list[tuple]) -> None:
+        """brought: rank -> call -> tensor. args: call -> what comes after the tensor and the rank."""
+        self.method, self.brought, self.args = method, brought, args
+
+    def __call__(self, context: Any, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
+        seen = []
+        for k, tensor in enumerate(self.brought[rank]):
+            mine = tensor.clone()
+            got = getattr(context, self.method)(mine, rank, *self.args[k])
+            entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
+            _scribble(got, -1.0 - rank)
+            entry["own"] = mine.flatten().tolist()
+            mine.fill_(-1001.0 - rank)
+            seen.append(entry)
+            note(f"has returned from call {k + 1} and writes into its tensors")
+        return seen
+
+
+def _values(got: Any, like: torch.Tensor) -> Any:
+    if isinstance(got, torch.Tensor):
+        if got.shape == like.shape and got.dtype == like.dtype:
+            return got.flatten().tolist()
+        kind = "" if got.dtype == like.dtype else f" and dtype {str(got.dtype).removeprefix('torch.')}"
+        return {"unknown": f"one tensor of shape {tuple(got.shape)}{kind}"}
+    if isinstance(got, list | tuple):
+        return [_values(g, like) for g in got]
+    return None if got is None else {"unknown": f"a value of type {type(got).__name__}"}
+
+
+def _scribble(got: Any, value: float) -> None:
+    if isinstance(got, torch.Tensor):
+        got.fill_(value)
+    elif isinstance(got, list | tuple):
+        for g in got:
+            _scribble(g, value)
+
+
+class CallsInOrders:
+    """An `Explorer` of `Calls` that says all in plain values, also to another process; a context manager."""
+
+    def __init__(self, kind: Callable, world_size: int, method: str, brought: list, args: list, timeout_s: float):
+        """kind: the class of what the ranks share; it takes the world size."""
+        self.world_size, self.n_calls, self.error = world_size, len(args), None
+        self.explorer = Explorer(lambda: kind(world_size), Calls(method, brought, args), world_size, timeout_s)
+        self.codes: dict[CodeType, int] = {}
+        self.ways: dict[tuple, int] = {}
+        self.told: set[str] = set()
+
+    def __enter__(self) -> CallsInOrders:
+        self.explorer.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.explorer.__exit__(*error)
+
+    def run(self, orders: list[tuple]) -> dict[str, Any]:
+        """`outcomes`, up to the first that does not end well; the `ways` and `codes` that were not said before.
+
+        A way is the points that one call of one rank has passed: [number of the frame, number of the code, offset].
+        """
+        n_ways, n_codes = len(self.ways), len(self.codes)
+        outcomes = [self._plain(outcome) for outcome in self.explorer.run(orders)]
+        ways = [[list(step) for step in way] for way in list(self.ways)[n_ways:]]
+        return {"outcomes": outcomes, "ways": ways, "codes": [about(c) for c in list(self.codes)[n_codes:]]}
+
+    def _plain(self, outcome: Outcome) -> dict[str, Any]:
+        self.error = outcome.error
+        names = ("results", "kind", "rank", "text", "line", "switches", "n_points")
+        found = {name: getattr(outcome, name) for name in names}
+        found["passed"] = [[self._way(steps) for steps in calls] for calls in outcome.passed]
+        if outcome.results is None:
+            return {**found, "error": type(outcome.error).__name__, "story": {"end": outcome.story}}
+        if repr(outcome.results) in self.told:
+            return {**found, "story": {}}
+        self.told.add(repr(outcome.results))
+        story = {}
+        for rank, k in itertools.product(range(self.world_size), range(self.n_calls)):
+            text = f"has returned from call {k + 1} and writes into its tensors"
+            story[f"{rank} {k}"] = tell(outcome.story, upto_rank=rank, upto_text=text)
+        return {**found, "story": story}
+
+    def _way(self, steps: list[tuple]) -> int:
+        frames: dict[int, int] = {}
+        way = tuple(
+            (frames.setdefault(frame, len(frames)), self.codes.setdefault(code, len(self.codes)), offset)
+            for frame, code, offset in steps
+        )
+        return self.ways.setdefault(way, len(self.ways))
+
+
+def about(code: CodeType) -> dict[str, Any]:
+    """Where a code stands and how its instructions follow each other, as plain values."""
+    listed = list(dis.get_instructions(code))
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    table = getattr(dis.Bytecode(code), "exception_entries", ())
+    return {
+        "at": [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno],
+        "instructions": [[i.offset, i.opname, i.argval if i.opcode in jumps else -1] for i in listed],
+        "points": sorted(_offsets(code)),
+        "handlers": [[entry.start, entry.end, entry.target] for entry in table],
+    }
+
+
+def _captured(make: Any) -> list[Any]:
+    """The classes and functions that `make` closes over."""
+    cells = getattr(make, "__closure__", None) or ()
+    return [cell.cell_contents for cell in cells]
+
+
+def _orders(n_points: int, world_size: int, n: int, seed: int) -> Iterator[tuple]:
+    """After the plainest order: one switch, at every point and to every other rank; then random ones."""
+    if world_size == 1:
+        return
+    single = [(at, to, None) for at in range(1, n_points + 1) for to in range(world_size - 1)]
+    yield from single[: n * 2 // 3]
+    for i in range(n - 1 - min(len(single), n * 2 // 3)):
+        yield -1, 0, seed * 1_000_003 + i
+
+
+def _run_one(turns: Turns, plan: _Plan, make: Callable, program: Callable, timeout_s: float) -> Outcome:
+    one = _Interleaving(turns, plan)
+
+    def work(rank: int) -> Any:
+        before, tracer = sys.gettrace(), one.tracer(rank)
+        sys.settrace(tracer)
+        try:
+            result = program(shared, rank, functools.partial(one.note, rank))
+            if sys.gettrace() is not tracer:
+                raise RuntimeError(LOST_TRACE)
+            return result
+        finally:
+            sys.settrace(before)
+
+    shared = make()
+    ended = turns.run([work] * turns.world_size, plan.choose, timeout_s)
+    outcome = _outcome(turns, one, ended)
+    outcome.switches, outcome.n_points, outcome.passed = plan.switches, plan.seen, one.passed
+    return outcome
+
+
+def _outcome(turns: Turns, one: _Interleaving, ended: list) -> Outcome:
+    failed = [e for e in ended if e.error is not None and not isinstance(e.error, Stopped)]
+    if one.endless or turns.timed_out:
+        rank, *busy_at = one.endless or (turns.current, *turns.busy_at)
+        text = f"rank {rank} never ended; its last line: {_last_line(one, tuple(busy_at))}"
+        return Outcome(None, "endless", rank, text, story=tell(one.lines))
+    if failed:
+        return _raised(failed, one)
+    if turns.stuck:
+        return Outcome(None, "hung", text=_waits(ended, one), story=tell(one.lines))
+    return Outcome([e.result for e in ended], story=one.lines)  # told when asked for
+
+
+def _raised(failed: list, one: _Interleaving) -> Outcome:
+    # A rank that only found the barrier broken is not the one to blame.
+    first = next((e for e in failed if not isinstance(e.error, threading.BrokenBarrierError)), failed[0])
+    rank, error = first.rank, first.error
+    line = next((source_of(file, n) for r, file, n in reversed(one.lines) if r == rank and n), "")
+    text = f"{type(error).__name__}: {error}"
+    story = [*tell(one.lines, upto_rank=rank), f"rank {rank} raises {text}"]
+    return Outcome(None, "raised", rank, text, error, line, story)
+
+
+def _waits(ended: list, one: _Interleaving) -> str:
+    by_line: dict[str, list[int]] = {}
+    for e in ended:
+        if isinstance(e.error, Stopped):
+            at = next(((f, n) for r, f, n in reversed(one.lines) if r == e.rank and n), None)
+            by_line.setdefault(f"{locate(*at)}: {source_of(*at)}" if at else "?", []).append(e.rank)
+    gone = [e.rank for e in ended if not isinstance(e.error, Stopped)]
+    waits = "; ".join(f"{ranks_text(r)} wait{'s' if len(r) == 1 else ''} at {line}" for line, r in by_line.items())
+    return waits + (f"; {ranks_text(gone)} {'has' if len(gone) == 1 else 'have'} returned" if gone else "")
+
+
+def _last_line(one: _Interleaving, busy_at: tuple[str, int]) -> str:
+    stepped = [(file, line) for _, file, line in one.lines if line]
+    file, line = busy_at if busy_at[1] else (stepped or [("", 0)])[-1]
+    return f"{locate(file, line)}: {source_of(file, line)}" if line else "?"
+
+
+def source_of(file: str, line: int) -> str:
+    """The text of a line of the student's code."""
+    return locate(file, line).source
+
+
+def tell(
+    lines: list[tuple[int, str, int]], *, upto_rank: int = -1, upto_text: str = "", n_lines: int = 12
+) -> list[str]:
+    """The last steps of an interleaving, one line a step: `rank 2, line 14: del self.buffers[group_id]`.
+
+    With `upto_rank` the story ends with that rank's last step, or with its note `upto_text`.
+    """
+    end = len(lines)
+    while end and upto_rank >= 0:
+        rank, text, line = lines[end - 1]
+        if rank == upto_rank and (line or upto_text) and (not upto_text or (text == upto_text and not line)):
+            break
+        end -= 1
+    told: list[str] = []
+    for _, steps in itertools.groupby(lines[:end], key=lambda step: step[0]):
+        told += _told_turn(list(steps))
+    left = len(told) - n_lines
+    return ([f"({left} steps before)"] if left > 0 else []) + told[-n_lines:]
+
+
+def _told_turn(steps: list[tuple[int, str, int]]) -> list[str]:
+    """What one rank did until another had its turn: first and last line, writes, and all that it noted."""
+    lines = [i for i, step in enumerate(steps) if step[2]]
+    marked = (i for i, (_, text, line) in enumerate(steps) if not line or _WRITES.search(source_of(text, line)))
+    shown = {*lines[:1], *lines[-1:], *marked}
+    told = []
+    for i in sorted(shown):
+        rank, text, line = steps[i]
+        at = str(locate(text, line)).split(", ")[-1] if line else ""
+        told.append(f"rank {rank}, {at}: {source_of(text, line)}" if line else f"rank {rank} {text}")
+    return list(dict.fromkeys(told))

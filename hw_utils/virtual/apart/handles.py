@@ -1,0 +1,86 @@
+"""What a rank's process holds of a call that the hub makes for it."""
+
+from __future__ import annotations
+
+import torch
+from torch._C._distributed_c10d import Work
+
+from hw_utils.virtual.apart import wire
+from hw_utils.virtual.traffic.memory import contents
+from hw_utils.virtual.traffic.reductions import flat
+from hw_utils.virtual.traffic.work import WithFuture
+
+
+class RemoteWork(WithFuture, Work):
+    """A collective, or a message: both are waited for alike."""
+
+    def __init__(self, member, number: int, outputs: list[torch.Tensor], sent: torch.Tensor | None = None) -> None:
+        super().__init__()
+        self.member, self.number, self.outputs = member, number, outputs
+        self.is_done, self.source = False, -1
+        self.members = None
+        self.sent = sent if sent is None else (sent, contents(flat(sent), sent.nbytes))
+        self.text = ""
+
+    def of_group(self, members) -> RemoteWork:
+        """Ranks are counted within the group."""
+        self.members = members
+        return self
+
+    def take(self, found: tuple[list[bytes], int]) -> None:
+        """It is over: what came goes to where the rank wants it."""
+        if self.is_done:
+            return
+        self.is_done = True
+        data, self.source = found
+        for tensor, part in zip(self.outputs, data):
+            wire.write(tensor, part)
+
+    def wait(self, timeout=None) -> bool:
+        if not self.is_done:
+            self.take(self.member.ask("wait", self.number))
+            if self.sent is not None and contents(flat(self.sent[0]), self.sent[0].nbytes) != self.sent[1]:
+                raise RuntimeError(
+                    f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
+                    "or send a clone()"
+                )
+        self.settle_future()
+        return True
+
+    def is_completed(self) -> bool:
+        if not self.is_done:
+            found = self.member.ask("test", self.number)
+            if found is None:
+                return False
+            self.take(found)
+        self.settle_future()
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return list(self.outputs)
+
+    def source_rank(self) -> int:
+        return self.members.place_of[self.source]
+
+    _source_rank = source_rank
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_done
+
+    was_waited_for = is_over
+
+    @property
+    def pending(self) -> list:
+        return self.member.pending
+
+    def future_is_taken(self) -> None:
+        self.member.listen_for(self)

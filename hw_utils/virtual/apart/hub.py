@@ -1,0 +1,210 @@
+"""The hub: the engine of ranks that are processes. It makes their calls for them, one rank at a time."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import sys
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from hw_utils.core.errors import Failure
+from hw_utils.virtual.apart import wire
+from hw_utils.virtual.apart.family import Family, Stuck
+from hw_utils.virtual.engine import Engine, Stop
+from hw_utils.virtual.traffic import collectives
+from hw_utils.virtual.traffic.collectives import Post
+
+UNANSWERED = ("printed", "listens", "awaits")
+
+
+class HubEngine(Engine):
+    """Its ranks compute elsewhere: their CPU time comes with their calls."""
+
+    spent_s = 0.0
+
+    def now(self) -> float:
+        rank = self.rank
+        if not self.is_free and rank < self.world_size:
+            spent_s, self.spent_s = self.spent_s, 0.0
+            self.clock[rank] += spent_s if self.compute == "measured" else self.compute(rank, spent_s)
+        return self.clock[rank]
+
+    def resume_compute(self) -> None: ...
+
+
+class Standing:
+    """What a rank stands in that is no communication: a lock or a future inside its own process."""
+
+    row, name = -1, "a wait in its own process"
+
+    def __init__(self, rank: int, site: int) -> None:
+        self.rank, self.site = rank, site
+
+    def waits_for(self) -> tuple[int, ...]:
+        return ()
+
+
+class Hub:
+    """Serves the ranks of one run; `results[rank]` are bytes that only the caller opens."""
+
+    def __init__(self, engine: HubEngine, call: bytes, job: dict, streams) -> None:
+        self.engine, self.streams = engine, streams
+        self.results: list[bytes | None] = [None] * engine.world_size
+        self.exceptions: dict[int, bytes | None] = {}
+        self.handles: list[dict[int, Any]] = [{} for _ in range(engine.world_size)]
+        self.awaited: list[set[int]] = [set() for _ in range(engine.world_size)]
+        self.n_handles = 0
+        for name in job["modules"]:
+            with suppress(Exception):  # imported ahead for speed; a rank that needs it will see the error itself
+                importlib.import_module(name)
+        self.family = Family(engine.world_size, call, job)
+
+    def serve(self, rank: int) -> None:
+        """Everything that one rank asks for, until it has ended."""
+        engine = self.engine
+        try:
+            while not engine.is_over:
+                try:
+                    message = self.family.receive(rank)
+                except Stuck:
+                    self.free(rank)
+                    continue
+                if message is None:
+                    engine.failures.append(self.family.crash(rank))
+                    return
+                engine.spent_s, name, arguments = message
+                if name in ("returned", "failed"):
+                    engine.now()
+                    getattr(self, name)(rank, *arguments)
+                    return
+                try:
+                    answer = (True, getattr(self, name)(rank, *arguments))
+                except Exception as error:
+                    answer = (False, _sendable(error))
+                if name not in UNANSWERED:
+                    if engine.spent_s:
+                        engine.now()
+                    self.family.send(rank, (*answer, engine.clock[rank]))
+        except Stop:
+            return
+
+    def free(self, rank: int) -> None:
+        """A rank stands in code that lets nobody in: it is told what its collectives give, one after the other."""
+        engine = self.engine
+        for number, handle in self.handles[rank].items():
+            if number in self.awaited[rank]:
+                handle.wait()
+                self.family.ring(rank, (number, self._taken(rank, number)))
+                return
+        site = self.site_of(rank)
+        engine.block(rank, Standing(rank, site))
+
+    def site_of(self, rank: int) -> int:
+        """The number of the student's line that a process is at."""
+        frames = self.family.frames(rank)
+        return self.engine.places.number_of(_site(frames[-1])) if frames else 0
+
+    # what a rank can ask for
+
+    def listens(self, rank: int, thread: int) -> None:
+        self.family.helpers[rank] = thread
+
+    def awaits(self, rank: int, number: int) -> None:
+        """A future of this call is in the hands of code that may wait for it in C++."""
+        self.awaited[rank].add(number)
+
+    def printed(self, rank: int, is_out: bool, text: str) -> None:
+        (self.streams.out if is_out else self.streams.err).write(text)
+
+    def returned(self, rank: int, result: bytes) -> None:
+        self.results[rank] = result
+
+    def failed(self, rank: int, failure: Failure, exception: bytes | None) -> None:
+        self.engine.failures.append(failure)
+        self.exceptions[rank] = exception
+
+    def read_clock(self, rank: int) -> None:
+        self.engine.now()
+
+    def sleep(self, rank: int, seconds: float) -> None:
+        self.engine.move_on(rank, self.engine.now() + seconds)
+
+    def join_group(self, rank: int, key, name: str, site) -> int:
+        return self.engine.members_of(key, name, self.engine.places.number_of(site)).number
+
+    def ask_store(self, rank: int, name: str, method: str, arguments: tuple, site) -> Any:
+        return self.engine.ask_store(name, method, arguments, self.engine.places.number_of(site))
+
+    def collective(self, rank: int, number: int, spec: dict) -> int:
+        engine = self.engine
+        members = engine.groups[number]
+        inputs = [wire.unpacked(t) for t in spec["inputs"]]
+        outputs = inputs if spec["outputs"] is None else [wire.unpacked(t) for t in spec["outputs"]]
+        reduce_op = None if spec["reduce_op"] is None else getattr(torch.distributed.ReduceOp, spec["reduce_op"])
+        post = Post(
+            spec["name"], engine.places.number_of(spec["site"]), spec["kind"], inputs, outputs, spec["root"], reduce_op,
+            spec["n_bytes"],
+        )  # fmt: skip
+        group = SimpleNamespace(engine=engine, members=members, place=members.place_of[rank])
+        return self._kept(rank, collectives.call(group, post, spec["outer"]))
+
+    def message(self, rank: int, number: int, spec: dict) -> int:
+        engine = self.engine
+        tensor, peer, is_send = wire.unpacked(spec["tensor"]), spec["peer"], spec["is_send"]
+        src, dst = (rank, peer) if is_send else (peer, rank)
+        request = engine.post(
+            is_send, engine.op(spec["name"]), tensor, tensor.dtype, peer, spec["tag"], number,
+            engine.places.number_of(spec["site"]), src, dst, spec["is_blocking"],
+        )  # fmt: skip
+        engine.note_part(request.row, spec["name"], spec["outer"])
+        return self._kept(rank, request.of_group(engine.groups[number]))
+
+    def wait(self, rank: int, number: int) -> tuple[list[bytes], int]:
+        handle = self.handles[rank][number]
+        handle.wait()
+        return self._taken(rank, number)
+
+    def test(self, rank: int, number: int) -> tuple[list[bytes], int] | None:
+        return self._taken(rank, number) if self.handles[rank][number].is_completed() else None
+
+    def _kept(self, rank: int, handle) -> int:
+        self.n_handles += 1
+        self.handles[rank][self.n_handles] = handle
+        return self.n_handles
+
+    def _taken(self, rank: int, number: int) -> tuple[list[bytes], int]:
+        """What the rank gets, and who sent it."""
+        handle = self.handles[rank].pop(number)
+        if getattr(handle, "is_send", False):
+            return [], -1
+        return [wire.packed(t)[2] for t in handle.result()], getattr(handle, "peer", -1)
+
+
+def _site(frame) -> tuple[str, int, str]:
+    return frame.where.file, frame.where.line, frame.function
+
+
+def _sendable(error: Exception) -> Exception:
+    """The error, or its text if it cannot travel."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(str(error))
+    return error
+
+
+def preloadable(before: set[str]) -> list[str]:
+    """Modules of libraries that were imported since: a later attempt imports them once for all ranks."""
+    from hw_utils.core.source import is_students
+
+    names = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name not in before and file and not is_students(os.fspath(file)):
+            names.append(name)
+    return names

@@ -1,0 +1,277 @@
+"""A run on the virtual cluster, from its first rank's first line to what comes of it, as plain parts."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import signal
+import sys
+import traceback
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+from hw_utils.core import pickling
+from hw_utils.core.errors import Failure, Frame
+from hw_utils.core.source import is_students, locate
+from hw_utils.virtual import deadlock, standing
+from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
+from hw_utils.virtual.engine import Engine, Stop
+from hw_utils.virtual.failures import failure_of, sendable
+from hw_utils.virtual.group import CurrentWorld, Members
+from hw_utils.virtual.ranks.carriers import Greenlets, Threads
+from hw_utils.virtual.ranks.clock import virtual_clock
+from hw_utils.virtual.ranks.copies import Copies
+from hw_utils.virtual.ranks.environment import own_environment
+from hw_utils.virtual.ranks.modules import own_modules
+from hw_utils.virtual.ranks.printed import Streams
+from hw_utils.virtual.ranks.random_states import own_random_states
+from hw_utils.virtual.ranks.shared_state import SharedState
+from hw_utils.virtual.subgroups import Groups, Meetings
+from hw_utils.virtual.traffic.point_to_point import ShortCuts
+from hw_utils.virtual.traffic.rows import records_of
+from hw_utils.virtual.traffic.stores import Stores, virtual_stores
+from hw_utils.virtual.traffic.work import virtual_futures
+
+
+def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
+    """Runs `call`, a pickled (worker, args), as `job` says: greenlets first, threads if the program needs them.
+
+    timeout_s: ends it with the rank that is busy then. beacon: a file that always names the rank that runs. A program
+    that needs a process a rank is given up: the outcome says so with "apart", and the caller starts it again, with
+    that in its job, in a process that has not seen the program.
+    """
+    shown, modules = job.get("shown", []), set(sys.modules)
+    with _time_limit(timeout_s) as limit, _beacon(beacon) as lamp, standing.watched(lamp if beacon else None):
+        for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
+            cluster = _Apart(call, job, lamp, shown) if carrier == "processes" else _Cluster(call, job, lamp, shown)
+            limit.append(cluster)
+            cluster.run(carrier)
+            if cluster.engine.wants != "threads":
+                break
+            shown = cluster.streams.shown
+        if cluster.engine.wants == "processes":
+            return {
+                "apart": cluster.engine.why, "shown": cluster.streams.shown, "modules": preloadable(modules),
+                "rank": cluster.engine.asked_by,
+            }  # fmt: skip
+    return cluster.outcome()
+
+
+@contextmanager
+def _time_limit(timeout_s: float | None):
+    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`."""
+    clusters: list[_Cluster] = []
+    if timeout_s is None or not hasattr(signal, "setitimer"):
+        yield clusters
+        return
+
+    def ring(_, frame) -> None:
+        engine = clusters[-1].engine
+        busy = engine.rank if engine.rank < engine.world_size else 0
+        frames = clusters[-1].frames_of(busy, frame)
+        engine.ended_in = "timeout"
+        engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield clusters
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _beacon(path: str | None):
+    """Four bytes that another process can read: which rank runs."""
+    if path is None:
+        yield memoryview(bytearray(8)).cast("i")
+        return
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
+        lamp = memoryview(memory).cast("i")
+        try:
+            yield lamp
+        finally:
+            lamp.release()
+
+
+class _Cluster:
+    """One attempt at a simulation, all ranks in this process."""
+
+    Engine = Engine
+
+    def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
+        self.world_size, self.call, self.job = job["world_size"], call, job
+        self.engine = self.Engine(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
+        self.results: list[Any] = [None] * self.world_size
+        self.returned = [False] * self.world_size
+        self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
+        self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
+        self.engine.members_of = Meetings(self.engine).members_of
+        self.engine.ask_store = Stores(self.engine).ask
+
+    def run(self, carrier: str) -> None:
+        """All ranks until nobody can go on; this process's own state is as before afterwards."""
+        before = torch.get_rng_state(), torch.is_grad_enabled(), torch.get_num_threads(), gc.get_threshold()
+        torch.set_num_threads(1)
+        gc.set_threshold(500_000, 50, 100)  # a thousand ranks' objects take long to go through
+        try:
+            with ExitStack() as stack:
+                for part in self.parts():
+                    stack.enter_context(part)
+                self.host({"greenlets": Greenlets, "threads": Threads, "processes": Greenlets}[carrier])
+        finally:
+            for name in self.engine.registered:
+                torch._C._distributed_c10d._unregister_process_group(name)
+            torch.set_rng_state(before[0])
+            torch._C._set_grad_enabled(before[1])
+            torch.set_num_threads(before[2])
+            gc.set_threshold(*before[3])
+
+    def parts(self) -> tuple:
+        """What of torch.distributed and the standard library is the running rank's while the ranks run."""
+        engine = self.engine
+        self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), SharedState(engine)
+        if "most_processes" in self.job:
+            engine.most_processes = self.job["most_processes"]
+            self.shared.note_writes()
+        return (
+            _world(engine),
+            ShortCuts(engine).installed(),
+            self.groups.installed(),
+            virtual_clock(engine),
+            own_random_states(engine),
+            own_environment(engine),
+            own_modules(engine),
+            virtual_stores(engine),
+            virtual_futures(),
+            meshes_of_their_own(engine),
+            self.shared.watched(),
+            redirect_stdout(self.streams.out),
+            redirect_stderr(self.streams.err),
+            torch.autograd.set_multithreading_enabled(False),
+        )
+
+    def host(self, carrier) -> None:
+        carrier(self.world_size, self.body, Stop).host(self.engine.run)
+
+    def body(self, rank: int) -> None:
+        """One rank, from its first line to its last."""
+        engine = self.engine
+        try:
+            if engine.is_over:
+                return
+            torch._C._set_grad_enabled(True)
+            engine.random.enter(rank)
+            worker, args = self.copies.take()
+            self.shared.learn(worker)
+            self.groups.join_world(rank)
+            engine.resume_compute()
+            self.results[rank] = worker(rank, self.world_size, *args)
+            engine.now()
+            self.shared.look_now()
+            self.returned[rank] = True
+            engine.random.leave(rank)
+        except Stop:
+            return
+        except BaseException as error:
+            if not engine.is_over:
+                engine.failures.append(failure_of(rank, error))
+
+    def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
+        """The student's lines that a rank is at; `frame` is where this process's main thread is."""
+        found = traceback.extract_stack(self.engine.carrier.frame_of(rank) or frame)
+        return tuple(Frame(locate(f.filename, f.lineno), f.name) for f in found if is_students(f.filename))
+
+    def outcome(self) -> dict:
+        """The run's parts, or those of its error."""
+        engine = self.engine
+        failures = sorted(engine.failures, key=lambda f: f.rank)
+        if not failures and any(engine.waiting):
+            return {"table": deadlock.table_of(engine, self.returned)}
+        failures = failures or deadlock.lost(engine)
+        if not failures:
+            try:
+                return self._run()
+            except pickling.Unpicklable:
+                failures = self._unpicklable()
+        note = deadlock.who_waited(engine)
+        sent = [self.exception_of(f) for f in failures]
+        failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
+        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in}
+
+    def exception_of(self, failure: Failure) -> bytes | None:
+        return sendable(failure.exception)
+
+    def packed_results(self) -> dict:
+        return {"results": bytes(pickling.dump(self.results, ""))}
+
+    def _run(self) -> dict:
+        engine = self.engine
+        return {
+            **self.packed_results(), "seconds": max(engine.clock), "output": self.streams.texts(),
+            "world_size": self.world_size, **records_of(engine),
+        }  # fmt: skip
+
+    def _unpicklable(self) -> list[Failure]:
+        failures = []
+        for rank, result in enumerate(self.results):
+            try:
+                pickling.dump(result, "the value that the worker returned")
+            except pickling.Unpicklable as error:
+                failures.append(Failure(rank, "unpicklable", str(error)))
+        return failures
+
+
+class _Apart(_Cluster):
+    """One attempt with a process a rank; the engine is here, see `apart`."""
+
+    Engine = HubEngine
+
+    def parts(self) -> tuple:
+        self.hub = Hub(self.engine, self.call, self.job, self.streams)
+        return (self.hub.family,)
+
+    def host(self, carrier) -> None:
+        carrier(self.world_size, self.hub.serve, Stop).host(self.engine.run)
+        self.returned = [result is not None for result in self.hub.results]
+
+    def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
+        return self.hub.family.frames(rank)
+
+    def exception_of(self, failure: Failure) -> bytes | None:
+        return self.hub.exceptions.get(failure.rank)
+
+    def packed_results(self) -> dict:
+        return {"each": self.hub.results}
+
+
+@contextmanager
+def _world(engine: Engine):
+    before = c10d._world
+    c10d._world = CurrentWorld(engine)
+    try:
+        yield
+    finally:
+        c10d._world = before
+
+
+@contextmanager
+def meshes_of_their_own(engine: Engine):
+    """Two ranks' meshes are not equal: torch keeps what it finds for one, in tables of the process or the thread."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    original = DeviceMesh.__init__
+
+    def make(self, *arguments, **options) -> None:
+        original(self, *arguments, **options)
+        self._thread_id, self._hash = engine.rank, None
+
+    DeviceMesh.__init__ = make
+    try:
+        yield
+    finally:
+        DeviceMesh.__init__ = original

@@ -1,0 +1,39 @@
+"""Why the virtual cluster stands still: its waiting ranks as rows of a wait-for table."""
+
+from __future__ import annotations
+
+from hw_utils.core.errors import Failure, Waiting, WaitTable, ranks_text
+from hw_utils.core.wait_for import wait_table
+
+
+def table_of(engine, returned: list[bool]) -> WaitTable:
+    """One row a rank that stands still."""
+    rows = [_row(engine, rank, what) for rank, what in enumerate(engine.waiting) if what is not None]
+    return wait_table(rows, [rank for rank, has in enumerate(returned) if has])
+
+
+def _row(engine, rank: int, what) -> Waiting:
+    """`what` is a message's or a collective's handle."""
+    is_later = what.name in ("isend", "irecv")
+    op = f"wait for {what.name}" if is_later else what.name
+    where = engine.places.where(what.site)
+    return Waiting(rank, op, what.waits_for(), engine.clock[rank], where, getattr(what, "tag", 0))
+
+
+def who_waited(engine) -> str:
+    """`ranks 0, 1 waited for rank 2`, for a run that ended in failures."""
+    failed = {f.rank for f in engine.failures}
+    waiters = [rank for rank, what in enumerate(engine.waiting) if what is not None and rank not in failed]
+    if not waiters or not failed:
+        return ""
+    return f"{ranks_text(waiters)} waited for {ranks_text(failed)}"
+
+
+def lost(engine) -> list[Failure]:
+    """Messages that were posted and never met their other end, as failures of those who posted them."""
+    queues = [*engine.queues.values(), *engine.any_source.values()]
+    requests = sorted((q for queue in queues for q in queue), key=lambda q: q.row)
+    why = {True: "nobody received it", False: "nobody sent it"}
+    return [
+        Failure(q.rank, "mismatch", f"{q.text()}, and {why[q.is_send]}", engine.places.frames(q.site)) for q in requests
+    ]

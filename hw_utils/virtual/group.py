@@ -1,0 +1,338 @@
+"""torch.distributed's process group of one virtual rank, and its bookkeeping that follows the running rank."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from hw_utils.core.operations import caller, sizes_of
+from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic.collectives import Call, Post
+
+is_profiled = torch.autograd._profiler_enabled
+
+_TORCHS = c10d._world
+
+
+class World:
+    """What distributed_c10d keeps about groups, for one rank."""
+
+    def __init__(self) -> None:
+        self.default_pg = None
+        self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
+        self.tags_to_pg, self.pg_to_tag, self.pg_coalesce_state = {}, {}, {}
+        self.comms: list = []
+        self.group_count = 0
+        self.pg_config_info: list = []
+
+    def __getattr__(self, name: str):
+        """What only some versions of torch keep about groups: empty, as before the first group."""
+        theirs = getattr(_TORCHS, name)
+        if not isinstance(theirs, (dict, list, set)):
+            return theirs
+        setattr(self, name, type(theirs)())
+        return getattr(self, name)
+
+
+def add_to_world(group: VirtualGroup, ranks: dict[int, int], store) -> None:
+    """Enters a group in the running rank's books, as torch.distributed does."""
+    world, tag = c10d._world, f"ptd:{group.name}"
+    world.pg_map[group] = ("gloo", store)
+    world.pg_names[group] = group.name
+    world.pg_group_ranks[group] = ranks
+    world.pg_backend_config[group] = "cpu:gloo"
+    world.tags_to_pg.setdefault("", []).append(group)
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.pg_to_tag[group] = tag
+
+
+class CurrentWorld:
+    """Stands where distributed_c10d keeps its one world: every access goes to the running rank's."""
+
+    def __init__(self, engine) -> None:
+        object.__setattr__(self, "_engine", engine)
+        object.__setattr__(self, "_worlds", {})
+
+    def _current(self) -> World:
+        rank = self._engine.rank
+        world = self._worlds.get(rank)
+        if world is None:
+            world = self._worlds[rank] = World()
+        return world
+
+    def __getattr__(self, name: str):
+        return getattr(self._current(), name)
+
+    def __setattr__(self, name: str, value) -> None:
+        setattr(self._current(), name, value)
+
+
+class Members:
+    """A group that all its ranks share: who is in it, and the collectives they have called."""
+
+    def __init__(self, engine, number: int, ranks: tuple[int, ...]) -> None:
+        self.engine, self.number, self.ranks = engine, number, ranks
+        self.limit_s: float | None = None  # seconds that a call may take, where the program gave the group a timeout
+        self.place_of = {rank: i for i, rank in enumerate(ranks)}
+        self.n_called = [0] * len(ranks)
+        self.calls: dict[int, Call] = {}
+
+
+class VirtualGroup(dist.ProcessGroup):
+    """One rank's view of a group."""
+
+    def __init__(self, members: Members, rank: int, name: str) -> None:
+        place = members.place_of[rank]
+        super().__init__(place, len(members.ranks))
+        self.members, self.place, self.name = members, place, name
+        self.engine = members.engine
+        self.is_registered = False
+        self.held: list = []  # works that C++ has and nobody has waited for yet
+
+    def getBackendName(self) -> str:
+        return "virtual"  # DDP's logger would ask a "gloo" for its threads
+
+    def size(self) -> int:
+        return len(self.members.ranks)
+
+    def rank(self) -> int:
+        return self.place
+
+    getSize, getRank = size, rank
+
+    @property
+    def group_name(self) -> str:
+        if not self.is_registered:  # C++ code looks groups up by name
+            self.is_registered = True
+            torch._C._distributed_c10d._register_process_group(self.name, self)
+            self.engine.registered.append(self.name)
+        return self.name
+
+    pg_name = group_name
+
+    @property
+    def group_desc(self) -> str:
+        return "default_pg" if self.members.number == 0 else "undefined"
+
+    @property
+    def bound_device_id(self) -> None:
+        return None
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def get_group_store(self):
+        return c10d._world.pg_map[self][1]
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self.members.limit_s = limit_of(timeout)
+
+    def shutdown(self) -> None: ...
+    def abort(self) -> None: ...
+
+    # Point to point: what does not take point_to_point.py's short cut.
+
+    def send(self, tensors, dst: int, tag: int = 0):
+        return self._post("send", tensors, dst, tag)
+
+    def recv(self, tensors, src: int, tag: int = 0):
+        return self._post("recv", tensors, src, tag)
+
+    def recv_anysource(self, tensors, tag: int = 0):
+        return self._post("recv_anysource", tensors, None, tag)
+
+    def _post(self, method: str, tensors, peer: int | None, tag: int):
+        engine, me, is_send = self.engine, self.engine.rank, method == "send"
+        tensor = tensors[0]
+        if not tensor.is_contiguous():
+            raise RuntimeError("input tensor has to be contiguous")
+        other = -1 if peer is None else self._global_rank(peer)
+        if other == me:
+            raise RuntimeError(f"rank {me} sends to itself or receives from itself: gloo connects different ranks only")
+        name, site, outer = self._caller(method)
+        call = self, is_send, name, tensor, other, tag, site, name in ("send", "recv"), outer
+        if not is_profiled():
+            return engine.message(*call)
+        with profiled(method, tensors):
+            return engine.message(*call)
+
+    def _global_rank(self, place: int) -> int:
+        ranks = self.members.ranks
+        if not 0 <= place < len(ranks):
+            raise ValueError(f"there is no rank {place} in a group of {len(ranks)}: ranks are 0 to {len(ranks) - 1}")
+        return ranks[place]
+
+    def _caller(self, method: str):
+        """(the torch.distributed function that was called, the number of the student's line, that call's frame)."""
+        frame = sys._getframe(2)
+        while frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        name, outer, _, _ = caller(frame, method)
+        if outer is None and self.engine.carrier.is_shared:
+            self.engine.need(
+                "threads", "C++ code calls a collective"
+            )  # C++ code called: a greenlet cannot leave its frames
+        return name, self.engine.places.of(frame), outer
+
+    # Collectives: the names by which torch's Python and C++ code call them, in several versions.
+
+    def _call(self, method: str, kind: str, inputs, outputs, n_bytes: int, root: int = 0, reduce_op=None, limit_s=None):
+        name, site, outer = self._caller(method)
+        for tensor in (*inputs, *outputs):
+            reductions.flat(tensor)  # raises if there are gaps
+        if reduce_op is not None:
+            reductions.reducer(reduce_op, inputs[0].dtype)  # raises if gloo cannot
+        post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
+        post.limit_s = self.members.limit_s if limit_s is None else limit_s
+        if is_profiled():
+            with profiled(method, inputs):
+                work = self.engine.collective(self, post, outer)
+        else:
+            work = self.engine.collective(self, post, outer)
+        if outer is None:  # C++ of torch 2.6 keeps no Python object alive, and would wait for ever
+            self.held = [w for w in self.held if not w.was_waited_for] + [work]
+        return work
+
+    def allreduce(self, tensors, opts=None, timeout=None):
+        return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+
+    def reduce(self, tensors, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("reduce", "reduce", tensors, tensors, sizes_of(tensors), root, _op(opts))
+
+    def broadcast(self, tensors, opts=None, timeout=None):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts or 0
+        return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root)
+
+    def allgather(self, outputs, inputs, opts=None, timeout=None):
+        _alike("allgather", outputs[0], inputs[0])
+        return self._call("allgather", "all_gather", inputs, outputs[0], sizes_of(inputs))
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        works = [self.allgather([out], [mine], opts) for out, mine in zip(zip(*outputs), inputs)]
+        return works[-1]
+
+    def _allgather_base(self, output, input, opts=None, timeout=None):
+        parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
+        if len(parts) != self.size():
+            raise RuntimeError(
+                f"ProcessGroupGloo::allgather: the output must have {self.size()} times the input's first dimension, "
+                f"got {tuple(output.shape)} for an input of {tuple(input.shape)}"
+            )
+        _alike("allgather", parts, input)
+        return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
+
+    all_gather_single = _allgather_base
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        return [self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)][-1]
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, outputs, inputs, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("gather", "gather", inputs, outputs[0] if outputs else [], sizes_of(inputs), root)
+
+    def scatter(self, outputs, inputs, opts=None, *options):
+        root = opts.rootRank if hasattr(opts, "rootRank") else opts
+        return self._call("scatter", "scatter", inputs[0] if inputs else [], outputs, sizes_of(outputs), root)
+
+    def reduce_scatter(self, outputs, inputs, opts=None, *options):
+        return self._call("reduce_scatter", "reduce_scatter", inputs[0], outputs, sizes_of(inputs), 0, _op(opts))
+
+    def _reduce_scatter_base(self, output, input, opts=None, *options):
+        return self._call(
+            "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, _op(opts)
+        )
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
+        return [self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)][-1]
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall(self, outputs, inputs, opts=None, timeout=None):
+        _alike("alltoall", [*outputs, *inputs], inputs[0])
+        return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
+
+    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
+        outputs, inputs = (
+            list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
+            for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))
+        )
+        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input))
+
+    all_to_all_single = alltoall_base
+
+    def barrier(self, opts=None, timeout=None):
+        return self._call("barrier", "barrier", [], [], 0, limit_s=limit_of(getattr(opts, "timeout", timeout)))
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
+        limit_s = limit_of(timeout) or self.members.limit_s
+        work = self._call("monitored_barrier", "barrier", [], [], 0, limit_s=limit_s)
+        try:
+            work.wait()
+        except RuntimeError:
+            late = [self.members.place_of[rank] for rank in work.waits_for()]
+            if limit_s is None:
+                raise
+            if self.place == 0:
+                who = ", ".join(map(str, late if wait_all_ranks else late[:1]))
+                raise RuntimeError(
+                    f"{'Ranks' if wait_all_ranks and len(late) > 1 else 'Rank'} {who} failed to pass monitoredBarrier "
+                    f"in {limit_s * 1000:g} ms"
+                ) from None
+            raise RuntimeError(
+                f"Rank {self.place} successfully reached monitoredBarrier, but received errors while waiting for "
+                "send/recv from rank 0. Please check rank 0 logs for faulty rank."
+            ) from None
+
+
+def _op(opts):
+    """The ReduceOp of an options object, or one given as it is."""
+    return getattr(opts, "reduceOp", opts if opts is not None and not isinstance(opts, int) else dist.ReduceOp.SUM)
+
+
+def limit_of(timeout) -> float | None:
+    """Seconds of a timeout that a program gave; torch's own default is none: a rank that waits for ever is named."""
+    if timeout is None or timeout in (c10d.default_pg_timeout, timedelta(milliseconds=-1)) or not timeout:
+        return None
+    return timeout.total_seconds()
+
+
+def _alike(method: str, tensors, like: torch.Tensor) -> None:
+    """Raises what gloo raises unless all have one shape and dtype."""
+    for i, tensor in enumerate(tensors):
+        if tensor.dtype != like.dtype:
+            raise RuntimeError(
+                f"ProcessGroupGloo::{method}: invalid tensor type at index {i} "
+                f"(expected {like.dtype}, got {tensor.dtype})"
+            )
+        if tensor.shape != like.shape:
+            raise RuntimeError(
+                f"ProcessGroupGloo::{method}: invalid tensor size at index {i} "
+                f"(expected {list(like.shape)}, got {list(tensor.shape)})"
+            )
+
+
+def profiled(method: str, tensors):
+    """While a profiler runs, the range `gloo:all_reduce` with the shapes that gloo would give it."""
+    name = f"gloo:{PROFILED.get(method, method)}"
+    return torch._C._profiler._RecordFunctionFast(name, list(tensors), {})
+
+
+# What ProcessGroupGloo calls its ranges.
+PROFILED = {
+    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
+    "_allgather_base": "all_gather", "allgather_coalesced": "all_gather", "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all", "recv_anysource": "recvAnySource", "monitored_barrier": "monitored_barrier",
+}  # fmt: skip

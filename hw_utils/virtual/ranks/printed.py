@@ -1,0 +1,73 @@
+"""What virtual ranks print: kept a rank, shown in whole lines with the rank in front."""
+
+from __future__ import annotations
+
+import io
+
+from hw_utils.core.output import MAX_SHOWN_CHARS
+
+
+class Streams:
+    """Standard output and error of all ranks; `out` and `err` stand for sys.stdout and sys.stderr.
+
+    shown: the lines of each rank that an attempt before this one has shown.
+    """
+
+    def __init__(self, engine, echo, shown: list[list[str]]) -> None:
+        self.engine, self.echo = engine, echo
+        size = engine.world_size + 1
+        self.parts: list[list[str]] = [[] for _ in range(size)]
+        self.shown: list[list[str]] = [[] for _ in range(size)]
+        self.before = shown or [[] for _ in range(size)]
+        self.n_chars = 0
+        self.out, self.err = _Stream(self, True), _Stream(self, False)
+
+    def show(self, rank: int, lines: list[str]) -> None:
+        """Prints whole lines with the rank in front, those of an earlier attempt left out."""
+        for line in lines:
+            nth, before = len(self.shown[rank]), self.before[rank]
+            self.shown[rank].append(line)
+            if before[nth : nth + 1] == [line] or self.n_chars > MAX_SHOWN_CHARS:
+                continue
+            text = f"[rank {rank}] {line}\n"
+            self.n_chars += len(text)
+            if self.n_chars > MAX_SHOWN_CHARS:
+                text = f"... the ranks print more than is shown here: see .output[{rank}] of the run\n"
+            self.echo.write(text)
+            self.echo.flush()
+
+    def texts(self) -> list[str]:
+        """What each rank printed; unfinished lines are shown now."""
+        for stream in (self.out, self.err):
+            stream.finish()
+        return ["".join(parts) for parts in self.parts[:-1]]
+
+
+class _Stream(io.TextIOBase):
+    def __init__(self, streams: Streams, is_kept: bool) -> None:
+        self.streams, self.is_kept = streams, is_kept
+        self.lines: dict[int, str] = {}  # rank -> its unfinished line
+
+    encoding = "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        streams = self.streams
+        rank = streams.engine.rank
+        if self.is_kept:
+            streams.parts[rank].append(text)
+        if streams.echo is not None:
+            *lines, self.lines[rank] = (self.lines.get(rank, "") + text).split("\n")
+            if lines:
+                streams.show(rank, lines)
+        return len(text)
+
+    def finish(self) -> None:
+        for rank, line in self.lines.items():
+            if line:
+                self.streams.show(rank, [line])
+        self.lines.clear()

@@ -1,0 +1,145 @@
+"""`dist.new_group` on virtual ranks: every rank calls it, and the members of the new group meet."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from hw_utils.scripts import joining
+from hw_utils.virtual.group import Members, VirtualGroup, add_to_world, limit_of
+from hw_utils.virtual.traffic.stores import DEFAULT, VirtualStore
+
+
+class _Meeting:
+    """What a rank stands in while the others make their part of `new_group` or `init_process_group`."""
+
+    row = -1
+
+    def __init__(self, rank: int, name: str, site: int, late: set[int]) -> None:
+        self.rank, self.name, self.site, self.late = rank, name, site, late
+
+    def waits_for(self) -> tuple[int, ...]:
+        return tuple(sorted(self.late))
+
+
+class Meetings:
+    """Where the members of a new group meet, in the process that has the engine."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.members: dict[tuple, Members] = {}
+        self.arrived: dict[tuple, list[_Meeting]] = {}
+
+    def members_of(self, key: tuple, name: str, site: int) -> Members:
+        """The members of (which group, its ranks), once all of them have come."""
+        engine = self.engine
+        if key not in self.members:
+            self.members[key] = Members(engine, len(engine.groups), key[1])
+            engine.groups.append(self.members[key])
+        members = self.members[key]
+        self._meet(key, name, site)
+        return members
+
+    def _meet(self, key, name: str, site: int) -> None:
+        """Stands still until all members have come."""
+        engine, rank = self.engine, self.engine.rank
+        engine.now()
+        engine.let_the_past_run(rank)
+        meetings = self.arrived.setdefault(key, [])
+        late = meetings[0].late if meetings else set(key[1])
+        late.discard(rank)
+        if late:
+            meetings.append(_Meeting(rank, name, site, late))
+            engine.block(rank, meetings[-1])
+        else:
+            del self.arrived[key]
+            for meeting in meetings:
+                engine.wake(meeting.rank, engine.clock[rank])
+        engine.resume_compute()
+
+
+class Groups:
+    """`dist.new_group` on virtual ranks: every rank calls it, the members meet."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.n_called: dict[int, int] = {}
+        self.n_joined: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.lents: dict[int, joining.Lent] = {}
+        self.n_worlds: dict[int, int] = {}
+
+    def new_group(self, ranks=None, timeout=None, backend=None, *positional, **options):
+        """In place of torch.distributed's own, with its checks."""
+        engine = self.engine
+        rank, size = engine.rank, engine.world_size
+        ranks = list(range(size)) if ranks is None else list(ranks)
+        if options.get("sort_ranks", True):
+            ranks = sorted(ranks)
+        if len(set(ranks)) != len(ranks):
+            raise ValueError(f"ranks list must not contain duplicate entries, got {ranks}")
+        for r in ranks:
+            if not 0 <= r < size:
+                raise ValueError(f"Rank {r} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
+        if options.get("use_local_synchronization"):
+            number = -1
+        else:
+            number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
+        if rank not in ranks:
+            return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
+        return self._join(number, tuple(ranks), timeout)
+
+    def join_world(self, rank: int) -> None:
+        """What init_process_group would have left behind."""
+        everybody = self.engine.groups[0]
+        group = VirtualGroup(everybody, rank, f"rank {rank} of all")
+        add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
+        c10d._world.default_pg = group
+
+    def lent(self) -> joining.Lent:
+        """The running rank's default group, as its program's `init_process_group` will find it."""
+        rank = self.engine.rank
+        if rank not in self.lents:
+            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world)
+        return self.lents[rank]
+
+    def new_world(self, timeout=None, store=None) -> None:
+        """A default group in place of the one that this rank has destroyed; all ranks meet in it."""
+        engine = self.engine
+        number = self.n_worlds[engine.rank] = self.n_worlds.get(engine.rank, 1) + 1
+        everybody = tuple(range(engine.world_size))
+        c10d._world.default_pg = self._join(f"world {number}", everybody, timeout, "init_process_group")
+
+    def unregister(self) -> None:
+        """In place of torch's: C++ code forgets the running rank's groups only."""
+        mine = f"rank {self.engine.rank} of "
+        registered = self.engine.registered
+        for name in [name for name in registered if name.startswith(mine)]:
+            torch._C._distributed_c10d._unregister_process_group(name)
+            registered.remove(name)
+
+    def _join(self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group") -> VirtualGroup:
+        engine, rank = self.engine, self.engine.rank
+        if number == -1:  # made with use_local_synchronization: of equal ranks, one after the other
+            nth = self.n_joined[rank, ranks] = self.n_joined.get((rank, ranks), 0) + 1
+            number = f"local {nth}"
+        members = engine.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
+        if timeout is not None:
+            members.limit_s = limit_of(timeout)
+        group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}")
+        add_to_world(group, members.place_of, VirtualStore(engine, f"group {members.number}"))
+        return group
+
+    @contextmanager
+    def installed(self):
+        """Puts it in place of torch.distributed's."""
+        before = c10d._new_group_with_tag, c10d._unregister_all_process_groups
+        c10d._new_group_with_tag, c10d._unregister_all_process_groups = self.new_group, self.unregister
+        try:
+            with joining.installed(self.lent):
+                yield
+        finally:
+            c10d._new_group_with_tag, c10d._unregister_all_process_groups = before

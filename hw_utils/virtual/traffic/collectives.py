@@ -1,0 +1,163 @@
+"""Collectives on the virtual cluster: when they start, who gets what, and when each member is done.
+
+Times come from the point-to-point schedule (schedules.py). Where everybody needs everybody (all_reduce, barrier, ...)
+it is replayed in one go when the last member calls; broadcast, gather and scatter run message by message (relay.py).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from hw_utils.core import schedules
+from hw_utils.core.errors import CollectiveMismatch
+from hw_utils.virtual.traffic import reductions, replay
+from hw_utils.virtual.traffic.relay import Relay
+from hw_utils.virtual.traffic.work import VirtualWork
+
+ROOTED = frozenset({"broadcast", "gather", "scatter"})
+# The schedule of each kind, by the name that schedules.py knows.
+_SCHEDULE = {"reduce_scatter_tensor": "reduce_scatter"}
+
+
+class Post:
+    """One member's part in a call."""
+
+    def __init__(self, name: str, place: int, kind: str, inputs, outputs, root: int, reduce_op, n_bytes) -> None:
+        self.name, self.site, self.kind, self.inputs, self.outputs = name, place, kind, inputs, outputs
+        self.root, self.reduce_op, self.n_bytes = root, reduce_op, n_bytes
+        self.at_s, self.row = 0.0, -1
+        self.limit_s: float | None = None  # seconds that a wait for it may take, where the program says so
+        self.work: VirtualWork | None = None
+        self.kept: list[torch.Tensor] = []  # copies of what it sends, where it may be gone before they are taken
+
+    def fits(self) -> tuple:
+        """What must be the same for all members of one call."""
+        tensors = self.inputs or self.outputs
+        if self.kind == "scatter":
+            tensors = self.outputs
+        sizes = () if self.kind == "all_to_all" else tuple((t.numel(), t.dtype) for t in tensors)
+        return self.kind, self.root, reductions.reduce_name(self.reduce_op), sizes
+
+    def text(self, rank: int, places) -> str:
+        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`."""
+        tensors = self.outputs if self.kind == "scatter" else self.inputs
+        of = ""
+        if tensors:
+            dtype = str(tensors[0].dtype).removeprefix("torch.")
+            of = f" of {sum(t.numel() for t in tensors):,} {dtype} ({self.n_bytes:,} bytes)"
+        with_root = f" with root {self.root}" if self.kind in ROOTED or self.kind == "reduce" else ""
+        where = places.where(self.site)
+        return f"rank {rank} calls {self.name}{of}{with_root}" + (f" at {where}" if where else "")
+
+
+class Call:
+    """One collective: the posts of the members that have called so far."""
+
+    def __init__(self, engine, members, kind: str) -> None:
+        self.engine, self.members, self.kind = engine, members, kind
+        self.posts: dict[int, Post] = {}
+        self.relay: Relay | None = None
+        self.fits: tuple | None = None  # what all members' posts must agree in
+        self.message = engine.next_message()
+
+    def add(self, place: int, post: Post) -> None:
+        """A member has called.
+
+        Raises:
+            CollectiveMismatch: it calls something else than the others.
+        """
+        fits = post.fits()
+        if self.fits is None:
+            self.fits = fits
+        elif fits != self.fits:
+            ranks, places = self.members.ranks, self.engine.places
+            other, first = next(iter(self.posts.items()))
+            texts = first.text(ranks[other], places), post.text(ranks[place], places)
+            raise CollectiveMismatch(
+                f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"
+            )
+        self.posts[place] = post
+        if self.kind in ROOTED:
+            self._add_rooted(place, post)
+        elif len(self.posts) == len(self.members.ranks):
+            self._finish_together()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.posts) == len(self.members.ranks)
+
+    def _steps(self, post: Post):
+        kind = _SCHEDULE.get(self.kind, self.kind)
+        tensors = post.inputs or post.outputs
+        itemsize = tensors[0].element_size() if tensors else 1
+        return kind, self._n_bytes(post), len(self.members.ranks), post.root, itemsize
+
+    def _n_bytes(self, post: Post):
+        if self.kind != "all_to_all":
+            return post.n_bytes
+        posts = [self.posts[i] for i in range(len(self.posts))]
+        return [[t.nbytes for t in p.inputs] for p in posts]
+
+    # everybody needs everybody
+
+    def _finish_together(self) -> None:
+        engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
+        with torch.no_grad():
+            reductions.TOGETHER[self.kind](posts)
+        done_s, cost = replay.replay(
+            engine, self.members.ranks, [p.at_s for p in posts], schedules.blocks(*self._steps(posts[0]))
+        )
+        last_s = max(p.at_s for p in posts)
+        for i, post in enumerate(posts):
+            engine.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
+            post.work.complete(max(done_s[i], last_s))  # with gloo nobody leaves before everybody has come
+
+    # through a root
+
+    def _add_rooted(self, place: int, post: Post) -> None:
+        is_source = self.kind == "gather" or place == post.root
+        if is_source:
+            post.kept = [reductions.flat(t).clone() for t in post.inputs]
+        arguments = self._steps(post)
+        if self.relay is None:
+            self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)
+        cost = schedules.cost(*arguments)
+        self.engine.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
+        self.relay.enter(place, post.at_s)
+
+    def _member_is_done(self, place: int, at_s: float) -> None:
+        post, root_post = self.posts[place], self.posts.get(self.posts[place].root)
+        if self.kind == "gather":
+            if post is root_post:
+                reductions.deliver_gathered(post, self.posts)
+        else:
+            reductions.deliver(self.kind, post, place, root_post)
+        post.work.complete(at_s)
+
+
+def call(group, post: Post, outer) -> VirtualWork:
+    """The running rank makes its part `post` of a collective on `group`.
+
+    outer: the frame of the torch.distributed function that the student called; None if C++ code asks, as
+    DistributedDataParallel's does, and will wait for a future that no Python code sees.
+    """
+    engine, members, place = group.engine, group.members, group.place
+    rank, size = engine.rank, len(members.ranks)
+    if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
+        raise RuntimeError(f"{post.name}: there is no root rank {post.root} in a group of {size}: 0 to {size - 1} are")
+    engine.now()
+    engine.keep_up(rank)
+    number = members.n_called[place]
+    members.n_called[place] = number + 1
+    post.at_s = engine.clock[rank]
+    this = members.calls.get(number)
+    if this is None:
+        this = members.calls[number] = Call(engine, members, post.kind)
+    post.row = engine.record(post.name, post.n_bytes, post.site, members.number, this.message)
+    engine.note_part(post.row, post.name, outer)
+    post.work = work = VirtualWork(engine, rank, post, members, number)
+    this.add(place, post)
+    if this.is_full:
+        members.calls.pop(number, None)
+    engine.resume_compute()
+    return work

@@ -1,0 +1,119 @@
+"""Sends meet receives: the one function that every message of the virtual cluster goes through twice.
+
+It is written for speed, in one piece and on local names: a ring of 1,024 ranks has two million messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from hw_utils.core.errors import MessageMismatch
+from hw_utils.virtual.traffic.memory import contents, copy, memory, writable
+from hw_utils.virtual.traffic.requests import Request
+from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of
+
+
+def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
+    """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
+    size, is_free, is_flat, eager_bytes = engine.world_size, engine.is_free, engine.is_flat, engine.eager_bytes
+    latency_s, bandwidth_Bps, message_s = engine.latency_s, engine.bandwidth_Bps, engine.network.message_s
+    clock, order, rows, queues = engine.clock, engine.order, engine.rows, engine.queues
+    sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
+    Own, next_message = engine.Request, engine.next_message
+
+    def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
+        """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
+        nonlocal rows
+        rank = engine.rank
+        if engine.watch is not None:
+            engine.watch(rank)
+        now_s = clock[rank]
+        if not is_free:
+            now_s = engine.now()
+            engine.keep_up(rank)
+        n_bytes = tensor.nbytes
+        order[rank] = place = order[rank] + 1
+        row = len(rows)
+        rows += row_of(rank, op, peer, n_bytes, now_s, -1.0, -1, site, 0, tag, group, place, -1)
+        # Without an __init__, which would cost 0.1 us.
+        request = Own()
+        request.rank, request.is_send, request.is_blocking, request.is_waited = rank, is_send, is_blocking, is_blocking
+        request.tensor, request.dtype, request.n_bytes, request.row = tensor, dtype, n_bytes, row
+        request.done_s, request.data = -1.0, None
+        if is_send and not is_blocking:
+            at = tensor.data_ptr()
+            request.data = memory[at : at + n_bytes]
+        if eager_bytes:
+            request.arrives_s = -1.0
+        key = (group, src, dst, tag) if tag or group else src * size + dst
+        if peer < 0 or any_source:
+            other = engine.match_anybody(request, key, group, dst, tag)
+        else:
+            queue, other = queues.get(key), None
+            if queue is None:
+                queues[key] = deque((request,))
+            elif queue and queue[0].is_send is not is_send:
+                other = queue.popleft()
+            else:
+                queue.append(request)
+        if other is None:
+            if eager_bytes and is_send and n_bytes <= eager_bytes:
+                engine.send_ahead(request, dst, now_s)
+        elif is_send:
+            cross(request, other, now_s)
+        else:
+            cross(other, request, now_s)
+        return request
+
+    def cross(send: Request, recv: Request, now_s: float) -> None:
+        """The bytes go from one to the other; both ports are taken until then, and both sides are done."""
+        n_bytes = send.n_bytes
+        if n_bytes != recv.n_bytes or send.dtype is not recv.dtype:
+            raise MessageMismatch(_mismatch(send, recv))
+        src, dst = send.rank, recv.rank
+        was_sent_ahead = eager_bytes > 0 and send.arrives_s >= 0
+        if was_sent_ahead:
+            end_s = send.arrives_s if send.arrives_s > now_s else now_s
+        else:
+            if sending[src] > now_s:
+                now_s = sending[src]
+            if receiving[dst] > now_s:
+                now_s = receiving[dst]
+            end_s = now_s + (latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, src, dst))
+            sending[src] = receiving[dst] = end_s
+        message = next_message()
+        put_end(rows, recv.row + END, end_s, message)
+        if any_source and recv.peer < 0:
+            put_int(rows, recv.row + PEER, src)
+        data = send.data
+        is_awaited = waiting[dst] is recv
+        if not (is_awaited or recv.is_blocking):
+            recv.data = contents(send.tensor, n_bytes) if data is None else data
+        elif data is None:
+            copy(send.tensor, recv.tensor, n_bytes)
+        else:
+            at = recv.tensor.data_ptr()
+            writable[at : at + n_bytes] = data
+        recv.done_s = end_s
+        if is_awaited:
+            waiting[dst] = None
+            clock[dst] = end_s
+            engine.schedule(dst, end_s)
+        if was_sent_ahead:
+            put_message(rows, send.row + MESSAGE, message)
+            send.was_taken()
+            return
+        put_end(rows, send.row + END, end_s, message)
+        send.done_s = end_s
+        if waiting[src] is send:
+            waiting[src] = None
+            clock[src] = end_s
+            engine.schedule(src, end_s)
+
+    return post, cross
+
+
+def _mismatch(send: Request, recv: Request) -> str:
+    rule = "dtype" if send.n_bytes == recv.n_bytes else "number of bytes"
+    return f"{send.text()}, but {recv.text()}: a message and its receive must have the same {rule}"

@@ -1,0 +1,225 @@
+"""Short cuts for send, recv, isend, irecv and batch_isend_irecv while a simulation runs.
+
+torch.distributed checks its arguments in some 10 us a call. A call in plain form (the default group, a dense tensor,
+a rank that exists) goes straight to the engine; any other goes the long way, through torch.distributed's own function
+and its errors.
+
+Every message of a ring of 1,024 ranks comes through here, two million of them. So the usual case is written out once
+for sends and once for receives: what `matching.py` does for every case, without the cases.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import contextmanager
+from heapq import heappush
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from hw_utils.virtual.traffic.memory import memory, writable
+from hw_utils.virtual.traffic.rows import END, plain_row_of, put_end
+
+_PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+_COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # torch sends these as real ones
+
+
+def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
+    """`dist.send` or `dist.isend` on an engine."""
+    op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
+    clock, order, rows, times, later = engine.clock, engine.order, engine.rows, engine.times, engine.later
+    is_free, is_flat, message_s = engine.is_free, engine.is_flat, engine.network.message_s
+    latency_s, bandwidth_Bps = engine.latency_s, engine.bandwidth_Bps
+    sending, receiving = engine.sending, engine.receiving
+    unusual, sent_by, learn, waiting = engine.unusual, engine.sent_by, engine.places.learn, engine.waiting
+    next_message = engine.next_message
+    sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
+
+    def post(tensor, dst=None, group=None, tag=0, group_dst=None):
+        nonlocal rows
+        me = engine.rank
+        queue = sent_by[me].get(dst)
+        if queue is None:
+            queue = engine.route(me, dst, dst)
+        if (
+            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            or (dtype := tensor.dtype) in _COMPLEX
+        ):  # fmt: skip
+            return long_way(tensor, dst, group, tag, group_dst)
+        frame = getframe(1)
+        code, site = sites.get(frame.f_lasti, unknown)
+        if code is not frame.f_code:
+            site = learn(frame, sites)
+        if tag or unusual:
+            request = engine.post(True, op, tensor, dtype, dst, tag, 0, site, me, dst, is_blocking)
+        else:
+            now_s = clock[me]
+            if not is_free:
+                now_s = engine.now()
+                engine.keep_up(me)
+            order[me] = place = order[me] + 1
+            request = Request()  # without an __init__, which would cost 0.1 us
+            request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, is_blocking
+            request.tensor, request.dtype, request.row = tensor, dtype, len(rows)
+            request.n_bytes = n_bytes = tensor.nbytes
+            at = tensor.data_ptr()
+            request.data = data = None if is_blocking else memory[at : at + n_bytes]
+            if (
+                queue and waiting[dst] is (recv := queue[0]) and recv.n_bytes == n_bytes and recv.dtype is dtype
+            ):  # fmt: skip
+                # The usual case once more, what `cross` does without its cases: the receiver stands waiting.
+                queue.popleft()
+                end_s = sending[me] if sending[me] > now_s else now_s
+                if receiving[dst] > end_s:
+                    end_s = receiving[dst]
+                end_s += latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, me, dst)
+                sending[me] = receiving[dst] = clock[dst] = recv.done_s = request.done_s = end_s
+                message = next_message()
+                rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
+                put_end(rows, recv.row + END, end_s, message)
+                to = recv.tensor.data_ptr()
+                writable[to : to + n_bytes] = writable[at : at + n_bytes] if data is None else data
+                waiting[dst] = None
+                due_then = later.get(end_s)
+                if due_then is None:
+                    later[end_s] = [dst]
+                    heappush(times, end_s)
+                else:
+                    due_then.append(dst)
+            else:
+                request.done_s = -1.0
+                rows += plain_row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
+                if queue and not queue[0].is_send:
+                    cross(request, queue.popleft(), now_s)
+                else:
+                    queue.append(request)
+        if is_blocking:
+            if request.done_s < 0:
+                waiting[me] = request
+                engine.switch(me)
+            elif request.done_s > clock[me]:
+                engine.move_on(me, request.done_s)
+            request = None
+        if not is_free:
+            engine.resume_compute()
+        return request
+
+    post.__name__ = name
+    return post
+
+
+def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
+    """`dist.recv` or `dist.irecv` on an engine."""
+    op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
+    clock, order, rows, is_free = engine.clock, engine.order, engine.rows, engine.is_free
+    unusual, sent_to, learn, waiting = engine.unusual, engine.sent_to, engine.places.learn, engine.waiting
+    sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
+    kept: list = [None] * engine.world_size  # a blocking receive's request: nobody sees it, so the next takes it again
+
+    def new(me: int):
+        request = Request()  # without an __init__, which would cost 0.1 us
+        request.rank, request.is_send, request.is_blocking, request.is_waited = me, False, is_blocking, is_blocking
+        request.data = None
+        return request
+
+    def post(tensor, src=None, group=None, tag=0, group_src=None):
+        nonlocal rows
+        me = engine.rank
+        queue = sent_to[me].get(src)
+        if queue is None:
+            queue = engine.route(src, me, src)
+        if (
+            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            or (dtype := tensor.dtype) in _COMPLEX
+        ):  # fmt: skip
+            return long_way(tensor, src, group, tag, group_src)
+        frame = getframe(1)
+        code, site = sites.get(frame.f_lasti, unknown)
+        if code is not frame.f_code:
+            site = learn(frame, sites)
+        if tag or unusual:
+            request = engine.post(False, op, tensor, dtype, src, tag, 0, site, src, me, is_blocking)
+        else:
+            now_s = clock[me]
+            if not is_free:
+                now_s = engine.now()
+                engine.keep_up(me)
+            order[me] = place = order[me] + 1
+            if not is_blocking:
+                request = new(me)
+            elif (request := kept[me]) is None:
+                request = kept[me] = new(me)
+            request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
+            request.n_bytes = n_bytes = tensor.nbytes
+            rows += plain_row_of(me, op, src, n_bytes, now_s, -1.0, -1, site, place, -1)
+            if queue and queue[0].is_send:
+                cross(queue.popleft(), request, now_s)
+            else:
+                queue.append(request)
+        if is_blocking:
+            if request.done_s < 0:
+                waiting[me] = request
+                engine.switch(me)
+            elif request.done_s > clock[me]:
+                engine.move_on(me, request.done_s)
+            request.tensor = None
+        if not is_free:
+            engine.resume_compute()
+        return src if is_blocking else request
+
+    post.__name__ = name
+    return post
+
+
+class ShortCuts:
+    """The five functions, for one engine."""
+
+    def __init__(self, engine) -> None:
+        long_way = {name: getattr(c10d, name) for name in _PATCHED}
+        send, isend = (sends(engine, name, long_way[name], is_blocking=name == "send") for name in ("send", "isend"))
+        recv, irecv = (receives(engine, name, long_way[name], is_blocking=name == "recv") for name in ("recv", "irecv"))
+        is_send = {isend: True, long_way["isend"]: True, irecv: False, long_way["irecv"]: False}
+        op_isend, op_irecv, place_of = engine.op("isend"), engine.op("irecv"), engine.places.of
+
+        def batch_isend_irecv(p2p_op_list):
+            c10d._check_p2p_op_list(p2p_op_list)
+            place, me, requests = place_of(sys._getframe(1)), engine.rank, []
+            for p in p2p_op_list:
+                sends_it, tensor, peer = is_send[p.op], p.tensor, p.peer
+                if p.group.members.number or not _is_plain(tensor):
+                    key = "group_dst" if sends_it else "group_src"
+                    requests.append(p.op(tensor, group=p.group, tag=p.tag, **{key: p.group_peer}))
+                else:
+                    op, ends = (op_isend, (me, peer)) if sends_it else (op_irecv, (peer, me))
+                    requests.append(
+                        engine.post(sends_it, op, tensor, tensor.dtype, peer, p.tag, 0, place, *ends, False)
+                    )
+            engine.resume_compute()
+            return requests
+
+        def _check_op(op):
+            if op not in is_send:
+                raise ValueError("op of a P2POp is dist.isend or dist.irecv")
+
+        self.functions = {f.__name__: f for f in (send, recv, isend, irecv, batch_isend_irecv)}
+        self.checks = {"_check_op": _check_op}
+
+    @contextmanager
+    def installed(self):
+        """Puts the short cuts in place, and the long ways back."""
+        before = [(module, name, getattr(module, name)) for module in (dist,) for name in self.functions]
+        before += [(c10d, name, getattr(c10d, name)) for name in self.checks]
+        try:
+            for module, name, _ in before:
+                setattr(module, name, {**self.functions, **self.checks}[name])
+            yield
+        finally:
+            for module, name, original in before:
+                setattr(module, name, original)
+
+
+def _is_plain(tensor) -> bool:
+    return type(tensor) in _TENSORS and tensor.is_contiguous() and tensor.dtype not in _COMPLEX

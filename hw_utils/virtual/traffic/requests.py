@@ -1,0 +1,165 @@
+"""What `isend` and `irecv` give back on the virtual cluster: a handle to wait on."""
+
+from __future__ import annotations
+
+import torch
+
+from hw_utils.virtual.traffic.memory import contents, fill, memory
+from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
+
+POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
+
+
+class Request:
+    """One side of a message; has the methods of `torch.distributed.Work`. `requests_of` makes those of an engine."""
+
+    __slots__ = (
+        "arrives_s",  # where messages may be sent ahead: when this one is there, -1 if it is not on its way
+        "data",  # of what is sent, a copy, if one was taken; of what is received, what is to be filled in at `wait`
+        "done_s",  # -1: not yet
+        "dtype",
+        "is_blocking",
+        "is_send",
+        "is_waited",  # from the start, if it blocks where it is called
+        "members",  # of its group, if torch.distributed's own function asked
+        "n_bytes",
+        "rank",
+        "row",  # where in `engine.rows`
+        "tensor",
+    )  # fmt: skip
+    engine = None
+
+    def of_group(self, members) -> Request:
+        """The handle as torch.distributed's own functions use it: ranks counted within the group."""
+        self.members = members
+        return self
+
+    def take(self) -> None:
+        """Keeps a copy of what is sent, as it is now."""
+        if self.data is None:
+            self.data = contents(self.tensor, self.n_bytes)
+
+    def was_taken(self) -> None:
+        """The copy of a message that was sent ahead has arrived."""
+        self.arrives_s = -1.0
+        if self.is_blocking or self.is_waited:
+            self.data = None
+
+    def deliver(self) -> None:
+        """Fills the receive buffer, as gloo does: beside autograd."""
+        fill(self.tensor, self.data)
+        self.data = None
+
+    def _changed(self) -> RuntimeError:
+        return RuntimeError(
+            f"{self.text()} and changes the tensor between isend and wait: wait() before you write to it, "
+            "or send a clone()"
+        )
+
+    def is_completed(self) -> bool:
+        """Whether the message has crossed by now; never stands still."""
+        engine, rank = self.engine, self.rank
+        engine.now()
+        if not 0 <= self.done_s <= engine.clock[rank]:
+            engine.clock[rank] += POLL_S
+            engine.let_the_past_run(rank)
+        is_done = 0 <= self.done_s <= engine.clock[rank]
+        if is_done and not self.is_send and self.data is not None:
+            self.deliver()
+        engine.resume_compute()
+        return is_done
+
+    @property
+    def name(self) -> str:
+        """`send`, `irecv`, ..."""
+        return self.engine.names[int_at(self.engine.rows, self.row + OP)]
+
+    @property
+    def site(self) -> int:
+        """The number of the line that posted it."""
+        return int_at(self.engine.rows, self.row + SITE)
+
+    @property
+    def peer(self) -> int:
+        """The global rank at the other end, -1 if that may be anybody."""
+        return int_at(self.engine.rows, self.row + PEER)
+
+    @property
+    def tag(self) -> int:
+        return long_at(self.engine.rows, self.row + TAG)
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that could complete it."""
+        if self.peer >= 0:
+            return (self.peer,)
+        return tuple(r for r in self.members.ranks if r != self.rank)
+
+    def text(self) -> str:
+        """`rank 0 sends 2 float32 (8 bytes) to rank 1 at cell.py, line 4`."""
+        verb, way = ("sends", "to") if self.is_send else ("receives", "from")
+        peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
+        tag = f" with tag {self.tag}" if self.tag else ""
+        dtype = str(self.dtype).removeprefix("torch.")
+        where = self.engine.places.where(self.site)
+        amount = f"{self.tensor.numel():,} {dtype} ({self.n_bytes:,} bytes)"
+        return f"rank {self.rank} {verb} {amount} {way} {peer}{tag}" + (f" at {where}" if where else "")
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def exception(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        return self.members.place_of[self.peer]
+
+    _source_rank = source_rank
+
+    def result(self) -> list[torch.Tensor]:
+        return [self.tensor]
+
+    def get_future(self) -> torch.futures.Future:
+        self.wait()
+        future = torch.futures.Future()
+        future.set_result([self.tensor])
+        return future
+
+
+def requests_of(engine) -> type[Request]:
+    """The requests of one engine; `wait` is here because it has all that it needs at hand."""
+    clock, order, rows, waiting = engine.clock, engine.order, engine.rows, engine.waiting
+    is_free, is_eager = engine.is_free, engine.eager_bytes > 0
+
+    class Own(Request):
+        __slots__ = ()
+
+        def wait(self, timeout=None) -> bool:
+            """Stands still until the message has crossed; a received tensor is filled now."""
+            rank, done_s = self.rank, self.done_s
+            start_s = clock[rank] if is_free else engine.now()
+            if done_s < 0:
+                waiting[rank] = self
+                engine.switch(rank)
+            elif done_s > start_s:
+                engine.move_on(rank, done_s)
+            if not self.is_waited:
+                self.is_waited = True
+                order[rank] = place = order[rank] + 1
+                put_wait(rows, self.row + WAITED, place, start_s, clock[rank])
+                if self.is_send:
+                    at = self.tensor.data_ptr()
+                    if memory[at : at + self.n_bytes] != self.data:
+                        raise self._changed()
+                    if not is_eager or self.arrives_s < 0:  # else it is still to be received
+                        self.data = None
+                elif self.data is not None:
+                    self.deliver()
+            if not is_free:
+                engine.resume_compute()
+            return True
+
+    Own.engine = engine
+    return Own

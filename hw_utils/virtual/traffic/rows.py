@@ -1,0 +1,104 @@
+"""The ledger of a virtual run: written row by row in the very form of a trace's records, and completed at the end."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import numpy as np
+
+from hw_utils.core.trace import RECORD, SENDS
+
+ROW = RECORD.itemsize  # bytes
+_AT = {name: RECORD.fields[name][1] for name in RECORD.names}
+OP, PEER, TAG, END, MESSAGE, SITE, WAITED = (
+    _AT[c] for c in ("op", "peer", "tag", "end_s", "message", "file", "waited")
+)
+_LETTERS = {"i4": "i", "i8": "q", "f8": "d"}
+
+
+def _struct(first: str, last: str) -> Struct:
+    """The fields from `first` to `last` as bytes."""
+    names = RECORD.names[RECORD.names.index(first) : RECORD.names.index(last) + 1]
+    return Struct("=" + "".join(_LETTERS[RECORD[name].str[1:]] for name in names))
+
+
+_known = _struct("rank", "waited")
+# A new row: all fields up to `waited`, the number of the site in the place of the file; -1 is not known yet.
+row_of = Struct(f"{_known.format}{ROW - _known.size}x").pack
+# The same of a message without a tag in the group of all: line, tag and group are 0.
+plain_row_of = Struct(_known.format.replace("iiqi", "i16x") + f"{ROW - _known.size}x").pack
+put_end = _struct("end_s", "message").pack_into
+put_wait = _struct("waited", "wait_end_s").pack_into
+_int, _long, _start = Struct("=i"), Struct("=q"), Struct("=d")
+put_int, put_message, put_time = _int.pack_into, _long.pack_into, _start.pack_into
+_BLOCKING = ("send", "recv")  # they wait where they are called
+_AT_ONCE = 4096  # rows: they stay in the processor's cache while one column after the other is completed
+
+
+def int_at(rows: bytearray, at: int) -> int:
+    return _int.unpack_from(rows, at)[0]
+
+
+def long_at(rows: bytearray, at: int) -> int:
+    return _long.unpack_from(rows, at)[0]
+
+
+def start_of(rows: bytearray, row: int) -> float:
+    return _start.unpack_from(rows, row + _AT["start_s"])[0]
+
+
+def was_waited(rows: bytearray, row: int) -> bool:
+    """Whether a wait of the row is written down."""
+    return long_at(rows, row + WAITED) >= 0
+
+
+def records_of(engine) -> dict:
+    """`records`, `names` and `groups` of the trace."""
+    records = np.frombuffer(engine.rows, RECORD)
+    names, sites = list(engine.names), engine.places.sites
+    files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
+    file_of, line_of = np.array([files[s[0]] for s in sites]), np.array([s[1] for s in sites])
+    kinds = [np.array([name in kind for name in names]) for kind in (_BLOCKING, SENDS)]
+    for first in range(0, len(records), _AT_ONCE):
+        _complete(records[first : first + _AT_ONCE], file_of, line_of, *kinds)
+    _add_costs(engine, records)
+    everybody = tuple(range(engine.world_size))
+    groups = [None if m.ranks == everybody else m.ranks for m in engine.groups]
+    return {"records": _merged(records, engine.parts), "names": [*names, *files], "groups": groups}
+
+
+def _complete(records: np.ndarray, file_of, line_of, blocks, sends) -> None:
+    """What a row leaves open: a blocking call waits at once, and what never came ended where it began."""
+    op, site = records["op"], records["file"].copy()
+    records["file"], records["line"] = file_of[site], line_of[site]
+    start_s, end_s = records["start_s"], records["end_s"]
+    np.copyto(end_s, start_s, where=end_s < 0)
+    never = records["waited"] < 0
+    at_once = never & blocks[op]
+    np.copyto(records["waited"], records["order"], where=at_once)
+    np.copyto(records["wait_start_s"], start_s, where=never)
+    np.copyto(records["wait_end_s"], np.where(at_once, end_s, start_s), where=never)
+    sent = sends[op] & (records["message"] >= 0)
+    records["sent_bytes"], records["sent_messages"], records["rounds"] = np.where(sent, records["n_bytes"], 0), sent, 1
+
+
+def _add_costs(engine, records: np.ndarray) -> None:
+    if engine.costs:
+        rows, *costs = np.array(engine.costs, "i8").T
+        for name, values in zip(("sent_bytes", "sent_messages", "rounds"), costs):
+            records[name][rows // ROW] = values
+
+
+def _merged(records: np.ndarray, parts: list[tuple[int, int]]) -> np.ndarray:
+    """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
+    if not parts:
+        return records
+    keep = np.ones(len(records), bool)
+    for row, first in parts:
+        part, whole = records[row // ROW], records[first // ROW]
+        keep[row // ROW] = False
+        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
+            whole[name] += part[name]
+        for name in ("end_s", "wait_end_s", "waited"):
+            whole[name] = max(whole[name], part[name])
+    return records[keep]

@@ -1,0 +1,235 @@
+"""Key-value stores of virtual ranks: the default one, TCPStore, FileStore. A get lets others run until it is set."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+DEFAULT = "default"  # the name of the default group's store
+
+
+class _Reading:
+    """What a rank stands in while a key is not set."""
+
+    row = -1
+
+    def __init__(self, rank: int, site: int, keys: list[str], everybody: int) -> None:
+        self.rank, self.site, self.keys, self.everybody = rank, site, keys, everybody
+        self.name = f'store.get("{keys[0]}")'
+
+    def waits_for(self) -> tuple[int, ...]:
+        return tuple(r for r in range(self.everybody) if r != self.rank)
+
+
+class Stores:
+    """All stores of a run, by name; what a rank asks takes no virtual time."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.data: dict[str, dict[str, bytes]] = {}
+        self.readers: dict[str, list[_Reading]] = {}
+
+    def ask(self, name: str, method: str, arguments: tuple, site: int) -> Any:
+        """The answer to the running rank, which stands still until there is one.
+
+        Raises:
+            DistStoreError: the keys are not set `timeout_s` later, or when nobody can set them any more.
+        """
+        self.engine.now()
+        self.engine.keep_up(self.engine.rank)
+        try:
+            return getattr(self, method)(name, *arguments, site=site)
+        finally:
+            self.engine.resume_compute()
+
+    def set(self, name: str, key: str, value: bytes, *, site: int) -> None:
+        self.data.setdefault(name, {})[key] = value
+        self._wake(name)
+
+    def compare_set(self, name: str, key: str, expected: bytes, desired: bytes, *, site: int) -> bytes:
+        data = self.data.setdefault(name, {})
+        if key not in data and expected:
+            return expected
+        if data.get(key, b"") == expected:
+            data[key] = desired
+            self._wake(name)
+        return data[key]
+
+    def add(self, name: str, key: str, amount: int, *, site: int) -> int:
+        data = self.data.setdefault(name, {})
+        value = int(data.get(key, b"0")) + amount
+        data[key] = str(value).encode()
+        self._wake(name)
+        return value
+
+    def append(self, name: str, key: str, value: bytes, *, site: int) -> None:
+        data = self.data.setdefault(name, {})
+        data[key] = data.get(key, b"") + value
+        self._wake(name)
+
+    def get(self, name: str, key: str, timeout_s: float | None, *, site: int) -> bytes:
+        self.wait(name, [key], timeout_s, site=site)
+        return self.data[name][key]
+
+    def wait(self, name: str, keys: list[str], timeout_s: float | None, *, site: int) -> None:
+        engine, data = self.engine, self.data.setdefault(name, {})
+        rank = engine.rank
+        while missing := [key for key in keys if key not in data]:
+            reading = _Reading(rank, site, missing, engine.world_size)
+            self.readers.setdefault(name, []).append(reading)
+            if not engine.block_for(rank, reading, timeout_s):
+                self.readers[name].remove(reading)
+                raise dist.DistStoreError(f"wait timeout after {timeout_s * 1000:g}ms, keys: {', '.join(missing)}")
+
+    def check(self, name: str, keys: list[str], *, site: int) -> bool:
+        return all(key in self.data.get(name, {}) for key in keys)
+
+    def delete_key(self, name: str, key: str, *, site: int) -> bool:
+        return self.data.setdefault(name, {}).pop(key, None) is not None
+
+    def num_keys(self, name: str, *, site: int) -> int:
+        return len(self.data.get(name, {}))
+
+    def list_keys(self, name: str, *, site: int) -> list[str]:
+        return list(self.data.get(name, {}))
+
+    def _wake(self, name: str) -> None:
+        data, left = self.data[name], []
+        for reading in self.readers.get(name, []):
+            if all(key in data for key in reading.keys):
+                self.engine.wake(reading.rank, self.engine.clock[self.engine.rank])
+            else:
+                left.append(reading)
+        self.readers[name] = left
+
+
+class VirtualStore(dist.Store):
+    """One rank's handle of a store."""
+
+    def __init__(self, engine, name: str, timeout_s: float | None = None) -> None:
+        super().__init__()
+        self.engine, self.name, self.timeout_s = engine, name, timeout_s
+
+    def _ask(self, method: str, *arguments) -> Any:
+        frame = sys._getframe(2)
+        return self.engine.ask_store(self.name, method, arguments, self.engine.places.of(frame))
+
+    def set(self, key: str, value) -> None:
+        self._ask("set", key, _bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self._ask("get", key, self.timeout_s)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._ask("add", key, amount)
+
+    def append(self, key: str, value) -> None:
+        self._ask("append", key, _bytes(value))
+
+    def compare_set(self, key: str, expected, desired) -> bytes:
+        return self._ask("compare_set", key, _bytes(expected), _bytes(desired))
+
+    def wait(self, keys, timeout: timedelta | None = None) -> None:
+        self._ask("wait", list(keys), self.timeout_s if timeout is None else timeout.total_seconds())
+
+    def check(self, keys) -> bool:
+        return self._ask("check", list(keys))
+
+    def delete_key(self, key: str) -> bool:
+        return self._ask("delete_key", key)
+
+    def num_keys(self) -> int:
+        return self._ask("num_keys")
+
+    def list_keys(self) -> list[str]:
+        return self._ask("list_keys")
+
+    def multi_get(self, keys) -> list[bytes]:
+        return [self._ask("get", key, self.timeout_s) for key in keys]
+
+    def multi_set(self, keys, values) -> None:
+        for key, value in zip(keys, values):
+            self._ask("set", key, _bytes(value))
+
+    def has_extended_api(self) -> bool:
+        return True
+
+    def clone(self) -> VirtualStore:
+        return VirtualStore(self.engine, self.name, self.timeout_s)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self.timeout_s = timeout.total_seconds()
+
+    @property
+    def timeout(self) -> timedelta:
+        return timedelta(seconds=300 if self.timeout_s is None else self.timeout_s)
+
+
+def _bytes(value) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _seconds(timeout) -> float | None:
+    return timeout.total_seconds() if isinstance(timeout, timedelta) else None
+
+
+class _VirtualTCPStore(VirtualStore):
+    """torch.distributed.TCPStore: one store a host name and port, and no socket."""
+
+    def __init__(
+        self, host_name, port, world_size=None, is_master=False, timeout=None, wait_for_workers=True, **options
+    ) -> None:
+        super().__init__(_current(), f"tcp://{host_name}:{port}", _seconds(timeout))
+        self.host, self.port = host_name, port
+        if world_size and wait_for_workers:
+            n_come = self.add("init/", 1)
+            if n_come == world_size:
+                self.set("init/all", b"1")
+            self._ask("wait", ["init/all"], self.timeout_s)
+
+
+class _VirtualFileStore(VirtualStore):
+    """torch.distributed.FileStore: one store a path."""
+
+    def __init__(self, file_name, world_size=-1) -> None:
+        super().__init__(_current(), f"file://{file_name}")
+        self.path = file_name
+
+
+class _VirtualHashStore(VirtualStore):
+    """torch.distributed.HashStore: of one rank only, as in a process of its own."""
+
+    def __init__(self) -> None:
+        engine = _current()
+        engine.n_hash_stores = getattr(engine, "n_hash_stores", 0) + 1
+        super().__init__(engine, f"hash {engine.rank} {engine.n_hash_stores}")
+
+
+_engines: list = []
+
+
+def _current():
+    return _engines[-1]
+
+
+@contextmanager
+def virtual_stores(engine):
+    """While a simulation runs, the stores that a program makes are virtual ones."""
+    kinds = {"TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore}
+    before = [
+        (module, name, getattr(module, name)) for module in (dist, c10d) for name in kinds if hasattr(module, name)
+    ]
+    _engines.append(engine)
+    try:
+        for module, name, _ in before:
+            setattr(module, name, kinds[name])
+        yield
+    finally:
+        _engines.pop()
+        for module, name, original in before:
+            setattr(module, name, original)

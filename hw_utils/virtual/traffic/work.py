@@ -1,0 +1,192 @@
+"""The handle of a collective on the virtual cluster."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import torch
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
+
+from hw_utils.core.errors import ranks_text
+from hw_utils.virtual.traffic.requests import POLL_S
+
+
+class VirtualFuture(Future):
+    """What a collective will give, or what `then` makes of it; its wait lets the other ranks run.
+
+    Callbacks run in the turn of the rank that owns it: they may communicate themselves.
+    """
+
+    def __init__(self, settle) -> None:
+        super().__init__()
+        self._settle = settle  # stands still until the value is there
+
+    def wait(self):
+        self._settle()
+        return super().wait()
+
+    def then(self, callback) -> VirtualFuture:
+        chained = VirtualFuture(self._settle)
+
+        def go_on(done: Future) -> None:
+            try:
+                value = callback(done)
+            except Exception as error:
+                chained.set_exception(error)
+            else:
+                chained.set_result(value)
+
+        self.add_done_callback(go_on)
+        return chained
+
+
+def collect_all(futures) -> VirtualFuture:
+    """torch.futures.collect_all, whose own future waits in C++ for other ranks."""
+    futures = list(futures)
+
+    def settle() -> None:
+        for future in futures:
+            future.wait()
+
+    collected = VirtualFuture(settle)
+    left = [len(futures)]
+
+    def one_is_done(_) -> None:
+        left[0] -= 1
+        if not left[0]:
+            collected.set_result(futures)
+
+    if not futures:
+        collected.set_result([])
+    for future in futures:
+        future.add_done_callback(one_is_done)
+    return collected
+
+
+def wait_all(futures) -> list:
+    """torch.futures.wait_all, in Python."""
+    return [future.wait() for future in futures]
+
+
+@contextmanager
+def virtual_futures():
+    """While a simulation runs, torch.futures waits where other ranks can run."""
+    before = {name: getattr(torch.futures, name) for name in ("collect_all", "wait_all")}
+    torch.futures.collect_all, torch.futures.wait_all = collect_all, wait_all
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(torch.futures, name, function)
+
+
+class WithFuture:
+    """A work's future: set when the owner waits for the work, or at the latest when its backward pass ends.
+
+    C++ code, as DistributedDataParallel's, waits for futures where no other rank could run. It does so in a callback
+    at the end of a backward pass: ours is queued before, or waits here if it is that callback that asks.
+    """
+
+    future: VirtualFuture | None = None
+
+    def get_future(self) -> VirtualFuture:
+        if self.future is None:
+            self.future = VirtualFuture(self.wait)
+            if self.is_over:
+                self.settle_future()
+            elif torch._C._current_graph_task_id() == -1:
+                self.future_is_taken()
+            elif torch._C._current_autograd_node() is None:
+                self.wait()
+            else:
+                self.pending.append(self)
+                if len(self.pending) == 1:
+                    torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+        return self.future
+
+    def settle_future(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(self.result())
+
+    def future_is_taken(self) -> None:
+        """By code that may wait for it where no Python code sees it."""
+
+    def _end_of_backward(self) -> None:
+        pending = self.pending
+        while pending:
+            pending.pop(0).wait()
+
+
+class VirtualWork(WithFuture, Work):
+    """What `async_op=True` gives back; `wait` and futures keep to the virtual clock."""
+
+    def __init__(self, engine, rank: int, post, members, number: int) -> None:
+        super().__init__()
+        self.engine, self.owner, self.members, self.number = engine, rank, members, number
+        self.row, self.outputs, self.name, self.site = post.row, post.outputs, post.name, post.site
+        self.done_s, self.limit_s = -1.0, post.limit_s
+        self.was_waited_for = False
+
+    def complete(self, end_s: float) -> None:
+        """This member is done at `end_s`."""
+        self.done_s = end_s
+        self.engine.note_end(self.row, end_s)
+        if self.engine.waiting[self.owner] is self:
+            self.engine.wake(self.owner, end_s)
+
+    def wait(self, timeout=None) -> bool:
+        engine, rank = self.engine, self.owner
+        self.was_waited_for = True
+        engine.now()
+        engine.order[rank] += 1
+        start_s = engine.clock[rank]
+        limit_s = timeout.total_seconds() if timeout else self.limit_s
+        if self.done_s < 0 and not engine.block_for(rank, self, limit_s):
+            raise RuntimeError(
+                f"{self.name}: Timed out waiting {limit_s * 1000:g}ms for {ranks_text(self.waits_for())}"
+            )
+        if self.done_s > start_s:
+            engine.move_on(rank, self.done_s)
+        engine.note_wait(self.row, engine.order[rank], start_s, engine.clock[rank])
+        self.settle_future()
+        engine.resume_compute()
+        return True
+
+    def is_completed(self) -> bool:
+        engine, rank = self.engine, self.owner
+        engine.now()
+        if not 0 <= self.done_s <= engine.clock[rank]:
+            engine.clock[rank] += POLL_S
+            engine.let_the_past_run(rank)
+        is_done = 0 <= self.done_s <= engine.clock[rank]
+        if is_done:
+            self.settle_future()
+        engine.resume_compute()
+        return is_done
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        return list(self.outputs)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its owner has it by now."""
+        return 0 <= self.done_s <= self.engine.clock[self.owner]
+
+    @property
+    def pending(self) -> list:
+        """Works that the owner's backward pass under way has yet to wait for."""
+        return self.engine.pending.setdefault(self.owner, [])
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The members that have not made this call yet; all others if everybody has."""
+        late = [r for i, r in enumerate(self.members.ranks) if self.members.n_called[i] <= self.number]
+        return tuple(late or (r for r in self.members.ranks if r != self.owner))

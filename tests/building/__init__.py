@@ -1,0 +1,1 @@
+"""lessons -> solutions -> notebooks, what is published, and the house itself: rooms, packages, pages."""

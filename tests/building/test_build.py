@@ -1,0 +1,404 @@
+"""The build: lessons/ -> solutions/ -> notebooks/, and back."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell
+
+from tools.build import BuildFailed, build, find_drift, main
+from tools.import_notebook import import_notebook
+from tools.lesson import LessonError, find_problems, parse_lesson, read_lesson, starter_source
+from tools.namespace import solution_namespace
+from tools.notebook import course_address, setup_source, to_lesson_text, to_notebook, to_text
+
+FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
+SOLUTION, RELEASE = "solutions/01_tiny_lesson/tiny_lesson.ipynb", "notebooks/01_tiny_lesson/tiny_lesson.ipynb"
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A course of one tiny lesson, built."""
+    shutil.copytree(FIXTURE.parent, tmp_path / "lessons")
+    build(tmp_path)
+    return tmp_path
+
+
+def edit(path: Path, change) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    change(notebook)
+    nbformat.write(notebook, path)
+
+
+def cell(notebook, grade_id: str):
+    return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
+
+
+def rewrite(course: Path, old: str, new: str) -> None:
+    lesson = course / "lessons" / FIXTURE.name
+    text = lesson.read_text()
+    assert old in text
+    lesson.write_text(text.replace(old, new))
+
+
+def test_the_release_has_stubs_and_checks_but_no_solution_and_no_hidden_case(course):
+    release = (course / RELEASE).read_text()
+    assert "raise NotImplementedError()" in release
+    assert "YOUR ANSWER HERE" in release
+    assert "checks.lesson_01.hello(hello)" in release
+    for secret in ("secret_greeting", "HIDDEN", "Grace", "Rubric", "BEGIN SOLUTION"):
+        assert secret not in release
+
+
+def test_the_release_is_what_the_starter_of_each_cell_says(course):
+    released = nbformat.read(course / RELEASE, as_version=4)
+    lesson = read_lesson(FIXTURE)
+    for built, written in zip(released.cells, lesson.cells, strict=True):
+        if written.role != "setup":
+            assert built.source == starter_source(written)
+
+
+def test_markers_become_nbgraders_metadata(course):
+    solution = nbformat.read(course / SOLUTION, as_version=4)
+    kinds = {
+        c.metadata.nbgrader.grade_id: (
+            c.metadata.nbgrader.grade,
+            c.metadata.nbgrader.solution,
+            c.metadata.nbgrader.locked,
+        )
+        for c in solution.cells
+        if "nbgrader" in c.metadata
+    }
+    assert kinds == {
+        "setup": (False, False, True),
+        "helpers": (False, False, True),
+        "hello": (False, True, False),
+        "check-hello": (True, False, True),
+        "check-hello-again": (True, False, True),
+        "why_ranks": (True, True, False),
+    }
+    assert cell(solution, "check-hello-again").metadata.nbgrader.points == 1.5
+    assert solution.metadata.kernelspec.name == "python3"
+    assert (solution.nbformat, solution.nbformat_minor) == (4, 5)
+    assert all(not c.get("outputs") for c in solution.cells)
+
+
+def test_a_rebuild_gives_the_same_bytes(course):
+    before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
+    report = build(course)
+    assert report.written == []
+    assert report.unchanged == [SOLUTION, RELEASE]
+    for name in (SOLUTION, RELEASE):
+        (course / name).unlink()
+    build(course)
+    assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
+
+
+def test_equal_cells_get_ids_of_their_own(course):
+    ids = [c.id for c in nbformat.read(course / SOLUTION, as_version=4).cells]
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("points=3", "", "needs points"),
+        ('check="hello-again"', 'check="hello"', "already taken"),
+        ("    ### END SOLUTION\n", "", "needs its `### END SOLUTION`"),
+        ("    ### BEGIN SOLUTION\n", "", "needs its `### END SOLUTION`, got 0 and 1"),
+        ("# %% setup\n", "# %% setup\nx = 1\n", "filled in by the builder"),
+        ("checks.lesson_01.hello(hello)\n", "hello(0, 1, 'x')\n", "only statements like"),
+        ("checks.lesson_01.hello(hello)\n", "checks.lesson_02.hello(hello)\n", "lesson_01"),
+        ('"world_size": 5', '"world_size": len(numbers)', "cases are literals"),
+        ('(hello, cases=[{"world_size": 2', '(lambda: 0, cases=[{"world_size": 2', "names of the student's namespace"),
+        ("numbers = [1, 2, 3]", "%timeit 1", "magics"),
+        ("numbers = [1, 2, 3]", "numbers = [1, 2, 3", "not Python"),
+        ('manual="why_ranks"', 'manuel="why_ranks"', "unknown marker manuel"),
+        ('exercise="hello"', 'exercise="hello" check="hello"', "one role"),
+        ('exercise="hello"', 'exercise="hel lo"', "a name is"),
+        ('tags=["nbval-skip"]', 'tags=["skip-execution"]', "unknown tag"),
+        ("# %% [markdown]\n# # 1.", "# ---\n# title: x\n# ---\n# %% [markdown]\n# # 1.", "no jupytext header"),
+    ],
+)
+def test_a_lesson_that_breaks_a_rule_stops_the_build_and_changes_nothing(course, old, new, says):
+    before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
+    rewrite(course, old, new)
+    with pytest.raises(BuildFailed, match=f"01_tiny_lesson.py:[0-9]+: .*{says}"):
+        build(course)
+    assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
+    assert list((course / "build").iterdir()) == []
+
+
+def test_all_problems_of_a_lesson_are_told_at_once(course):
+    rewrite(course, "points=3", "")
+    rewrite(course, 'check="hello-again" points=1.5', 'check="hello"')
+    with pytest.raises(BuildFailed) as failed:
+        build(course)
+    assert len(str(failed.value).splitlines()) == 3
+
+
+def test_an_nbgrader_failure_leaves_the_committed_copies(course, monkeypatch):
+    before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
+    monkeypatch.setattr("tools.build.read_lesson", lambda path: parse_lesson(path.read_text(), path))  # past our checks
+    rewrite(course, "    ### END SOLUTION\n", "")
+    with pytest.raises(BuildFailed, match="no end solution statement found"):
+        build(course)
+    assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
+
+
+def test_drift_is_found_and_shown(course, capsys):
+    assert find_drift(course) == []
+    rewrite(course, "numbers = [1, 2, 3]", "numbers = [1, 2, 4]")
+    assert main(["--check", "--root", str(course)]) == 1
+    out = capsys.readouterr().out
+    assert f"{RELEASE} differs" in out
+    assert "[1, 2, 4]" in out
+    assert "make notebooks" in out
+
+
+def test_a_missing_and_a_leftover_notebook_are_drift(course):
+    (course / RELEASE).rename(course / "notebooks" / "01_tiny_lesson" / "other.ipynb")
+    assert find_drift(course) == [f"{RELEASE} is missing", "notebooks/01_tiny_lesson/other.ipynb has no lesson"]
+
+
+def test_a_students_work_is_kept_and_the_new_release_put_beside_it(course):
+    edit(course / RELEASE, lambda nb: cell(nb, "hello").update(source="def hello(): return 'mine'"))
+    mine = (course / RELEASE).read_bytes()
+    report = build(course)
+    assert "kept as it is" in report.kept[0]
+    assert (course / RELEASE).read_bytes() == mine
+    rewrite(course, "numbers = [1, 2, 3]", "numbers = [1, 2, 4]")
+    report = build(course)
+    assert (course / RELEASE).read_bytes() == mine
+    assert "tiny_lesson.new.ipynb beside it" in report.kept[0]
+    assert "[1, 2, 4]" in (course / RELEASE).with_name("tiny_lesson.new.ipynb").read_text()
+    build(course, replace=True)
+    assert b"mine" not in (course / RELEASE).read_bytes()
+
+
+def test_outputs_a_student_made_are_work_and_a_damaged_notebook_is_kept(course):
+    edit(course / RELEASE, lambda nb: cell(nb, "setup").update(outputs=[nbformat.v4.new_output("stream", text="hi")]))
+    assert len(build(course).kept) == 1
+    (course / RELEASE).write_text("{")
+    assert len(build(course).kept) == 1
+    assert (course / RELEASE).read_text() == "{"
+
+
+def test_other_files_in_notebooks_are_not_touched(course):
+    folder = (course / RELEASE).parent
+    shutil.copy(course / RELEASE, folder / "my copy.ipynb")
+    edit(folder / "my copy.ipynb", lambda nb: cell(nb, "hello").update(source="mine"))
+    (folder / "answers.txt").write_text("42")
+    before = {p.name: p.read_bytes() for p in folder.iterdir()}
+    rewrite(course, "numbers = [1, 2, 3]", "numbers = [1, 2, 4]")
+    build(course)
+    after = {p.name: p.read_bytes() for p in folder.iterdir()}
+    assert after.keys() == before.keys()
+    assert [name for name in after if after[name] != before[name]] == ["tiny_lesson.ipynb"]
+
+
+def test_an_instructors_edit_is_not_built_over(course):
+    edit(course / SOLUTION, lambda nb: cell(nb, "hello").update(source="edited"))
+    with pytest.raises(BuildFailed, match=f"make import NOTEBOOK={SOLUTION}"):
+        build(course)
+    build(course, replace=True)
+    assert find_drift(course) == []
+
+
+def test_running_a_solution_is_no_edit(course):
+    edit(course / SOLUTION, lambda nb: cell(nb, "setup").update(outputs=[nbformat.v4.new_output("stream", text="hi")]))
+    assert build(course).written == [SOLUTION]
+
+
+def test_a_removed_lesson_takes_its_notebooks_with_it_but_no_work(course):
+    shutil.copy(FIXTURE, course / "lessons" / "02_other.py")
+    text = FIXTURE.read_text().replace("lesson_01", "lesson_02")
+    (course / "lessons" / "02_other.py").write_text(text)
+    build(course)
+    edit(course / RELEASE, lambda nb: cell(nb, "hello").update(source="mine"))
+    for lesson in (course / "lessons").iterdir():
+        if lesson.name == FIXTURE.name:
+            lesson.unlink()
+    report = build(course)
+    assert report.removed == [SOLUTION]
+    assert (course / RELEASE).exists()
+    assert not (course / SOLUTION).parent.exists()
+
+
+def test_import_gives_back_the_lesson_unchanged(course):
+    lesson = course / "lessons" / FIXTURE.name
+    assert import_notebook(course / SOLUTION, course) == lesson
+    assert lesson.read_text() == FIXTURE.read_text()
+
+
+def test_import_brings_back_an_edit_made_in_jupyterlab(course):
+    def change(nb):
+        cell(nb, "hello").source = cell(nb, "hello").source.replace("Hello", "Good day")
+        cell(nb, "check-hello").metadata.nbgrader.points = 4.0
+        cell(nb, "check-hello-again").metadata.nbgrader.points = 0.5
+        nb.cells.insert(3, new_markdown_cell("A new cell\n\n- with a list"))
+        nb.cells.append(new_code_cell("print('new')", metadata={"scrolled": True, "tags": ["hide-input", "mine"]}))
+        marks = {"cell_type": "code", "grade": True, "grade_id": "cell-3f9b", "locked": True, "points": 2}
+        marks |= {"schema_version": 3, "solution": False, "task": False}
+        nb.cells.append(new_code_cell("checks.lesson_01.hello(hello)", metadata={"nbgrader": marks}))
+        nb.cells.append(nb.cells.pop(2))
+
+    edit(course / SOLUTION, change)
+    edited = nbformat.read(course / SOLUTION, as_version=4)
+    import_notebook(course / SOLUTION, course)
+    build(course)
+    built = nbformat.read(course / SOLUTION, as_version=4)
+
+    def content(nb):
+        return [(c.cell_type, c.source, c.metadata.get("nbgrader")) for c in nb.cells]
+
+    assert content(built) == content(edited)
+    text = (course / "lessons" / FIXTURE.name).read_text()
+    assert '# %% check="hello" points=4\n' in text
+    assert '# %% check="cell-3f9b" points=2 grade_id="cell-3f9b"' in text
+
+
+ODD_CELLS = [
+    new_code_cell(""),
+    new_markdown_cell(""),
+    new_code_cell("\n\nx = 1"),
+    new_code_cell('s = """\n# %% in a string\n"""'),
+    new_markdown_cell("# %% in markdown"),
+    new_markdown_cell('"""quoted"""\n\n\n\nfar below'),
+    new_code_cell("# a comment only"),
+    new_code_cell("# %matplotlib inline"),
+    new_code_cell("def f():\n    pass\n\n\n\n\ndef g():\n    pass"),
+    new_markdown_cell("  indented\n\ttab  \nbreak"),
+    new_markdown_cell("```python\n# %% a cell\n```"),
+    new_markdown_cell("---\ntitle: a rule\n---"),
+    nbformat.v4.new_raw_cell("raw text"),
+]
+
+
+@pytest.mark.parametrize("odd", ODD_CELLS, ids=lambda c: repr(c.source)[:30])
+def test_odd_cells_survive_the_way_through_text(odd):
+    notebook = to_notebook(read_lesson(FIXTURE))
+    notebook.cells.insert(3, odd)
+    back = to_notebook(parse_lesson(to_lesson_text(notebook, FIXTURE), FIXTURE))
+    assert [(c.cell_type, c.source) for c in back.cells] == [(c.cell_type, c.source) for c in notebook.cells]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda nb: nb.cells[3].update(attachments={"a.png": {"image/png": "AA=="}}), "pasted image"),
+        (lambda nb: cell(nb, "setup").update(source="import os"), "set-up cell"),
+        (lambda nb: nb.cells[2].update(source="# %% no cell"), "does not survive|no cell"),
+        (lambda nb: cell(nb, "why_ranks").metadata.nbgrader.update(task=True), "task cell"),
+        (lambda nb: cell(nb, "check-hello").update(source="assert True"), "only statements like"),
+    ],
+)
+def test_import_refuses_what_a_lesson_cannot_hold_and_changes_nothing(course, change, says):
+    edit(course / SOLUTION, change)
+    with pytest.raises(LessonError, match=says):
+        import_notebook(course / SOLUTION, course)
+    assert (course / "lessons" / FIXTURE.name).read_text() == FIXTURE.read_text()
+
+
+def test_the_calls_of_a_check_cell_are_read():
+    calls = read_lesson(FIXTURE).with_role("check")[0].calls
+    assert [(c.check, c.arguments, c.cases, c.hidden) for c in calls] == [
+        ("lesson_01.hello", ("hello",), None, False),
+        ("lesson_01.hello", ("hello",), [{"world_size": 5, "name": "Grace"}], True),
+    ]
+
+
+def test_a_lesson_says_its_points_and_its_secrets():
+    lesson = read_lesson(FIXTURE)
+    assert lesson.points == 6.5
+    assert "secret_greeting" in lesson.with_role("exercise")[0].solution
+    assert "Grace" in lesson.with_role("check")[0].hidden
+    assert find_problems(lesson) == []
+
+
+def run_setup_cell(course: Path, before: str, source: str = "") -> subprocess.CompletedProcess:
+    """The released set-up cell, twice, in a Python of its own; `before` is run ahead of it."""
+    source = source or cell(nbformat.read(course / RELEASE, as_version=4), "setup").source
+    program = "\n".join([before, source, source, "print('names:', plt.__name__, dist.__name__)"])
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=course)
+
+
+ADDRESS = "https://git.example.org/a-school/its-course"
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] == HIDDEN:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+"""
+
+
+def test_the_set_up_cell_runs_twice_in_silence(course):
+    done = run_setup_cell(course, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "names: matplotlib.pyplot torch.distributed\n", "")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "says"), [("hw_utils", f"%pip install git+{ADDRESS}"), ("torch", "%run -m hw_utils doctor")]
+)
+def test_the_set_up_cell_says_what_to_run(course, hidden, says):
+    done = run_setup_cell(course, f"HIDDEN = {hidden!r}{HIDE}sys.meta_path.insert(0, Hide())", setup_source(ADDRESS))
+    assert done.returncode == 1
+    assert f"No module named '{hidden}'. This kernel is {sys.executable}: choose the course's .venv, " in done.stderr
+    assert f"or run this in a cell, then restart the kernel:  {says}" in done.stderr
+
+
+COLAB = """
+import importlib.util, subprocess, sys, types
+sys.modules["google.colab"] = types.ModuleType("google.colab")
+find, importlib.util.find_spec = importlib.util.find_spec, lambda name: None if name == "hw_utils" else find(name)
+subprocess.run = lambda command, check: print("RUN", command[1:])
+"""
+
+
+def test_on_colab_the_set_up_cell_installs_from_the_one_address(course):
+    done = run_setup_cell(course, COLAB, setup_source(ADDRESS))
+    assert f"RUN ['-m', 'pip', 'install', '--quiet', 'git+{ADDRESS}']" in done.stdout
+
+
+def test_a_course_without_an_address_says_so_and_installs_from_nowhere(course):
+    hide = f"HIDDEN = 'hw_utils'{HIDE}sys.meta_path.insert(0, Hide())"
+    done = run_setup_cell(course, COLAB + hide, setup_source(""))
+    assert "RUN" not in done.stdout
+    assert "your instructor has not set the course's ADDRESS: ask for it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "address"),
+    [
+        (f'Repository = "{ADDRESS}"', ADDRESS),
+        ('Repository = "https://github.com/OWNER/course"', ""),
+        ('Repository = ""', ""),
+        ("", ""),
+    ],
+)
+def test_a_placeholder_is_no_address(tmp_path, line, address):
+    (tmp_path / "pyproject.toml").write_text(f"[project.urls]\n{line}\n")
+    assert course_address(tmp_path) == address
+
+
+def test_a_solution_gives_its_answers_without_running_checks_or_experiments():
+    namespace = solution_namespace(FIXTURE)
+    assert namespace["numbers"] == [1, 2, 3]
+    assert namespace["shout"]("a") == "A"
+    code = namespace["hello"].__code__
+    assert FIXTURE.read_text().splitlines()[code.co_firstlineno - 1].startswith("def hello(")
+
+
+def test_the_committed_notebooks_are_what_the_lessons_give():
+    assert find_drift() == []
+
+
+def test_two_lessons_of_the_same_cells_give_the_same_text():
+    lesson = read_lesson(FIXTURE)
+    assert to_text(to_notebook(lesson)) == to_text(to_notebook(lesson))

@@ -1,0 +1,30 @@
+"""The pages that people read: links that lead somewhere, a reference that is current."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import api
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_to_a_file(page):
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_make_target_that_a_page_names_exists(page):
+    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M))
+    named = re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(encoding="utf-8"), re.M)
+    assert sorted(set(named) - known) == []
+
+
+def test_the_reference_is_what_the_docstrings_say():
+    assert api.PAGE.read_text(encoding="utf-8") == api.page()

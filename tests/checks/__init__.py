@@ -1,0 +1,1 @@
+"""Every check against right answers, planted mistakes and data that lies."""

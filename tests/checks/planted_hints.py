@@ -1,0 +1,146 @@
+"""For each planted mistake the number of the hint that is about it, as a reader of the lesson says; 0 for none."""
+
+from __future__ import annotations
+
+from tests.checks.wrong_answers import Wrong
+
+HINTS: dict[str, dict[int, str]] = {
+    "lesson_01.hello": {
+        0: "returns_the_text forgets_the_mark says_it_twice",
+        1: "counts_from_one name_is_written_in prints_the_world_size",
+        2: "speaks_for_all only_rank_zero_prints",
+    },
+    "lesson_01.predictions": {
+        1: (
+            "both_send_first_finishes one_sends_first_hangs wait_comes_last_hangs wait_comes_last_fails "
+            "changed_too_early_finishes changed_too_early_hangs one_recv_too_many_fails "
+            "one_recv_too_many_deadlock a_list_of_outcomes "
+        ),
+    },
+    "lesson_01.times": {
+        1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number",
+    },
+    "lesson_01.ping_pong": {
+        0: "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce",
+        1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too",
+        2: "both_serve",
+    },
+    "lesson_01.relay": {
+        0: "forgets_its_own adds_twice sums_the_argument",
+        1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
+        2: "adds_into_the_input",
+    },
+    "lesson_01.read_a_hang": {
+        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
+    },
+    "lesson_01.shift_by_parity": {
+        0: "shifts_to_the_left reads_the_list",
+        1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
+    },
+    "lesson_01.shift_at_once": {
+        0: "receives_into_its_own",
+        2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
+    },
+    "lesson_01.time_message": {
+        0: "both_receive keeps_the_time",
+        1: "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement",
+    },
+    "lesson_01.fit_link": {
+        0: "swaps_the_two returns_the_slope leaves_latency_out returns_one_number",
+        2: "plain_least_squares divides_the_largest",
+    },
+    "lesson_02.tree_steps": {
+        0: "one_too_many",
+        1: "one_phase one_after_another half",
+        2: "float rounded_down float_log rounds_up_too_late nothing always_true",
+    },
+    "lesson_02.tree_partner": {
+        0: "divides_with_a_slash gives_false",
+        1: (
+            "counts_steps_from_0 sends_up everybody_sends_always tests_one_bit everybody_to_the_root "
+            "gives_minus_one wrong_direction "
+        ),
+    },
+    "lesson_02.tree_all_reduce": {
+        0: (
+            "tree_gathers_to_the_root tree_is_a_chain tree_calls_the_collective tree_calls_reduce_and_broadcast "
+            "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
+            "tree_never_waits tree_has_a_float32_buffer tree_changes_the_data_pointer "
+        ),
+        1: "tree_everybody_receives_first",
+        2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
+        3: (
+            "tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
+            "tree_with_a_flat_broadcast tree_is_recursive_doubling tree_adds_in_the_second_phase "
+            "tree_sends_at_every_step "
+        ),
+    },
+    "lesson_02.tree_sum": {
+        0: "tree_does_nothing",
+        1: "tree_sends_and_forgets_to_add",
+        3: "tree_sum_without_broadcast",
+    },
+    "lesson_02.chunk_to_send": {
+        0: "float",
+        1: "own_chunk backwards constant two_at_once",
+        2: "no_modulo",
+    },
+    "lesson_02.chunk_owned": {
+        0: "none",
+        2: "no_modulo",
+        3: "plus_two last_sent first_sent own",
+    },
+    "lesson_02.ring_all_reduce": {
+        0: (
+            "ring_goes_to_the_right ring_has_one_step_too_many ring_gathers_to_rank_0 ring_calls_the_collective "
+            "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
+            "ring_cuts_with_chunk ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
+            "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks "
+        ),
+        1: (
+            "ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
+            "ring_drops_the_remainder ring_puts_the_remainder_in_the_last_chunk ring_is_a_tree "
+            "ring_has_one_buffer_length "
+        ),
+        2: (
+            "ring_is_serial ring_goes_by_parity ring_of_blocking_sends ring_of_blocking_receives "
+            "ring_waits_for_its_send_at_once ring_adds_before_the_wait ring_adds_zeros_before_the_wait "
+            "ring_receives_into_what_it_sends ring_never_waits "
+        ),
+        3: (
+            "ring_adds_to_the_next_chunk ring_adds_to_the_chunk_before ring_without_all_gather "
+            "ring_adds_in_the_second_phase ring_is_one_step_short ring_copies_in_both_phases "
+        ),
+    },
+    "lesson_02.ring_sum": {
+        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument",
+        3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
+    },
+    "lesson_02.point_to_point_s": {
+        0: "bits text nan",
+        1: "no_latency no_bytes times larger",
+    },
+    "lesson_02.tree_all_reduce_s": {
+        0: "natural_log",
+        1: "one_phase rounded_down not_rounded chunks serial latency_once",
+    },
+    "lesson_02.ring_all_reduce_s": {
+        0: "n_minus_one_chunks",
+        1: "one_phase n_steps bytes_only tree",
+        2: "whole divided",
+    },
+    "lesson_02.crossover_bytes": {
+        0: "elements bits infinite whole_bytes",
+        1: "negative times_n constant none_for_never",
+        2: "not_rounded",
+    },
+    "lesson_02.halving_doubling_all_reduce": {
+        1: "halving_is_a_ring halving_is_a_tree halving_exchanges_whole_tensors halving_keeps_the_low_half_twice",
+        2: "halving_without_doubling halving_takes_turns halving_with_blocking_sends",
+    },
+}
+
+
+def expected_hint(wrong: Wrong) -> int | None:
+    """The number said for a planted mistake; None if nobody has said one."""
+    return next((n for n, names in HINTS.get(wrong.check, {}).items() if wrong.name in names.split()), None)

@@ -1,0 +1,211 @@
+"""Right answers to lesson 03 that are not the reference's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, nll_loss
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from tests.checks.right_answers import right
+
+
+@right("lesson_03.batches")
+def cuts_with_slices(order, rank, world_size, batch_size):
+    size, found = world_size * batch_size, []
+    for start in range(0, len(order), size):
+        end = min(start + size, len(order))
+        found.append((order[start + rank : end : world_size], end - start))
+    return found
+
+
+@right("lesson_03.batches")
+def yields_even_parts(order, rank, world_size, batch_size):
+    for chunk in torch.split(order, world_size * batch_size):
+        yield torch.tensor_split(chunk, world_size)[rank], chunk.numel()
+
+
+@right("lesson_03.batches")
+def gives_tuples_of_arrays(order, rank, world_size, batch_size):
+    chunks = np.split(order.numpy(), range(world_size * batch_size, len(order), world_size * batch_size))
+    return tuple([chunk[rank::world_size], len(chunk)] for chunk in chunks)
+
+
+@right("lesson_03.start_equal")
+def parameters_then_buffers(model):
+    with torch.no_grad():
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            dist.broadcast(tensor, src=0)
+
+
+@right("lesson_03.start_equal")
+def loads_a_state(model):
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in received.values()]:
+        work.wait()
+    model.load_state_dict(received)
+
+
+@right("lesson_03.start_equal")
+def sends_to_each(model):
+    for tensor in model.state_dict().values():
+        if dist.get_rank() == 0:
+            for other in range(1, dist.get_world_size()):
+                dist.send(tensor, other)
+        else:
+            dist.recv(tensor, 0)
+
+
+@right("lesson_03.start_equal")
+def in_one_flat_vector_a_dtype(model):
+    """Fewer broadcasts than tensors."""
+    for dtype in (torch.float32, torch.int64):
+        tensors = [t for t in model.state_dict().values() if t.dtype == dtype]
+        flat = torch.cat([t.flatten() for t in tensors])
+        dist.broadcast(flat, 0)
+        for t, part in zip(tensors, flat.split([t.numel() for t in tensors])):
+            t.copy_(part.view_as(t))
+
+
+@right("lesson_03.average")
+def gives_parameters_other_memory(model, all_reduce=dist.all_reduce):
+    """The parameters are the same objects, and the all-reduces are fewer than they."""
+    parameters = list(model.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    all_reduce(flat)
+    for p, mean in zip(parameters, (flat / dist.get_world_size()).split([p.numel() for p in parameters])):
+        p.data = mean.view_as(p).clone()
+
+
+@right("lesson_03.average")
+def divides_first(model, all_reduce=dist.all_reduce):
+    for p in model.parameters():
+        p.data.div_(dist.get_world_size())
+        all_reduce(p.data)
+
+
+@right("lesson_03.average")
+@torch.no_grad()
+def copies_back(model, all_reduce=dist.all_reduce):
+    for p in model.parameters():
+        total = p.detach().clone()
+        all_reduce(total)
+        p.copy_(total / dist.get_world_size())
+
+
+def _step(model, optimizer, loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+@right("lesson_03.step_equal", "lesson_03.step_follows")
+def weighs_the_mean(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    loss = cross_entropy(model(x), y) if len(x) else 0 * sum(p.sum() for p in model.parameters())
+    _step(model, optimizer, loss * len(x) * dist.get_world_size() / n_total)
+    copies_back(model, all_reduce)
+
+
+@right("lesson_03.step_equal", "lesson_03.step_follows")
+def averages_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    """The sum of gradients before the step is the same training; the models are then averaged all the same."""
+    optimizer.zero_grad(set_to_none=False)
+    nll = nll_loss(torch.log_softmax(model(x), dim=1), y, reduction="sum") / n_total
+    nll.backward()
+    for p in model.parameters():
+        all_reduce(p.grad)
+    optimizer.step()
+    divides_first(model, all_reduce)
+
+
+@right("lesson_03.test_accuracy")
+def sums_floats(model, test_set):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, y = test_set[len(test_set) * rank // n : len(test_set) * (rank + 1) // n]
+    with torch.no_grad():
+        right_ones = torch.tensor(float(torch.eq(model(x).max(dim=1).indices, y).sum())) if len(y) else torch.zeros(())
+    dist.all_reduce(right_ones)
+    return float(right_ones) / len(test_set)
+
+
+@right("lesson_03.test_accuracy")
+def one_example_at_a_time(model, test_set):
+    count = torch.zeros(1, dtype=torch.long)
+    for k in range(dist.get_rank(), len(test_set), dist.get_world_size()):
+        x, y = test_set[k]
+        count += int(model(x[None]).argmax() == y)
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
+@right("lesson_03.train")
+def by_while(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    parameters_then_buffers(model)
+    curve, k, epoch = [], 0, 0
+    while k < recipe.max_iterations and not (curve and curve[-1][1] >= recipe.target):
+        for places, n_total in cuts_with_slices(
+            recipe.order(epoch, len(train_set)), rank, world_size, recipe.batch_size
+        ):
+            if k == recipe.max_iterations:
+                break
+            x, y = train_set[places]
+            weighs_the_mean(model, optimizer, x, y, n_total, all_reduce)
+            k += 1
+            if not k % recipe.every:
+                curve += [[k, sums_floats(model, test_set)]]
+                if curve[-1][1] >= recipe.target:
+                    break
+        epoch += 1
+    return curve
+
+
+@right("lesson_03.train")
+def through_one_flat_vector(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    weights = parameters_to_vector(model.parameters()).detach()
+    dist.broadcast(weights, 0)
+    vector_to_parameters(weights, model.parameters())
+    found = {}
+    orders = (recipe.order(epoch, len(train_set)) for epoch in itertools.count())
+    every = itertools.chain.from_iterable(yields_even_parts(o, rank, world_size, recipe.batch_size) for o in orders)
+    for k, (places, n_total) in zip(range(1, recipe.max_iterations + 1), every):
+        weighs_the_mean(model, optimizer, *train_set[places], n_total, all_reduce)
+        if k % recipe.every == 0:
+            found[k] = one_example_at_a_time(model, test_set)
+            if found[k] >= recipe.target:
+                return list(found.items())
+    return tuple(found.items())
+
+
+@right("lesson_03.k_star")
+def by_a_loop(curve, target):
+    for k, accuracy in curve:
+        if not accuracy < target:
+            return float(k)
+    return float("inf")
+
+
+@right("lesson_03.k_star")
+def the_least(curve, target):
+    return min([k for k, accuracy in curve if accuracy >= target], default=np.inf)
+
+
+@right("lesson_03.speedup")
+def in_numpy(k_star):
+    base = np.median(k_star[1])
+    return {n: list(base / np.array([max(v), np.median(v), min(v)])) for n, v in sorted(k_star.items(), reverse=True)}
+
+
+@right("lesson_03.speedup")
+def sorts_ratios(k_star):
+    base, found = statistics.median(k_star[1]), {}
+    for n in k_star:
+        ordered = sorted(base / k if k != math.inf else 0 for k in k_star[n])
+        found[n] = ordered[0], base / statistics.median(k_star[n]), ordered[-1]
+    return found

@@ -1,0 +1,127 @@
+"""The shape of a check: driver, judge, cases, messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from hw_utils import CheckFailed, WorkerFailed, simulate
+from hw_utils.checks.check import REGISTRY, Check
+from hw_utils.core.network import Network
+
+
+@pytest.fixture
+def double():
+    def driver(f, /, n):
+        return f(n)
+
+    def judge(data, n):
+        if data != 2 * n:
+            raise CheckFailed(f"double({n}) gave {data}, expected {2 * n}.")
+
+    yield Check("lesson_99.double", driver, judge, ({"n": 1}, {"n": 3}), "doubled 1 and 3.", "hint 1")
+    del REGISTRY["lesson_99.double"]
+
+
+def test_a_right_answer_prints_one_ok_line_and_returns_nothing(double, capfd):
+    assert double(lambda n: 2 * n) is None
+    assert capfd.readouterr() == ("ok: doubled 1 and 3.\n", "")
+
+
+def test_a_wrong_answer_shows_its_smallest_failing_case_and_the_hint(double, capfd):
+    with pytest.raises(CheckFailed) as failed:
+        double(lambda n: n + 1)
+    assert str(failed.value) == (
+        "double(3) gave 4, expected 6.\n"
+        "  no known mistake gives this. Next: call your function with n=3, print what it has after every step, and "
+        "work the same out by hand.\n"
+        "  see: hint 1"
+    )
+    assert failed.value._render_traceback_()[0] == "CheckFailed: double(3) gave 4, expected 6."
+    assert capfd.readouterr().out == ""
+
+
+def test_the_hint_follows_from_what_the_failure_says():
+    def judge(data, n):
+        raise CheckFailed("no.", cause=f"it is {data}, too {'long' if data > n else 'short'}.")
+
+    hints = {"hint 2": "too short", "hint 1": "too"}
+    one = Check("lesson_99.one", lambda f, /, n: f(n), judge, ({"n": 3},), hint="the hints", hints=hints)
+    del REGISTRY["lesson_99.one"]
+    for answer, hint in ((2, "hint 2"), (5, "hint 1")):
+        with pytest.raises(CheckFailed) as failed:
+            one(lambda n, answer=answer: answer)
+        assert failed.value.hint == hint
+
+
+def test_a_students_own_error_in_a_run_is_told_with_its_case_and_its_hint():
+    def breaks(rank, world_size):
+        raise RuntimeError("input tensor has to be contiguous")
+
+    run = Check(
+        "lesson_99.run", lambda f, /, n: simulate(f, n, echo=False), lambda data, n: None, ({"n": 2},),
+        hints={"hint 2 of exercise 9.1": "contiguous"},
+    )  # fmt: skip
+    del REGISTRY["lesson_99.run"]
+    with pytest.raises(WorkerFailed) as failed:
+        run(breaks)
+    assert str(failed.value).endswith("this was the check's case n=2\n  see: hint 2 of exercise 9.1")
+
+
+def test_an_unwritten_answer_is_said_to_be_unwritten(double):
+    def stub(n):
+        raise NotImplementedError
+
+    with pytest.raises(CheckFailed, match="double is not written yet"):
+        double(stub)
+
+
+def test_the_students_own_error_passes_unchanged(double):
+    with pytest.raises(ZeroDivisionError):
+        double(lambda n: n / 0)
+
+
+def test_hidden_cases_replace_the_visible_ones(double):
+    with pytest.raises(CheckFailed, match=r"double\(7\)"):
+        double(lambda n: 2 * n if n < 5 else 0, cases=[{"n": 7}])
+
+
+@pytest.mark.parametrize("cases", [[], ()])
+def test_a_check_without_cases_is_refused(double, cases):
+    with pytest.raises(ValueError, match="at least one case"):
+        double(lambda n: 2 * n, cases=cases)
+
+
+def test_a_check_says_which_answers_it_takes(double):
+    with pytest.raises(TypeError, match="takes f; got 2 answers"):
+        double(1, 2)
+
+
+def test_an_answer_that_equals_everything_does_not_pass(double):
+    class Always:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    with pytest.raises(CheckFailed, match="unknown"):
+        double(lambda n: Always())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"latency_s": -1}, "latency_s must be at least 0, got -1"),
+        ({"bandwidth_Bps": 0}, "bandwidth_Bps must be more than 0, got 0"),
+        ({"ranks_per_host": 2}, "two_level"),
+    ],
+)
+def test_an_impossible_network_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Network(**options)
+
+
+def test_two_levels_have_two_links():
+    fast, slow = Network(0.0, 1e9), Network(1e-3, 1e6)
+    network = Network.two_level(4, inside=fast, between=slow)
+    assert network.link(0, 3) == fast
+    assert network.message_s(1000, 3, 4) == pytest.approx(2e-3)

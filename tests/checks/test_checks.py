@@ -1,0 +1,98 @@
+"""Every check against the reference, other right answers, the untouched starter and the planted mistakes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import lru_cache
+
+import pytest
+
+from hw_utils import CheckFailed, WorkerFailed, checks
+from tests.checks.hints import require_its_hint
+from tests.checks.planted_hints import expected_hint
+from tests.checks.references import answers_of, lessons, namespace
+from tests.checks.right_answers import Right, alternatives
+from tests.checks.wrong_answers import Wrong, planted
+from tools.lesson import Call, Lesson
+
+POINTS = {"01": 15, "02": 50, "03": 35, "04": 40, "05": 40, "06": 70}
+CALLS = [
+    pytest.param(lesson, call, id=f"{call.check}-{'hidden' if call.hidden else 'visible'}-{cell.name}-{k}")
+    for lesson in lessons()
+    for cell in lesson.with_role("check")
+    for k, call in enumerate(cell.calls)
+]
+
+
+@lru_cache
+def _names(lesson_name: str, starter: bool) -> dict:
+    lesson = next(lesson for lesson in lessons() if lesson.name == lesson_name)
+    return namespace(lesson, starter=starter)
+
+
+def _run(call: Call, names: dict) -> None:
+    module, _, name = call.check.partition(".")
+    getattr(getattr(checks, module), name)(*answers_of(call, names), cases=call.cases)
+
+
+@pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
+def test_a_lesson_has_the_points_of_the_curriculum(lesson: Lesson):
+    assert lesson.points == POINTS[lesson.name[:2]]
+
+
+@pytest.mark.parametrize(("lesson", "call"), CALLS)
+def test_the_reference_passes_with_one_ok_line(lesson: Lesson, call: Call, capfd):
+    names = _names(lesson.name, False)
+    capfd.readouterr()
+    _run(call, names)
+    out, err = capfd.readouterr()
+    assert re.fullmatch(r"ok: [^\n]+\n", out)
+    assert err == ""
+
+
+@pytest.mark.parametrize(("lesson", "call"), [c for c in CALLS if not c.values[1].hidden])
+def test_the_untouched_starter_fails_kindly(lesson: Lesson, call: Call, capfd):
+    names = _names(lesson.name, True)
+    with pytest.raises(CheckFailed):
+        _run(call, names)
+    assert "ok:" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("wrong", planted(), ids=lambda wrong: f"{wrong.check}-{wrong.name}")
+def test_a_planted_mistake_fails_in_the_check_meant_for_it(wrong: Wrong, capfd):
+    module, _, name = wrong.check.partition(".")
+    with pytest.raises((CheckFailed, WorkerFailed)) as failed:
+        getattr(getattr(checks, module), name)(*wrong.answers)
+    assert re.search(wrong.says, str(failed.value), re.S), str(failed.value)
+    require_its_hint(wrong.check, str(failed.value), expected_hint(wrong))
+    assert "ok:" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("right", alternatives(), ids=lambda right: f"{right.check}-{right.name}")
+def test_a_right_answer_of_another_kind_passes_visible_and_hidden_cases(right: Right, capfd):
+    module, _, name = right.check.partition(".")
+    calls = [param.values[1] for param in CALLS if param.values[1].check == right.check]
+    assert calls
+    for call in calls:
+        capfd.readouterr()
+        getattr(getattr(checks, module), name)(*right.answers, cases=call.cases)
+        out, err = capfd.readouterr()
+        assert re.fullmatch(r"ok: [^\n]+\n", out.splitlines(True)[-1])
+        assert err == ""
+
+
+def test_every_exercise_has_at_least_five_planted_mistakes():
+    per_check = Counter(wrong.check for wrong in planted())
+    few = {}
+    for lesson in lessons():
+        of_exercise: dict[str, set[str]] = {}
+        for cell in lesson.with_role("check"):
+            for call in cell.calls:
+                for argument in call.arguments:
+                    of_exercise.setdefault(argument, set()).add(call.check)
+        for exercise, names in of_exercise.items():
+            n = sum(per_check[name] for name in names)
+            if n < 5:
+                few[f"{lesson.name}: {exercise}"] = n
+    assert not few

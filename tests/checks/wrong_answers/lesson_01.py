@@ -1,0 +1,497 @@
+"""Planted mistakes of lesson 01."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from tests.checks.wrong_answers import wrong, wrong_values
+
+# 1.1 hello
+
+
+@wrong("lesson_01.hello", says="rank 0 printed 'Rank 1.*ranks count from 0")
+def counts_from_one(rank, world_size, name):
+    print(f"Rank {rank + 1}: Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="return gives a value back, print writes it")
+def returns_the_text(rank, world_size, name):
+    return f"Rank {rank}: Hello, {name}!"
+
+
+@wrong("lesson_01.hello", says="each prints its own line")
+def speaks_for_all(rank, world_size, name):
+    for r in range(world_size):
+        print(f"Rank {r}: Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="only some ranks print")
+def only_rank_zero_prints(rank, world_size, name):
+    if rank == 0:
+        print(f"Rank {rank}: Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="third argument")
+def name_is_written_in(rank, world_size, name):
+    print(f"Rank {rank}: Hello, World!")
+
+
+@wrong("lesson_01.hello", says="a letter, a space or a sign differs")
+def forgets_the_mark(rank, world_size, name):
+    print(f"Rank {rank}: Hello, {name}")
+
+
+@wrong("lesson_01.hello", says="every rank prints the same number|a letter")
+def prints_the_world_size(rank, world_size, name):
+    print(f"Rank {world_size}: Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="more than once: one line a rank")
+def says_it_twice(rank, world_size, name):
+    print(f"Rank {rank}: Hello, {name}!\n" * 2)
+
+
+# 1.2 predictions and times
+
+_RIGHT = {
+    "both_send_first": "hangs",
+    "one_sends_first": "finishes",
+    "wait_comes_last": "finishes",
+    "changed_too_early": "fails",
+    "one_recv_too_many": "hangs",
+}
+for _program, _said, _says in [
+    ("both_send_first", "finishes", "predicted that it finishes.*a partner that never comes"),
+    ("one_sends_first", "hangs", "every call does meet its partner"),
+    ("wait_comes_last", "hangs", "every call does meet its partner"),
+    ("wait_comes_last", "fails", "nothing forbidden happens"),
+    ("changed_too_early", "finishes", "must not be written before its wait"),
+    ("changed_too_early", "hangs", "nobody waits for ever"),
+    ("one_recv_too_many", "fails", "not an error by itself"),
+    ("one_recv_too_many", "deadlock", "must be one of finishes, hangs, fails"),
+]:
+    wrong_values("lesson_01.predictions", f"{_program}_{_said}", {**_RIGHT, _program: _said}, says=_says)
+wrong_values("lesson_01.predictions", "a_list_of_outcomes", list(_RIGHT.values()), says="there is no prediction")
+
+for _name, _times, _says in [
+    ("isend_waits", {"isend_s": 4.0, "wait_s": 4.0, "send_s": 6.0}, "isend only announces"),
+    ("send_is_buffered", {"isend_s": 0.0, "wait_s": 0.0, "send_s": 0.0}, "when the bytes have arrived"),
+    ("starts_when_sent", {"isend_s": 0.0, "wait_s": 2.0, "send_s": 4.0}, "both sides have called"),
+    ("second_is_free", {"isend_s": 0.0, "wait_s": 4.0, "send_s": 4.0}, "takes its own time"),
+    ("in_words", {"isend_s": "0", "wait_s": 4.0, "send_s": 6.0}, "must be a number of seconds"),
+    ("not_a_number", {"isend_s": float("nan"), "wait_s": 4.0, "send_s": 6.0}, "isend only announces"),
+]:
+    wrong_values("lesson_01.times", _name, _times, says=_says)
+
+# 1.3 ping-pong and relay
+
+
+@wrong("lesson_01.ping_pong", says="rank 0 must send first and rank 1 must receive first")
+def both_serve(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank < 2:
+            dist.send(ball, 1 - rank)
+            dist.recv(ball, 1 - rank)
+    return ball.item()
+
+
+@wrong("lesson_01.ping_pong", says="only one of the two ranks adds")
+def one_player_adds(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball, 0)
+    return ball.item()
+
+
+@wrong("lesson_01.ping_pong", says="add only before a send")
+def adds_after_the_last(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball + 1, 1)
+            dist.recv(ball, 1)
+            if _ == n_rounds - 1:
+                ball += 1
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item()
+
+
+@wrong("lesson_01.ping_pong", says="make it once, before the loop")
+def a_new_ball_every_round(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        ball = torch.zeros(1)
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item()
+
+
+@wrong("lesson_01.ping_pong", says="the others return 0.0")
+def spectators_count_too(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return 2.0 * n_rounds
+
+
+@wrong("lesson_01.ping_pong", says="0 messages were sent; 2 are enough")
+def only_the_formula(rank, world_size, n_rounds):
+    return 2.0 * n_rounds if rank < 2 else 0.0
+
+
+def _plays(ball, rank, n_rounds):
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.flatten()[0].item()
+
+
+for _name, _ball, _says in [
+    ("an_int64_ball", lambda: torch.tensor(0), "a message has 8 bytes; .* has 4.*torch.tensor\\(0\\) is an integer"),
+    ("a_float64_ball", lambda: torch.zeros(1, dtype=torch.float64), "one int64 or float64 has 8 bytes"),
+    ("a_ball_of_three", lambda: torch.zeros(3), "a message has 12 bytes.*the ball has one element"),
+]:
+    wrong_values("lesson_01.ping_pong", _name, lambda r, n, k, ball=_ball: _plays(ball(), r, k), says=_says)
+
+
+@wrong("lesson_01.ping_pong", says="called all_reduce")
+def plays_by_all_reduce(rank, world_size, n_rounds):
+    ball = torch.ones(1) if rank < 2 else torch.zeros(1)
+    dist.all_reduce(ball)
+    return ball.item() * n_rounds if rank < 2 else 0.0
+
+
+def _relay(rank, world_size, numbers, close_ring, *, add=True, start=True):
+    total = numbers[rank].clone()
+    if rank > 0:
+        dist.recv(total, rank - 1)
+        if add:
+            total += numbers[rank]
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total
+
+
+@wrong("lesson_01.relay", says="number of rank 1 is missing")
+def forgets_its_own(rank, world_size, numbers, close_ring=False):
+    total = _relay(rank, world_size, numbers, close_ring, add=False)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says=r"numbers\[\d\] was changed")
+def adds_into_the_input(rank, world_size, numbers, close_ring=False):
+    if rank > 0:
+        received = torch.empty_like(numbers[rank])
+        dist.recv(received, rank - 1)
+        numbers[rank] += received
+    if rank < world_size - 1:
+        dist.send(numbers[rank], rank + 1)
+    return numbers[rank] if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says="returned None")
+def returns_nothing(rank, world_size, numbers, close_ring=False):
+    _relay(rank, world_size, numbers, close_ring)
+
+
+@wrong("lesson_01.relay", says="messages were sent; 2 are enough|rank 0 sent 1 messages to rank 2")
+def everybody_sends_to_the_last(rank, world_size, numbers, close_ring=False):
+    last = world_size - 1
+    if rank != last:
+        dist.send(numbers[rank], last)
+        return None
+    total, received = numbers[rank].clone(), torch.empty_like(numbers[rank])
+    for other in range(last):
+        dist.recv(received, other)
+        total += received
+    return total
+
+
+@wrong("lesson_01.relay", says="sends first; every other rank receives")
+def all_receive_first(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank].clone()
+    received = torch.empty_like(total)
+    if world_size > 1:
+        dist.recv(received, (rank - 1) % world_size)
+        total += received
+        dist.send(total, (rank + 1) % world_size)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says="added 2 times")
+def adds_twice(rank, world_size, numbers, close_ring=False):
+    total = _relay(rank, world_size, numbers, close_ring)
+    return total + numbers[rank] if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says="2 messages were sent; 1 are enough")
+def always_closes(rank, world_size, numbers, close_ring=False):
+    total = _relay(rank, world_size, numbers, close_ring)
+    if world_size > 1:
+        if rank == world_size - 1:
+            dist.send(total, 0)
+        elif rank == 0:
+            dist.recv(total, world_size - 1)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says="0 messages were sent; 1 are enough")
+def sums_the_argument(rank, world_size, numbers, close_ring=False):
+    return sum(numbers) if rank == (0 if close_ring else world_size - 1) else None
+
+
+@wrong("lesson_01.relay", says="rank 0 returned a .*expected None.*only that rank has the sum")
+def all_return_what_they_have(rank, world_size, numbers, close_ring=False):
+    return _relay(rank, world_size, numbers, close_ring)
+
+
+# 1.4 read a hang and repair it
+
+for _name, _waits, _says in [
+    ("thinks_they_receive", {r: ("recv", (r - 1) % 4) for r in range(4)}, "does not stand in 'recv'"),
+    ("looks_to_the_left", {r: ("send", (r - 1) % 4) for r in range(4)}, "does not wait for rank 3"),
+    ("left_open", {0: None, 1: None, 2: None, 3: None}, "must be a pair"),
+    ("ranks_as_text", {r: ("send", str((r + 1) % 4)) for r in range(4)}, "does not wait for rank '1'"),
+    ("one_row_only", {0: ("send", 1)}, r"waits\[1\] must be a pair"),
+]:
+    wrong_values("lesson_01.read_a_hang", _name, _waits, says=_says)
+
+
+def _neighbours(rank, world_size, values):
+    return (rank + 1) % world_size, (rank - 1) % world_size, torch.tensor([values[rank]]), torch.empty(1)
+
+
+@wrong("lesson_01.shift_by_parity", says="all ranks call in the same order")
+def still_sends_first(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.send(mine, right)
+    dist.recv(theirs, left)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="all ranks call in the same order")
+def all_receive(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.recv(theirs, left)
+    dist.send(mine, right)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="the ranks go one after another")
+def only_rank_zero_starts(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    if rank == 0:
+        dist.send(mine, right)
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.send(mine, right)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="this repair needs send and recv only")
+def parity_by_isend(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    sending = dist.isend(mine, right)
+    dist.recv(theirs, left)
+    sending.wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="the number went to the left|returned")
+def shifts_to_the_left(rank, world_size, values):
+    left, right, mine, theirs = _neighbours(rank, world_size, values)
+    if rank % 2 == 0:
+        dist.send(mine, right)
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.send(mine, right)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="0 messages were sent")
+def reads_the_list(rank, world_size, values):
+    return values[(rank - 1) % world_size]
+
+
+@wrong("lesson_01.shift_at_once", says="waited for before the other half is posted")
+def waits_too_early(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.isend(mine, right).wait()
+    dist.recv(theirs, left)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_at_once", says="waited for before the other half is posted")
+def receives_before_it_sends(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.irecv(theirs, left).wait()
+    dist.isend(mine, right).wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_at_once", says="only blocking calls")
+def parity_again(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    if rank % 2 == 0:
+        dist.send(mine, right)
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.send(mine, right)
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_at_once", says="1 are enough")
+def parity_with_isend(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    if rank % 2 == 0:
+        dist.isend(mine, right).wait()
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.isend(mine, right).wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_at_once", says="returned its own number")
+def receives_into_its_own(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    sending = dist.isend(mine, right)
+    dist.recv(theirs, left)
+    sending.wait()
+    return mine.item()
+
+
+@wrong("lesson_01.shift_at_once", says="never waits for its isend")
+def never_waits(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    dist.isend(mine, right)
+    dist.recv(theirs, left)
+    return theirs.item()
+
+
+# 1.5 measure a link
+
+
+def _timed(rank, n_bytes, repeats, dtype=torch.uint8):
+    buffer = torch.zeros(n_bytes, dtype=dtype)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        if rank == 0:
+            dist.send(buffer, 1)
+            dist.recv(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+            dist.send(buffer, 0)
+    return time.perf_counter() - start
+
+
+@wrong("lesson_01.time_message", says="a round trip is two messages")
+def times_the_round_trip(rank, world_size, n_bytes, repeats):
+    return _timed(rank, n_bytes, repeats) / repeats
+
+
+@wrong("lesson_01.time_message", says="divide by the number of messages|two messages")
+def forgets_to_divide(rank, world_size, n_bytes, repeats):
+    return _timed(rank, n_bytes, repeats)
+
+
+@wrong("lesson_01.time_message", says=r"messages of \[4\] bytes")
+def counts_floats_as_bytes(rank, world_size, n_bytes, repeats):
+    return _timed(rank, n_bytes, repeats, torch.float32) / (2 * repeats)
+
+
+@wrong("lesson_01.time_message", says="nobody waits for takes no time")
+def times_the_announcement(rank, world_size, n_bytes, repeats):
+    buffer = torch.zeros(n_bytes, dtype=torch.uint8)
+    seconds = 0.0
+    for _ in range(repeats):
+        if rank == 0:
+            start = time.perf_counter()
+            sending = dist.isend(buffer, 1)
+            seconds += time.perf_counter() - start
+            sending.wait()
+            dist.recv(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+            dist.send(buffer, 0)
+    return seconds / repeats
+
+
+@wrong("lesson_01.time_message", says="rank 0 sends then receives")
+def both_receive(rank, world_size, n_bytes, repeats):
+    buffer = torch.zeros(n_bytes, dtype=torch.uint8)
+    dist.recv(buffer, 1 - rank)
+    return 0.0
+
+
+@wrong("lesson_01.time_message", says="seconds of one message as a float")
+def keeps_the_time(rank, world_size, n_bytes, repeats):
+    _timed(rank, n_bytes, repeats)
+
+
+@wrong("lesson_01.fit_link", says="one big message outweighs")
+def plain_least_squares(sizes_bytes, seconds):
+    n = len(sizes_bytes)
+    mean_x, mean_y = sum(sizes_bytes) / n, sum(seconds) / n
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(sizes_bytes, seconds)) / sum(
+        (x - mean_x) ** 2 for x in sizes_bytes
+    )
+    return mean_y - slope * mean_x, 1 / slope
+
+
+def _two_points(sizes_bytes, seconds):
+    slope = (seconds[-1] - seconds[0]) / (sizes_bytes[-1] - sizes_bytes[0])
+    return seconds[0] - slope * sizes_bytes[0], 1 / slope
+
+
+@wrong("lesson_01.fit_link", says="swapped")
+def swaps_the_two(sizes_bytes, seconds):
+    return _two_points(sizes_bytes, seconds)[::-1]
+
+
+@wrong("lesson_01.fit_link", says="slope; bandwidth is one over it")
+def returns_the_slope(sizes_bytes, seconds):
+    latency_s, bandwidth_Bps = _two_points(sizes_bytes, seconds)
+    return latency_s, 1 / bandwidth_Bps
+
+
+@wrong("lesson_01.fit_link", says="latency is the line's value at 0 bytes")
+def leaves_latency_out(sizes_bytes, seconds):
+    return 0.0, sizes_bytes[-1] / seconds[-1]
+
+
+@wrong("lesson_01.fit_link", says="is a line in the number of bytes|bandwidth_Bps is")
+def divides_the_largest(sizes_bytes, seconds):
+    return seconds[0] - sizes_bytes[0] / 1e6, sizes_bytes[6] / seconds[6]
+
+
+@wrong("lesson_01.fit_link", says="return the pair")
+def returns_one_number(sizes_bytes, seconds):
+    return [_two_points(sizes_bytes, seconds)[0]]

@@ -1,0 +1,876 @@
+"""Planted mistakes of lesson 02: what students write, each to be told apart by the message of its check."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+
+from hw_utils import Network
+from tests.checks.wrong_answers import wrong, wrong_values
+
+
+def _here() -> tuple[int, int]:
+    return dist.get_rank(), dist.get_world_size()
+
+
+# 2.1a tree_steps ---------------------------------------------------------------------------------------------
+
+wrong_values("lesson_02.tree_steps", "one_phase", lambda n: (n - 1).bit_length(), says="has to come back")
+wrong_values("lesson_02.tree_steps", "float", lambda n: 2 * math.log2(n), says=r"is 6\.0, expected an int.*whole num")
+wrong_values("lesson_02.tree_steps", "rounded_down", lambda n: 2 * int(math.log2(n)), says="rounded down")
+wrong_values("lesson_02.tree_steps", "one_after_another", lambda n: 2 * (n - 1), says="one rank after the other")
+wrong_values("lesson_02.tree_steps", "one_too_many", lambda n: 2 * n.bit_length(), says="one step a phase too many")
+wrong_values("lesson_02.tree_steps", "half", lambda n: n // 2, says=r"tree_steps\(8\) is 4, expected 6")
+wrong_values(
+    "lesson_02.tree_steps", "float_log", lambda n: 2 * math.ceil(float(f"{math.log2(n):.6f}")),
+    says="536870913.*a logarithm of floats is not exact",
+)  # fmt: skip
+wrong_values(
+    "lesson_02.tree_steps", "rounds_up_too_late", lambda n: math.ceil(2 * math.log2(n)), says="round up one phase"
+)
+wrong_values("lesson_02.tree_steps", "nothing", lambda n: None, says="is None, expected an int")
+wrong_values("lesson_02.tree_steps", "always_true", lambda n: True, says="is True, expected an int")
+
+
+# 2.1b tree_partner -------------------------------------------------------------------------------------------
+
+
+@wrong("lesson_02.tree_partner", says=r"tree_partner\(1, 1\) is None, but rank 1 has to hand")
+def counts_steps_from_0(rank, step):
+    distance = 2**step
+    return rank - distance if rank % (2 * distance) == distance else None
+
+
+@wrong("lesson_02.tree_partner", says="expected None: rank 0 is still there")
+def sends_up(rank, step):
+    return rank + 2 ** (step - 1) if rank % 2**step == 0 else None
+
+
+@wrong("lesson_02.tree_partner", says=r"tree_partner\(2, 1\) is 0, expected None: rank 2 is still there")
+def everybody_sends_always(rank, step):
+    return rank - 2 ** (step - 1) if (rank >> (step - 1)) & 1 else (0 if rank else None)
+
+
+@wrong("lesson_02.tree_partner", says="sent at an earlier step: expected None")
+def tests_one_bit(rank, step):
+    return rank - 2 ** (step - 1) if (rank >> (step - 1)) & 1 else None
+
+
+@wrong("lesson_02.tree_partner", says="rank 0 receives from rank 1 at that step already")
+def everybody_to_the_root(rank, step):
+    return 0 if rank % 2**step == 2 ** (step - 1) else None
+
+
+@wrong("lesson_02.tree_partner", says=r"tree_partner\(0, 1\) is -1, expected None")
+def gives_minus_one(rank, step):
+    distance = 2 ** (step - 1)
+    return rank - distance if rank % (2 * distance) == distance else -1
+
+
+@wrong("lesson_02.tree_partner", says=r"is 0\.0, expected an int")
+def divides_with_a_slash(rank, step):
+    distance = 2**step / 2
+    return rank - distance if rank % (2 * distance) == distance else None
+
+
+@wrong("lesson_02.tree_partner", says="towards rank 0, so the partner is a lower rank")
+def wrong_direction(rank, step):
+    distance = 2 ** (step - 1)
+    return rank + distance if rank % (2 * distance) == distance else None
+
+
+@wrong("lesson_02.tree_partner", says=r"tree_partner\(0, 1\) is False, expected None")
+def gives_false(rank, step):
+    return rank - 2 ** (step - 1) if rank % 2**step == 2 ** (step - 1) else False
+
+
+# 2.1c tree_all_reduce ----------------------------------------------------------------------------------------
+
+
+def _levels(world_size: int) -> range:
+    return range((world_size - 1).bit_length())
+
+
+def _reduce(tensor, rank, world_size):
+    buffer = torch.empty_like(tensor)
+    for level in _levels(world_size):
+        distance = 2**level
+        if rank % (2 * distance) == distance:
+            dist.send(tensor, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.recv(buffer, rank + distance)
+            tensor += buffer
+
+
+def _broadcast(tensor, rank, world_size):
+    for level in reversed(_levels(world_size)):
+        distance = 2**level
+        if rank % (2 * distance) == distance:
+            dist.recv(tensor, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.send(tensor, rank + distance)
+
+
+def _right_tree(tensor):
+    data = tensor.contiguous()
+    _reduce(data, *_here())
+    _broadcast(data, *_here())
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.tree_all_reduce", says="the second phase, the broadcast, is missing")
+def tree_without_broadcast(tensor):
+    _reduce(tensor, *_here())
+
+
+@wrong("lesson_02.tree_sum", says="the second phase, the broadcast, is missing")
+def tree_sum_without_broadcast(tensor):
+    _reduce(tensor, *_here())
+
+
+@wrong("lesson_02.tree_all_reduce", says="3 is not a power of two")
+def tree_for_powers_of_two(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    n_levels = world_size.bit_length() - 1
+    for level in range(n_levels):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.send(tensor, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            tensor += buffer
+    for level in reversed(range(n_levels)):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.recv(tensor, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.send(tensor, rank + 2**level)
+
+
+@wrong("lesson_02.tree_all_reduce", says="3 is not a power of two.*partners that do not exist")
+def tree_with_a_partner_that_does_not_exist(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    for level in _levels(world_size):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.send(tensor, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0:
+            dist.recv(buffer, rank + 2**level)
+            tensor += buffer
+    _broadcast(tensor, rank, world_size)
+
+
+@wrong("lesson_02.tree_all_reduce", says="6 rounds; a tree takes 4.*gather and send back")
+def tree_gathers_to_the_root(tensor):
+    rank, world_size = _here()
+    if rank:
+        dist.send(tensor, 0)
+        dist.recv(tensor, 0)
+        return
+    buffer = torch.empty_like(tensor)
+    for other in range(1, world_size):
+        dist.recv(buffer, other)
+        tensor += buffer
+    for other in range(1, world_size):
+        dist.send(tensor, other)
+
+
+@wrong("lesson_02.tree_all_reduce", says="a tree takes 4.*a chain")
+def tree_is_a_chain(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    if rank + 1 < world_size:
+        dist.recv(buffer, rank + 1)
+        tensor += buffer
+    if rank:
+        dist.send(tensor, rank - 1)
+        dist.recv(tensor, rank - 1)
+    if rank + 1 < world_size:
+        dist.send(tensor, rank + 1)
+
+
+@wrong("lesson_02.tree_all_reduce", says="rank 0 sends to everybody itself")
+def tree_with_a_flat_broadcast(tensor):
+    rank, world_size = _here()
+    _reduce(tensor, rank, world_size)
+    if rank:
+        dist.recv(tensor, 0)
+    else:
+        for other in range(1, world_size):
+            dist.send(tensor, other)
+
+
+@wrong("lesson_02.tree_all_reduce", says="calls all_reduce.*that is a collective")
+def tree_calls_the_collective(tensor):
+    dist.all_reduce(tensor)
+
+
+@wrong("lesson_02.tree_all_reduce", says="calls broadcast, reduce")
+def tree_calls_reduce_and_broadcast(tensor):
+    dist.reduce(tensor, 0)
+    dist.broadcast(tensor, 0)
+
+
+@wrong("lesson_02.tree_all_reduce", says="both partners send")
+def tree_is_recursive_doubling(tensor):
+    rank, world_size = _here()
+    if world_size & (world_size - 1):
+        return _right_tree(tensor)
+    buffer = torch.empty_like(tensor)
+    for level in _levels(world_size):
+        sending = dist.isend(tensor, rank ^ 2**level)
+        dist.recv(buffer, rank ^ 2**level)
+        sending.wait()
+        tensor += buffer
+
+
+@wrong("lesson_02.tree_all_reduce", says="that is the mean")
+def tree_takes_the_mean(tensor):
+    _right_tree(tensor)
+    tensor /= dist.get_world_size()
+
+
+@wrong("lesson_02.tree_all_reduce", says="the sum is returned, but the tensor that came in is as it was")
+def tree_returns_the_sum(tensor):
+    copy = tensor.clone()
+    _right_tree(copy)
+    return copy
+
+
+@wrong("lesson_02.tree_all_reduce", says="the sum is made in another tensor")
+def tree_rebinds_its_argument(tensor):
+    tensor = tensor.clone()
+    _right_tree(tensor)
+
+
+@wrong("lesson_02.tree_all_reduce", says="Copy the result back into the tensor")
+def tree_forgets_to_copy_back(tensor):
+    data = tensor.contiguous()
+    _reduce(data, *_here())
+    _broadcast(data, *_here())
+
+
+@wrong("lesson_02.tree_all_reduce", says="must be contiguous|has to be contiguous")
+def tree_sends_what_is_not_contiguous(tensor):
+    _reduce(tensor, *_here())
+    _broadcast(tensor, *_here())
+
+
+@wrong("lesson_02.tree_all_reduce", says="in the second phase a rank replaces its value, it does not add")
+def tree_adds_in_the_second_phase(tensor):
+    rank, world_size = _here()
+    _reduce(tensor, rank, world_size)
+    came = tensor.clone()
+    _broadcast(came, rank, world_size)
+    if rank:
+        tensor += came
+
+
+@wrong("lesson_02.tree_all_reduce", says="hangs.*every rank stands in recv")
+def tree_everybody_receives_first(tensor):
+    rank, world_size = _here()
+    if world_size > 1:
+        dist.recv(torch.empty_like(tensor), rank ^ 1 if rank ^ 1 < world_size else 0)
+    _right_tree(tensor)
+
+
+@wrong("lesson_02.tree_all_reduce", says="in its second call.*kept from one call to the next")
+def tree_keeps_the_last_sum(tensor, last={}):  # noqa: B006, the mistake is meant
+    rank = dist.get_rank()
+    _right_tree(tensor)
+    if rank in last and last[rank].shape == tensor.shape:
+        tensor += last[rank]
+    last[rank] = tensor.clone()
+
+
+@wrong("lesson_02.tree_sum", says="nothing is sent at all")
+def tree_does_nothing(tensor):
+    pass
+
+
+@wrong("lesson_02.tree_sum", says="is 1, expected 1111: it lacks the share of ranks 1 to 3.*nothing is ever added")
+def tree_sends_and_forgets_to_add(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    if rank % 2:
+        dist.send(tensor, rank - 1)
+    elif rank + 1 < world_size:
+        dist.recv(buffer, rank + 1)
+    _broadcast(tensor, rank, world_size)
+
+
+@wrong("lesson_02.tree_all_reduce", says="RuntimeError: view size is not compatible")
+def tree_takes_a_view(tensor):
+    _right_tree(tensor.view(-1))
+
+
+@wrong("lesson_02.tree_all_reduce", says="rank 1 never waits for its isend")
+def tree_never_waits(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    buffer = torch.empty_like(data)
+    for level in _levels(world_size):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.isend(data, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            data += buffer
+    _broadcast(data, rank, world_size)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.tree_all_reduce", says="float64 is sent and float32 received")
+def tree_has_a_float32_buffer(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    buffer = torch.empty(data.shape)
+    for level in _levels(world_size):
+        if rank % 2 ** (level + 1) == 2**level:
+            dist.send(data, rank - 2**level)
+        elif rank % 2 ** (level + 1) == 0 and rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            data += buffer
+    _broadcast(data, rank, world_size)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.tree_all_reduce", says="lies in other memory.*write into its own")
+def tree_changes_the_data_pointer(tensor):
+    data = tensor.clone(memory_format=torch.contiguous_format)
+    _right_tree(data)
+    tensor.data = data
+
+
+@wrong("lesson_02.tree_all_reduce", says="7 messages .*sends again after it has handed its sum over")
+def tree_sends_at_every_step(tensor):
+    rank, world_size = _here()
+    buffer = torch.empty_like(tensor)
+    for level in _levels(world_size):
+        if rank // 2**level % 2:
+            dist.send(tensor, rank - 2**level)
+        elif rank + 2**level < world_size:
+            dist.recv(buffer, rank + 2**level)
+            tensor += buffer
+    _broadcast(tensor, rank, world_size)
+
+
+# 2.2a chunk_to_send, chunk_owned -----------------------------------------------------------------------------
+
+wrong_values(
+    "lesson_02.chunk_to_send", "own_chunk", lambda r, i, n: (r - 1 + i) % n, says="chunk n - 1.*its own number"
+)
+wrong_values("lesson_02.chunk_to_send", "no_modulo", lambda r, i, n: r - 2 + i, says="is -1; chunks are numbered")
+wrong_values("lesson_02.chunk_to_send", "backwards", lambda r, i, n: (r - i) % n, says="the chunk numbers go down")
+wrong_values("lesson_02.chunk_to_send", "constant", lambda r, i, n: (r - 1) % n, says="off by one|passes on")
+wrong_values("lesson_02.chunk_to_send", "two_at_once", lambda r, i, n: (r - 3 + 2 * i) % n, says="off by one|passes on")
+wrong_values("lesson_02.chunk_to_send", "float", lambda r, i, n: (r - 2.0 + i) % n, says="expected an int")
+wrong_values("lesson_02.chunk_owned", "plus_two", lambda r, n: (r + 2) % n, says="for 4 ranks n - 2 and n \\+ 2")
+wrong_values("lesson_02.chunk_owned", "last_sent", lambda r, n: (r - 3) % n, says="off by one")
+wrong_values("lesson_02.chunk_owned", "first_sent", lambda r, n: (r - 1) % n, says="off by one")
+wrong_values("lesson_02.chunk_owned", "own", lambda r, n: r, says="follow one chunk")
+wrong_values("lesson_02.chunk_owned", "no_modulo", lambda r, n: r - 2, says="take it modulo")
+wrong_values("lesson_02.chunk_owned", "none", lambda r, n: None, says="is None, expected an int")
+
+
+# 2.2b ring_all_reduce ----------------------------------------------------------------------------------------
+
+
+def _exchange(leaving, to, arriving, from_):
+    sending = dist.isend(leaving, to)
+    dist.recv(arriving, from_)
+    sending.wait()
+
+
+def _ring(tensor, *, shift=0, phases=2, steps=None, exchange=_exchange, add_always=False, split=None, to_right=False):
+    """A ring with one thing different."""
+    rank, world_size = _here()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    me, to, from_ = (-rank % world_size, right, left) if to_right else (rank, left, right)
+    data = tensor.contiguous()
+    chunks = (split or (lambda t, n: t.tensor_split(n)))(data.view(-1), world_size)
+    steps = world_size - 1 if steps is None else steps
+    for phase in range(phases):
+        for step in range(steps):
+            leaving = chunks[(me - 1 + phase * (world_size - 1) + step) % world_size]
+            arriving = chunks[(me + phase * (world_size - 1) + step + shift * (phase == 0)) % world_size]
+            buffer = torch.empty_like(arriving)
+            exchange(leaving, to, buffer, from_)
+            if phase == 0 or add_always:
+                arriving += buffer
+            else:
+                arriving.copy_(buffer)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says=r"rank 0 sent 3.0 times the tensor.*a ring sends 1.5.*whole tensors travel")
+def ring_passes_whole_tensors(tensor):
+    rank, world_size = _here()
+    passing, buffer = tensor.clone(), torch.empty_like(tensor)
+    for _ in range(world_size - 1):
+        _exchange(passing, (rank - 1) % world_size, buffer, (rank + 1) % world_size)
+        tensor += buffer
+        passing = buffer.clone()
+
+
+@wrong("lesson_02.ring_all_reduce", says=r"rank 0 sent 6.0 times the tensor.*a ring sends 1.5.*whole tensors travel")
+def ring_passes_whole_tensors_twice(tensor):
+    rank, world_size = _here()
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    passing, buffer = tensor.clone(), torch.empty_like(tensor)
+    for step in range(2 * (world_size - 1)):
+        _exchange(passing, left, buffer, right)
+        if step < world_size - 1:
+            tensor += buffer
+        passing = buffer.clone()
+
+
+def _receive_first_on_0(leaving, to, arriving, from_):
+    if dist.get_rank() == 0:
+        dist.recv(arriving, from_)
+        dist.send(leaving, to)
+    else:
+        dist.send(leaving, to)
+        dist.recv(arriving, from_)
+
+
+@wrong("lesson_02.ring_all_reduce", says="rounds; a ring takes .*one rank receives before it sends")
+def ring_is_serial(tensor):
+    _ring(tensor, exchange=_receive_first_on_0)
+
+
+def _by_parity(leaving, to, arriving, from_):
+    if dist.get_rank() % 2:
+        dist.recv(arriving, from_)
+        dist.send(leaving, to)
+    else:
+        dist.send(leaving, to)
+        dist.recv(arriving, from_)
+
+
+@wrong("lesson_02.ring_all_reduce", says="rounds; a ring takes .*every other one")
+def ring_goes_by_parity(tensor):
+    _ring(tensor, exchange=_by_parity)
+
+
+def _all_send(leaving, to, arriving, from_):
+    dist.send(leaving, to)
+    dist.recv(arriving, from_)
+
+
+@wrong("lesson_02.ring_all_reduce", says="hangs.*every rank stands in send")
+def ring_of_blocking_sends(tensor):
+    _ring(tensor, exchange=_all_send)
+
+
+def _all_receive(leaving, to, arriving, from_):
+    dist.recv(arriving, from_)
+    dist.send(leaving, to)
+
+
+@wrong("lesson_02.ring_all_reduce", says="hangs.*every rank stands in recv")
+def ring_of_blocking_receives(tensor):
+    _ring(tensor, exchange=_all_receive)
+
+
+def _wait_too_soon(leaving, to, arriving, from_):
+    dist.isend(leaving, to).wait()
+    dist.recv(arriving, from_)
+
+
+@wrong("lesson_02.ring_all_reduce", says="hangs.*every rank stands in send")
+def ring_waits_for_its_send_at_once(tensor):
+    _ring(tensor, exchange=_wait_too_soon)
+
+
+@wrong("lesson_02.ring_all_reduce", says="the chunk index is off")
+def ring_adds_to_the_next_chunk(tensor):
+    _ring(tensor, shift=1)
+
+
+@wrong("lesson_02.ring_all_reduce", says="the chunk index is off")
+def ring_adds_to_the_chunk_before(tensor):
+    _ring(tensor, shift=-1)
+
+
+@wrong("lesson_02.ring_sum", says="the chunk index is off")
+def ring_sum_adds_to_the_chunk_before(tensor):
+    _ring(tensor, shift=-1)
+
+
+@wrong("lesson_02.ring_all_reduce", says="rank 0 sent to rank 1; in this ring it sends to rank 3.*the right neighbour")
+def ring_goes_to_the_right(tensor):
+    _ring(tensor, to_right=True)
+
+
+@wrong("lesson_02.ring_all_reduce", says="the second phase, the all-gather, is missing")
+def ring_without_all_gather(tensor):
+    _ring(tensor, phases=1)
+
+
+@wrong("lesson_02.ring_all_reduce", says="in the second phase a rank replaces, it does not add")
+def ring_adds_in_the_second_phase(tensor):
+    _ring(tensor, add_always=True)
+
+
+@wrong("lesson_02.ring_all_reduce", says="some step is missing|one fewer step")
+def ring_is_one_step_short(tensor):
+    _ring(tensor, steps=dist.get_world_size() - 2)
+
+
+@wrong("lesson_02.ring_all_reduce", says="1 rank of 3 elements fails.*N - 1 steps, which is none")
+def ring_has_one_step_too_many(tensor):
+    _ring(tensor, steps=dist.get_world_size())
+
+
+@wrong("lesson_02.ring_all_reduce", says="rank 0 sent 3.0 times the tensor.*gather and send back, not a ring")
+def ring_gathers_to_rank_0(tensor):
+    tree_gathers_to_the_root(tensor)
+
+
+@wrong("lesson_02.ring_all_reduce", says="calls all_reduce.*that is a collective")
+def ring_calls_the_collective(tensor):
+    dist.all_reduce(tensor)
+
+
+@wrong("lesson_02.ring_all_reduce", says="calls all_gather, reduce_scatter")
+def ring_calls_reduce_scatter_and_all_gather(tensor):
+    world_size = dist.get_world_size()
+    padded = torch.zeros(-(-tensor.numel() // world_size) * world_size, dtype=tensor.dtype)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    mine = torch.empty_like(padded.chunk(world_size)[0])
+    dist.reduce_scatter(mine, list(padded.chunk(world_size)))
+    parts = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(parts, mine)
+    tensor.copy_(torch.cat(parts)[: tensor.numel()].view(tensor.shape))
+
+
+@wrong("lesson_02.ring_all_reduce", says="a receive buffer is read before the receive has finished")
+def ring_adds_before_the_wait(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    for step in range(2 * world_size - 2):
+        leaving, arriving = chunks[(rank - 1 + step) % world_size], chunks[(rank + step) % world_size]
+        buffer = torch.empty_like(arriving)
+        sending = dist.isend(leaving, (rank - 1) % world_size)
+        receiving = dist.irecv(buffer, (rank + 1) % world_size)
+        if step < world_size - 1:
+            arriving += buffer
+        else:
+            arriving.copy_(buffer)
+        sending.wait()
+        receiving.wait()
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="a receive buffer is read before the receive has finished")
+def ring_adds_zeros_before_the_wait(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    for step in range(2 * world_size - 2):
+        leaving, arriving = chunks[(rank - 1 + step) % world_size], chunks[(rank + step) % world_size]
+        buffer = torch.zeros_like(arriving)
+        sending = dist.isend(leaving, (rank - 1) % world_size)
+        receiving = dist.irecv(buffer if step < world_size - 1 else arriving, (rank + 1) % world_size)
+        if step < world_size - 1:
+            arriving += buffer
+        sending.wait()
+        receiving.wait()
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="the buffer of an isend is written before its wait")
+def ring_receives_into_what_it_sends(tensor):
+    rank, world_size = _here()
+    passing = tensor.contiguous().view(-1).clone()
+    total = passing.clone()
+    for _ in range(world_size - 1):
+        sending = dist.isend(passing, (rank - 1) % world_size)
+        dist.recv(passing, (rank + 1) % world_size)
+        total += passing
+        sending.wait()
+    tensor.copy_(total.view(tensor.shape))
+
+
+@wrong("lesson_02.ring_all_reduce", says="that is the mean")
+def ring_takes_the_mean(tensor):
+    _ring(tensor)
+    tensor /= dist.get_world_size()
+
+
+@wrong("lesson_02.ring_all_reduce", says="that is the mean")
+def ring_takes_the_whole_mean(tensor):
+    _ring(tensor)
+    tensor.copy_(tensor // dist.get_world_size())
+
+
+@wrong("lesson_02.ring_all_reduce", says="padded to a multiple")
+def ring_pads_the_tensor(tensor):
+    world_size = dist.get_world_size()
+    padded = torch.zeros(-(-tensor.numel() // world_size) * world_size, dtype=tensor.dtype)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    _ring(padded)
+    tensor.copy_(padded[: tensor.numel()].view(tensor.shape))
+
+
+@wrong("lesson_02.ring_all_reduce", says="IndexError")
+def ring_cuts_with_chunk(tensor):
+    _ring(tensor, split=lambda t, n: t.chunk(n))
+
+
+@wrong("lesson_02.ring_all_reduce", says="10 elements.*element 8 is 9, expected 9999: it lacks the share")
+def ring_drops_the_remainder(tensor):
+    n = tensor.numel() // dist.get_world_size() * dist.get_world_size()
+    if tensor.dim() == 1:
+        head = tensor[:n].clone()
+        _ring(head)
+        tensor[:n] = head
+    else:
+        _ring(tensor)
+
+
+def _long_last(t, n):
+    size = t.numel() // n
+    return [t[i * size : (i + 1) * size if i < n - 1 else None] for i in range(n)]
+
+
+@wrong("lesson_02.ring_all_reduce", says="chunk of 16 bytes; 12 are enough.*longer than they need be")
+def ring_puts_the_remainder_in_the_last_chunk(tensor):
+    _ring(tensor, split=_long_last)
+
+
+@wrong("lesson_02.ring_all_reduce", says="Copy the result back into the tensor")
+def ring_works_on_a_flat_copy(tensor):
+    _ring(tensor.reshape(-1))
+
+
+@wrong("lesson_02.ring_all_reduce", says="on rank 0 the tensor became")
+def ring_resizes_its_tensor(tensor):
+    _ring(tensor)
+    tensor.resize_(max(tensor.numel() - 1, 0))
+
+
+@wrong("lesson_02.ring_all_reduce", says="beside its tensor")
+def ring_writes_beside_its_tensor(tensor):
+    _ring(tensor)
+    if tensor.numel() and tensor.storage_offset():
+        torch.as_strided(tensor, (1,), (1,), tensor.storage_offset() - 1).fill_(0)
+
+
+@wrong("lesson_02.ring_all_reduce", says="rank 0 sent 2.0 times the tensor .*a ring sends 1.5")
+def ring_is_a_tree(tensor):
+    _right_tree(tensor)
+
+
+@wrong("lesson_02.ring_sum", says="is nan, expected 1111")
+def ring_fills_with_nan(tensor):
+    _ring(tensor)
+    if dist.get_world_size() > 1:
+        tensor.fill_(float("nan"))
+
+
+@wrong("lesson_02.ring_sum", says="calls barrier")
+def ring_has_a_barrier(tensor):
+    dist.barrier()
+    _ring(tensor)
+
+
+@wrong("lesson_02.ring_sum", says="nothing is sent at all")
+def ring_does_nothing(tensor):
+    return None
+
+
+@wrong("lesson_02.ring_sum", says="the sum is made in another tensor")
+def ring_rebinds_its_argument(tensor):
+    tensor = tensor.clone()
+    _ring(tensor)
+
+
+@wrong("lesson_02.ring_all_reduce", says="never waits for its isend")
+def ring_never_waits(tensor):
+    def exchange(leaving, to, arriving, from_):
+        dist.isend(leaving, to)
+        dist.recv(arriving, from_)
+
+    _ring(tensor, exchange=exchange)
+
+
+@wrong("lesson_02.ring_all_reduce", says="counted around the ring, modulo")
+def ring_forgets_the_modulo(tensor):
+    rank = dist.get_rank()
+    _ring(tensor, exchange=lambda leaving, to, arriving, from_: _exchange(leaving, rank - 1, arriving, rank + 1))
+
+
+@wrong("lesson_02.ring_all_reduce", says="no chunk collects anything.*added, not copied")
+def ring_copies_in_both_phases(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    for step in range(2 * world_size - 2):
+        arriving = chunks[(rank + step) % world_size]
+        buffer = torch.empty_like(arriving)
+        _exchange(chunks[(rank - 1 + step) % world_size], (rank - 1) % world_size, buffer, (rank + 1) % world_size)
+        arriving.copy_(buffer)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="as long as the chunk that comes in")
+def ring_has_one_buffer_length(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    chunks = data.view(-1).tensor_split(world_size)
+    buffer = torch.empty_like(chunks[0])
+    for step in range(2 * world_size - 2):
+        arriving = chunks[(rank + step) % world_size]
+        _exchange(chunks[(rank - 1 + step) % world_size], (rank - 1) % world_size, buffer, (rank + 1) % world_size)
+        arriving.copy_(arriving + buffer if step < world_size - 1 else buffer)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.ring_all_reduce", says="to the right neighbour, the chunk numbers are for the left one")
+def ring_goes_right_with_the_left_ones_chunks(tensor):
+    _ring(tensor, exchange=lambda leaving, to, arriving, from_: _exchange(leaving, from_, arriving, to))
+
+
+# 2.3 costs ---------------------------------------------------------------------------------------------------
+
+wrong_values(
+    "lesson_02.point_to_point_s", "bits", lambda m, net: net.latency_s + 8 * m / net.bandwidth_Bps, says="bits"
+)
+wrong_values("lesson_02.point_to_point_s", "no_latency", lambda m, net: m / net.bandwidth_Bps, says="the latency")
+wrong_values("lesson_02.point_to_point_s", "no_bytes", lambda m, net: net.latency_s, says="the bytes")
+wrong_values(
+    "lesson_02.point_to_point_s",
+    "times",
+    lambda m, net: net.latency_s + m * net.bandwidth_Bps,
+    says="the bytes|latency",
+)
+wrong_values(
+    "lesson_02.point_to_point_s", "larger", lambda m, n: max(n.latency_s, m / n.bandwidth_Bps), says="both parts"
+)
+wrong_values("lesson_02.point_to_point_s", "text", lambda m, net: "1 s", says="is '1 s', expected a number")
+wrong_values("lesson_02.point_to_point_s", "nan", lambda m, net: math.nan, says="is nan, expected a number")
+
+
+def _hop_s(n_bytes: float, network: Network) -> float:
+    return network.latency_s + n_bytes / network.bandwidth_Bps
+
+
+def _up(n: int) -> int:
+    return (n - 1).bit_length()
+
+
+_TREES = {
+    "one_phase": (lambda n, m, net: _up(n) * _hop_s(m, net), "one phase"),
+    "rounded_down": (lambda n, m, net: 2 * int(math.log2(n)) * _hop_s(m, net), "rounded up"),
+    "natural_log": (lambda n, m, net: 2 * math.log(n) * _hop_s(m, net), "base 2"),
+    "not_rounded": (lambda n, m, net: 2 * math.log2(n) * _hop_s(m, net), "rounded up"),
+    "chunks": (lambda n, m, net: 2 * _up(n) * _hop_s(m / n, net), "the whole tensor"),
+    "serial": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), r"tree_all_reduce_s\(4"),
+    "latency_once": (lambda n, m, net: net.latency_s + 2 * _up(n) * m / net.bandwidth_Bps, "look at the latency|phase"),
+}
+_RINGS = {
+    "one_phase": (lambda n, m, net: (n - 1) * _hop_s(m / n, net), "one phase"),
+    "n_minus_one_chunks": (lambda n, m, net: 2 * (n - 1) * _hop_s(m / max(n - 1, 1), net), "cut into N chunks"),
+    "n_steps": (lambda n, m, net: 2 * n * _hop_s(m / n, net), "N - 1 steps, not N"),
+    "whole": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "one chunk, not the whole tensor"),
+    "divided": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net) / n, "only the bytes are divided"),
+    "bytes_only": (lambda n, m, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "look at the latency"),
+    "tree": (lambda n, m, net: 2 * _up(n) * _hop_s(m, net), r"ring_all_reduce_s\(4"),
+}
+for _name, (_formula, _says) in _TREES.items():
+    wrong_values("lesson_02.tree_all_reduce_s", _name, _formula, says=_says)
+for _name, (_formula, _says) in _RINGS.items():
+    wrong_values("lesson_02.ring_all_reduce_s", _name, _formula, says=_says)
+
+
+def _crossing(n: int, network: Network, *, levels: float) -> float:
+    tb = network.latency_s * network.bandwidth_Bps
+    return tb * (n - 1 - levels) / (levels - (n - 1) / n)
+
+
+_CROSSINGS = {
+    "negative": (lambda n, net: -_crossing(n, net, levels=_up(n)), "the sign"),
+    "elements": (lambda n, net: _crossing(n, net, levels=_up(n)) / 4, "not the same"),
+    "times_n": (lambda n, net: _crossing(n, net, levels=_up(n)) * n, "N times too much"),
+    "bits": (lambda n, net: _crossing(n, net, levels=_up(n)) * 8, "bits instead of bytes|N times"),
+    "not_rounded": (lambda n, net: _crossing(n, net, levels=math.log2(n)), "is never slower: 0|not a power of two"),
+    "constant": (lambda n, net: 6250.0, "not the same"),
+    "infinite": (lambda n, net: math.inf, "expected a number"),
+    "none_for_never": (lambda n, net: _crossing(n, net, levels=_up(n)) or None, "is None, expected 0.*never slower"),
+    "whole_bytes": (lambda n, net: int(_crossing(n, net, levels=_up(n))), "leave it a float"),
+}
+for _name, (_formula, _says) in _CROSSINGS.items():
+    wrong_values("lesson_02.crossover_bytes", _name, _formula, says=_says)
+
+
+# Bonus -------------------------------------------------------------------------------------------------------
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="rounds; halving and doubling takes 4.*this is a ring")
+def halving_is_a_ring(tensor):
+    _ring(tensor)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="rank 0 sent 2.0 times the tensor.*both partners send")
+def halving_is_a_tree(tensor):
+    _right_tree(tensor)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="whole tensors are exchanged")
+def halving_exchanges_whole_tensors(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    buffer = torch.empty_like(data)
+    for level in _levels(world_size):
+        _exchange(data, rank ^ 2**level, buffer, rank ^ 2**level)
+        data += buffer
+    tensor.copy_(data)
+
+
+def _halving(tensor, *, exchange=_exchange, back=True, both_keep_low=False):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    kept, given, distance = data.view(-1), [], world_size // 2
+    while distance:
+        low, high = kept.tensor_split(2)
+        kept, away = (low, high) if both_keep_low or rank < rank ^ distance else (high, low)
+        buffer = torch.empty_like(kept)
+        exchange(away, rank ^ distance, buffer, rank ^ distance)
+        kept += buffer
+        given.append((kept, away, rank ^ distance))
+        distance //= 2
+    for kept, away, partner in reversed(given) if back else ():
+        exchange(kept, partner, away, partner)
+    tensor.copy_(data)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="the second phase, the doubling, is missing")
+def halving_without_doubling(tensor):
+    _halving(tensor, back=False)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="both partners of a step keep the same half")
+def halving_keeps_the_low_half_twice(tensor):
+    _halving(tensor, both_keep_low=True)
+
+
+def _lower_sends_first(leaving, to, arriving, from_):
+    if dist.get_rank() < to:
+        dist.send(leaving, to)
+        dist.recv(arriving, from_)
+    else:
+        dist.recv(arriving, from_)
+        dist.send(leaving, to)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="the two partners of a step wait for one another")
+def halving_takes_turns(tensor):
+    _halving(tensor, exchange=_lower_sends_first)
+
+
+@wrong("lesson_02.halving_doubling_all_reduce", says="hangs.*every rank stands in send")
+def halving_with_blocking_sends(tensor):
+    _halving(tensor, exchange=_all_send)

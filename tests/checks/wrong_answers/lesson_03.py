@@ -1,0 +1,737 @@
+"""Planted mistakes of lesson 03."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from tests.checks.wrong_answers import wrong
+
+# The right functions, for mistakes that lie elsewhere.
+
+
+def deal(order, rank, world_size, batch_size):
+    return [(chunk[rank::world_size], len(chunk)) for chunk in order.split(world_size * batch_size)]
+
+
+def send_state(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+
+
+def mean_model(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+
+
+def local_step(model, optimizer, x, y, n_total):
+    loss = cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+# 3.1a batches
+
+
+@wrong("lesson_03.batches", says="both take example.*every rank takes the same data")
+def same_data_everywhere(order, rank, world_size, batch_size):
+    return [(chunk, len(chunk)) for chunk in order.split(batch_size)]
+
+
+@wrong("lesson_03.batches", says="both take example.*the shards overlap")
+def overlapping_shards(order, rank, world_size, batch_size):
+    size = world_size * batch_size
+    return [(chunk[rank : rank + len(chunk) // world_size + 1], len(chunk)) for chunk in order.split(size)]
+
+
+@wrong("lesson_03.batches", says="short end of the epoch is dropped")
+def drops_the_rest(order, rank, world_size, batch_size):
+    size = world_size * batch_size
+    return [(chunk[rank::world_size], len(chunk)) for chunk in order.split(size) if len(chunk) == size]
+
+
+@wrong("lesson_03.batches", says="do not take the next .* examples of the order.*cut the order into chunks")
+def contiguous_shards(order, rank, world_size, batch_size):
+    mine = order.tensor_split(world_size)[rank]
+    n_iterations = math.ceil(len(order) / (world_size * batch_size))
+    parts = [mine[k * batch_size : (k + 1) * batch_size] for k in range(n_iterations)]
+    size = world_size * batch_size
+    return [(p, min(size, len(order) - k * size)) for k, p in enumerate(parts)]
+
+
+@wrong("lesson_03.batches", says="rank 0 has .* batches.*only.*empty batch")
+def stops_when_it_has_none(order, rank, world_size, batch_size):
+    return [(part, n) for part, n in deal(order, rank, world_size, batch_size) if len(part)]
+
+
+@wrong("lesson_03.batches", says="may be short: take its length")
+def always_counts_full_batches(order, rank, world_size, batch_size):
+    return [(part, world_size * batch_size) for part, _ in deal(order, rank, world_size, batch_size)]
+
+
+@wrong("lesson_03.batches", says="the rank's own number")
+def counts_its_own(order, rank, world_size, batch_size):
+    return [(part, len(part)) for part, _ in deal(order, rank, world_size, batch_size)]
+
+
+@wrong("lesson_03.batches", says="places in the order were returned")
+def ignores_the_order(order, rank, world_size, batch_size):
+    return deal(torch.arange(len(order)), rank, world_size, batch_size)
+
+
+@wrong("lesson_03.batches", says="fair share differs by at most one")
+def first_ranks_take_the_rest(order, rank, world_size, batch_size):
+    chunks = order.split(world_size * batch_size)
+    return [(c[rank * batch_size : (rank + 1) * batch_size], len(c)) for c in chunks]
+
+
+@wrong("lesson_03.batches", says="did not give a list of pairs")
+def forgets_the_whole_number(order, rank, world_size, batch_size):
+    return [part for part, _ in deal(order, rank, world_size, batch_size)]
+
+
+@wrong("lesson_03.batches", says="no rank takes any example")
+def gives_nothing(order, rank, world_size, batch_size):
+    return []
+
+
+@wrong("lesson_03.batches", says="takes example .* twice.*leave the batch short")
+def fills_up_the_last_batch(order, rank, world_size, batch_size):
+    mine = [torch.cat([part, part])[:batch_size] for part, _ in deal(order, rank, world_size, batch_size)]
+    return [(m, n) for m, (_, n) in zip(mine, deal(order, rank, world_size, batch_size))]
+
+
+@wrong("lesson_03.batches", says="every rank has 3 batches, 2 take all examples.*the loss divides by it")
+def ends_with_an_empty_iteration(order, rank, world_size, batch_size):
+    return [*deal(order, rank, world_size, batch_size), (order[:0], 0)]
+
+
+@wrong("lesson_03.batches", says="do not take the next .* of the order")
+def cuts_into_equal_chunks(order, rank, world_size, batch_size):
+    chunks = order.chunk(-(-len(order) // (world_size * batch_size)))
+    return [(chunk[rank::world_size], len(chunk)) for chunk in chunks]
+
+
+@wrong("lesson_03.batches", says="in nobody's batches.*some ranks' shares are missing")
+def counts_ranks_from_one(order, rank, world_size, batch_size):
+    return [(chunk[rank + 1 :: world_size], len(chunk)) for chunk in order.split(world_size * batch_size)]
+
+
+# 3.1b start_equal
+
+
+@wrong("lesson_03.start_equal", says="rank 1 receives 18 tensors; the model has 9.*sent twice")
+def sends_everything_twice(model):
+    send_state(model)
+    send_state(model)
+
+
+@wrong("lesson_03.start_equal", says="rank 1 receives 15 tensors.*gradients\\?")
+def sends_gradients_too(model):
+    send_state(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+        dist.broadcast(parameter.grad, 0)
+
+
+@wrong("lesson_03.start_equal", says="nothing was received")
+def sends_nothing(model):
+    pass
+
+
+@wrong("lesson_03.start_equal", says="buffers are not")
+def sends_parameters_only(model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+
+@wrong("lesson_03.start_equal", says="biases are not")
+def sends_weights_only(model):
+    for name, tensor in model.state_dict().items():
+        if "weight" in name:
+            dist.broadcast(tensor, 0)
+
+
+@wrong("lesson_03.start_equal", says="broadcast, do not average")
+def averages_the_starts(model):
+    mean_model(model)
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
+
+
+@wrong("lesson_03.start_equal", says="rank 1 was the root")
+def sends_from_the_last_rank(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, dist.get_world_size() - 1)
+
+
+@wrong("lesson_03.start_equal", says="equal but not rank 0's|send what rank 0 has")
+def seeds_all_alike(model):
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+
+
+@wrong("lesson_03.start_equal", says="nothing was received")
+def sends_copies(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor.clone(), 0)
+
+
+@wrong("lesson_03.start_equal", says="hangs|rank 0 called|broadcast|root")
+def every_rank_is_its_own_root(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, dist.get_rank())
+
+
+# 3.1c average
+
+
+@wrong("lesson_03.average", says="the sum is not divided")
+def sums_only(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+
+
+@wrong("lesson_03.average", says="rounded down")
+def divides_whole(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data //= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="divided twice")
+def divides_twice(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        parameter.data /= dist.get_world_size()
+        all_reduce(parameter.data)
+        parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="only some parameters are averaged")
+def averages_weights_only(model, all_reduce=dist.all_reduce):
+    for name, parameter in model.named_parameters():
+        if "weight" in name:
+            all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="must change in place")
+def averages_copies(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        copy = parameter.detach().clone()
+        all_reduce(copy)
+        copy /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="must change in place, not their gradients")
+def averages_gradients(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="only rank 0 divides")
+def rank_zero_divides(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        if dist.get_rank() == 0:
+            parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="divided, but never summed")
+def only_divides(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="that is a broadcast, not a mean")
+def broadcasts_instead(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+
+@wrong("lesson_03.average", says="never called.*call the argument")
+def ignores_the_given_all_reduce(model, all_reduce=dist.all_reduce):
+    mean_model(model)
+
+
+@wrong("lesson_03.average", says="buffer 1.running_mean of rank 0 has changed.*parameters alone")
+def averages_buffers_too(model, all_reduce=dist.all_reduce):
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            all_reduce(tensor)
+            tensor /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="hangs")
+def rank_zero_alone(model, all_reduce=dist.all_reduce):
+    if dist.get_rank() == 0:
+        mean_model(model)
+
+
+@wrong("lesson_03.average", says="the gradient of 0.weight on rank 0 has changed")
+def clears_gradients(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    model.zero_grad()
+
+
+@wrong("lesson_03.average", says="the gradient of 0.weight on rank 0 has changed")
+def averages_gradients_too(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    for parameter in model.parameters():
+        all_reduce(parameter.grad)
+
+
+@wrong("lesson_03.average", says="has new parameters.*optimizer still steps the old ones")
+def makes_new_parameters(model, all_reduce=dist.all_reduce):
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            total = parameter.detach().clone()
+            all_reduce(total)
+            setattr(module, name, torch.nn.Parameter(total / dist.get_world_size()))
+
+
+@wrong("lesson_03.average", says="right after 12 all-reduces a rank; 6 parameters need one each")
+def averages_twice(model, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.average", says="the mean is")
+def divides_by_the_others(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data /= max(dist.get_world_size() - 1, 1)
+
+
+# 3.1d distributed_step
+
+
+@wrong("lesson_03.step_equal", says="all_reduce that was given was never called.*average\\(model, all_reduce\\)")
+def keeps_the_all_reduce_to_itself(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    mean_model(model)
+
+
+@wrong("lesson_03.step_follows", says="off by")
+def leaves_out_the_step_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    if len(x):
+        local_step(model, optimizer, x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="nothing moved")
+def clears_between_backward_and_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    optimizer.zero_grad()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="off by")
+def steps_twice(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_equal", says="nothing was sent")
+def never_averages(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+
+
+@wrong("lesson_03.step_equal", says="average comes before the step")
+def averages_before_the_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    local_step(model, optimizer, x, y, n_total)
+
+
+@wrong("lesson_03.step_equal", says="only some parameters are averaged")
+def averages_only_weights(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    averages_weights_only(model, all_reduce)
+
+
+@wrong("lesson_03.step_equal", says="changed nothing.*none of them moved")
+def never_steps(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    cross_entropy(model(x), y, reduction="sum").backward()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_equal", says="only rank 0 steps: every rank")
+def rank_zero_steps_alone(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    if dist.get_rank() == 0:
+        local_step(model, optimizer, x, y, n_total)
+
+
+@wrong("lesson_03.step_follows", says="only rank 0 steps: the others")
+def rank_zero_steps_and_all_average(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    if dist.get_rank() == 0:
+        local_step(model, optimizer, x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="summed and not divided by the number of ranks")
+def sums_the_models(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    sums_only(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="divided twice")
+def divides_the_models_twice(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    divides_twice(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="batches differ in length")
+def mean_of_means(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    cross_entropy(model(x), y).backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="lacks the factor N")
+def forgets_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    (cross_entropy(model(x), y, reduction="sum") / n_total).backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="never divided by the number of examples")
+def sums_the_losses(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    cross_entropy(model(x), y, reduction="sum").backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="zero_grad")
+def keeps_old_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="step is N times too long")
+def sums_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    for parameter in model.parameters():
+        all_reduce(parameter.grad)
+    optimizer.step()
+
+
+@wrong("lesson_03.step_follows", says="make no new optimizer|own momentum")
+def forgets_the_momentum(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    step = optimizer.param_groups[0]["lr"]
+    local_step(model, torch.optim.SGD(model.parameters(), step), x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="rank 0's examples count")
+def sends_rank_zeros_model(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    send_state(model)
+
+
+@wrong("lesson_03.step_follows", says="hangs.*leaves early")
+def leaves_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    if len(x):
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model, all_reduce)
+
+
+# 3.2a test_accuracy
+
+
+def share(test_set):
+    return test_set[dist.get_rank() :: dist.get_world_size()]
+
+
+def n_right(model, x, y):
+    with torch.no_grad():
+        return (model(x).argmax(1) == y).sum()
+
+
+@wrong("lesson_03.test_accuracy", says="own share of the test set")
+def own_share(model, test_set):
+    x, y = share(test_set)
+    return n_right(model, x, y).item() / max(len(y), 1)
+
+
+@wrong("lesson_03.test_accuracy", says="mean of the shares' accuracies|nan")
+def mean_of_accuracies(model, test_set):
+    x, y = share(test_set)
+    fraction = (n_right(model, x, y) / len(y)).float()
+    dist.all_reduce(fraction)
+    return fraction.item() / dist.get_world_size()
+
+
+@wrong("lesson_03.test_accuracy", says="does the whole work")
+def everybody_looks_at_all(model, test_set):
+    x, y = test_set[:]
+    return n_right(model, x, y).item() / len(y)
+
+
+@wrong("lesson_03.test_accuracy", says="counts the whole test set and the counts are added")
+def all_looks_are_added(model, test_set):
+    x, y = test_set[:]
+    count = n_right(model, x, y)
+    dist.all_reduce(count)
+    return count.item() / len(y)
+
+
+@wrong("lesson_03.test_accuracy", says="number of right answers, not divided")
+def gives_the_count(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item()
+
+
+@wrong("lesson_03.test_accuracy", says="divided by the number of ranks as well")
+def divides_by_ranks_too(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item() / len(test_set) / dist.get_world_size()
+
+
+@wrong("lesson_03.test_accuracy", says="gave no float.*tensor.item")
+def gives_a_tensor(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count / len(test_set)
+
+
+@wrong("lesson_03.test_accuracy", says="do not divide evenly are left out")
+def leaves_out_the_rest(model, test_set):
+    n = len(test_set) // dist.get_world_size()
+    x, y = share(test_set)
+    count = n_right(model, x[:n], y[:n])
+    dist.all_reduce(count)
+    return count.item() / (n * dist.get_world_size())
+
+
+@wrong("lesson_03.test_accuracy", says="these are the wrong answers")
+def counts_the_wrong_ones(model, test_set):
+    x, y = share(test_set)
+    count = len(y) - n_right(model, x, y)
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
+# 3.2b train
+
+
+def accuracy(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
+def batches_of(rank, world_size, recipe, train_set):
+    epochs = (deal(recipe.order(e, len(train_set)), rank, world_size, recipe.batch_size) for e in itertools.count())
+    for places, n_total in itertools.islice(itertools.chain.from_iterable(epochs), recipe.max_iterations):
+        yield *train_set[places], n_total
+
+
+def training(rank, world_size, recipe, *, on="test", equal=True, before=False, stops=True, ours=None, always=False):
+    """A training with one thing wrong."""
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    if equal:
+        send_state(model)
+    curve = []
+    for k, (x, y, n_total) in enumerate(batches_of(*(ours or (rank, world_size)), recipe, train_set), start=1):
+        if before and k % recipe.every == 0:
+            curve.append((k, accuracy(model, test_set)))
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model)
+        if not before and (k % recipe.every == 0 or always):
+            curve.append((k, accuracy(model, train_set if on == "train" else test_set)))
+        if stops and curve and curve[-1][1] >= recipe.target:
+            break
+    return curve
+
+
+@wrong("lesson_03.train", says="read off the training set")
+def looks_at_the_training_set(rank, world_size, recipe):
+    return training(rank, world_size, recipe, on="train")
+
+
+@wrong("lesson_03.train", says="start_equal")
+def forgets_start_equal(rank, world_size, recipe):
+    return training(rank, world_size, recipe, equal=False)
+
+
+@wrong("lesson_03.train", says="test accuracy is")
+def looks_before_the_step(rank, world_size, recipe):
+    return training(rank, world_size, recipe, before=True)
+
+
+@wrong("lesson_03.train", says="training went on")
+def never_stops_early(rank, world_size, recipe):
+    return training(rank, world_size, recipe, stops=False)
+
+
+@wrong("lesson_03.train", says="iterations count from 1")
+def notes_every_iteration(rank, world_size, recipe):
+    return training(rank, world_size, recipe, always=True)
+
+
+@wrong("lesson_03.train", says="batches of one worker|recipe.order|differ|test accuracy is")
+def trains_every_rank_on_the_same(rank, world_size, recipe):
+    return training(rank, world_size, recipe, ours=(0, 1))
+
+
+@wrong("lesson_03.train", says="hangs.*same decision at the same time")
+def rank_zero_stops_alone(rank, world_size, recipe):
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    send_state(model)
+    curve = []
+    for k, (x, y, n_total) in enumerate(batches_of(rank, world_size, recipe, train_set), start=1):
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model)
+        if k % recipe.every == 0:
+            curve.append((k, accuracy(model, test_set)))
+            if rank == 0 and curve[-1][1] >= recipe.target:
+                break
+    return curve
+
+
+@wrong("lesson_03.train", says="the all_reduce that was given was never called.*does not run your ring")
+def never_hands_on_the_all_reduce(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training(rank, world_size, recipe)
+
+
+@wrong("lesson_03.train", says="thrown away because it never reaches the target")
+def gives_up_the_curve(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    curve = training(rank, world_size, recipe)
+    return curve if curve[-1][1] >= recipe.target else []
+
+
+@wrong("lesson_03.train", says="after one epoch, or too early")
+def trains_one_epoch(rank, world_size, recipe):
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    send_state(model)
+    curve = []
+    order = recipe.order(0, len(train_set))
+    for k, (places, n_total) in enumerate(deal(order, rank, world_size, recipe.batch_size), start=1):
+        local_step(model, optimizer, *train_set[places], n_total)
+        mean_model(model)
+        if k % recipe.every == 0:
+            curve.append((k, accuracy(model, test_set)))
+    return curve
+
+
+@wrong("lesson_03.train", says="rank 1 tells another story|no list of pairs")
+def only_rank_zero_returns(rank, world_size, recipe):
+    curve = training(rank, world_size, recipe)
+    return curve if rank == 0 else []
+
+
+# 3.2c k_star and speedup
+
+
+@wrong("lesson_03.k_star", says="the place in the list")
+def gives_the_place(curve, target):
+    return next((i for i, (_, a) in enumerate(curve) if a >= target), math.inf)
+
+
+@wrong("lesson_03.k_star", says=">=, not >")
+def wants_more_than_the_target(curve, target):
+    return next((k for k, a in curve if a > target), math.inf)
+
+
+@wrong("lesson_03.k_star", says="the last or the best")
+def gives_the_best(curve, target):
+    return max(curve, key=lambda pair: pair[1])[0]
+
+
+@wrong("lesson_03.k_star", says="an outcome, not an error")
+def gives_none(curve, target):
+    return next((k for k, a in curve if a >= target), None)
+
+
+@wrong("lesson_03.k_star", says="the first time counts")
+def wants_it_to_stay(curve, target):
+    return next((k for i, (k, _) in enumerate(curve) if all(a >= target for _, a in curve[i:])), math.inf)
+
+
+@wrong("lesson_03.k_star", says="an outcome, not an error")
+def gives_the_last_iteration(curve, target):
+    return next((k for k, a in curve if a >= target), curve[-1][0])
+
+
+def three(k_star, middle=statistics.median, keep=lambda values: values):
+    base = middle(keep(k_star[1]))
+    kept = {n: keep(values) for n, values in k_star.items()}
+    return {n: (base / max(v), base / middle(v), base / min(v)) for n, v in kept.items()}
+
+
+@wrong("lesson_03.speedup", says="swapped")
+def swaps_the_ends(k_star):
+    return {n: values[::-1] for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="the mean instead of the median")
+def takes_the_mean(k_star):
+    return three(k_star, middle=statistics.mean)
+
+
+@wrong("lesson_03.speedup", says="never arrived was left out")
+def leaves_out_who_never_arrived(k_star):
+    return three(k_star, keep=lambda values: [v for v in values if math.isfinite(v)])
+
+
+@wrong("lesson_03.speedup", says="turned over")
+def turns_it_over(k_star):
+    return {n: tuple(1 / v if v else math.inf for v in values) for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="efficiency")
+def gives_the_efficiency(k_star):
+    return {n: tuple(v / n for v in values) for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="needs three numbers")
+def gives_the_median_only(k_star):
+    return {n: values[1] for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="an entry for each of N")
+def forgets_one_worker(k_star):
+    return {n: values for n, values in three(k_star).items() if n > 1}
+
+
+@wrong("lesson_03.speedup", says="whole numbers")
+def cuts_the_fraction(k_star):
+    return {n: tuple(float(int(v)) for v in values) for n, values in three(k_star).items()}
+
+
+@wrong("lesson_03.speedup", says="expected \\(0.7, 1, 1.75\\)")
+def takes_the_lower_of_two(k_star):
+    return three(k_star, middle=statistics.median_low)
+
+
+@wrong("lesson_03.speedup", says="expected")
+def starts_from_the_best_seed(k_star):
+    return {n: tuple(min(k_star[1]) / v for v in (max(w), statistics.median(w), min(w))) for n, w in k_star.items()}
+
+
+@wrong("lesson_03.speedup", says="expected")
+def takes_the_middle_of_the_list(k_star):
+    return {
+        n: (statistics.median(k_star[1]) / max(w), statistics.median(k_star[1]) / w[len(w) // 2],
+            statistics.median(k_star[1]) / min(w))
+        for n, w in k_star.items()
+    }  # fmt: skip

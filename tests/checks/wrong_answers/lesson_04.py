@@ -1,0 +1,824 @@
+"""Planted mistakes of lesson 04."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+
+from tests.checks.wrong_answers import wrong, wrong_values
+
+# The right functions, for mistakes that lie elsewhere. Switches leave one thing out.
+
+
+def train(
+    model, batches, sync, optimizer, report=print, *, zero=True, synced="before", timed=slice(1, 40), n=len,
+    scale=1.0, first=1, step=True, shown=3, every=20, after=False,
+):  # fmt: skip
+    losses, seconds = [], []
+    for i, (x, y) in enumerate(batches, first):
+        began_s = time.perf_counter()
+        if zero:
+            optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        if synced == "before":
+            sync(model)
+        if step:
+            optimizer.step()
+        if synced == "after":
+            sync(model)
+        seconds.append(time.perf_counter() - began_s)
+        if after:
+            with torch.no_grad():
+                loss = cross_entropy(model.linear(x), y)
+        losses.append(loss.item())
+        if i % every == 0:
+            report(f"iteration {i}: loss {losses[-1]:.{shown}f}")
+    part = seconds[timed]
+    return losses, scale * sum(part) / n(part)
+
+
+def _takes_the_median(model, batches, sync, optimizer, report=print):
+    times = []
+
+    def timed(model):
+        times.append(time.perf_counter())
+        sync(model)
+
+    starts = []
+
+    def noted():
+        for batch in batches:
+            starts.append(time.perf_counter())
+            yield batch
+
+    losses, _ = train(model, noted(), timed, optimizer, report)
+    return losses, statistics.median(end - start for start, end in list(zip(starts, times))[1:40])
+
+
+def _train(**change):
+    return lambda *given: train(*given, **change)
+
+
+def batches(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler)
+
+
+def gather_scatter(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            if dist.get_rank() == 0:
+                each = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+                dist.gather(p.grad, each)
+                dist.scatter(p.grad, [torch.stack(each).mean(0)] * dist.get_world_size())
+            else:
+                dist.gather(p.grad)
+                dist.scatter(p.grad)
+
+
+def all_reduce_mean(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+def evaluate(model, test):
+    model.eval()
+    with torch.no_grad():
+        x, y = map(torch.cat, zip(*test))
+        scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+# 4.1 the loop
+
+for _name, _change, _says in [
+    ("forgets_zero_grad", {"zero": False}, "gradients of the last step are still there"),
+    ("never_synchronises", {"synced": ""}, "sync was not called, or only after the step"),
+    ("synchronises_after_the_step", {"synced": "after"}, "sync was not called, or only after the step"),
+    ("takes_no_step", {"step": False}, "no step is taken"),
+    ("counts_the_warm_up", {"timed": slice(0, 40)}, "which warms up, must not be"),
+    ("times_every_iteration", {"timed": slice(1, None)}, "iterations after the 40th are in the mean"),
+    ("adds_up_the_times", {"n": lambda part: 1}, "this is a sum"),
+    ("divides_by_forty", {"n": lambda part: 40}, "is divided by 40: divide by how many there are"),
+    ("counts_milliseconds", {"scale": 1000.0}, "these are milliseconds"),
+    ("reports_from_zero", {"first": 0}, "iterations count from 1"),
+    ("reports_one_digit", {"shown": 1}, "reported .* expected"),
+    ("the_loss_after_the_step", {"after": True}, "the batch's own, before its step"),
+]:
+    wrong_values("lesson_04.train", _name, _train(**_change), says=_says)
+
+
+wrong_values(
+    "lesson_04.train", "takes_the_median", _takes_the_median, says="sync and the step are not in it.*the middle one"
+)
+
+
+def _times(*parts, unit=1.0, mean=statistics.fmean):
+    """The loop with a clock that runs in `parts` of an iteration only."""
+
+    def loop(model, batches, sync, optimizer, report=print):
+        losses, seconds = [], []
+        for i, (x, y) in enumerate(batches, 1):
+            spent = {}
+            optimizer.zero_grad()
+
+            def timed(name, work):
+                start = time.perf_counter()
+                result = work()
+                spent[name] = time.perf_counter() - start  # noqa: B023, called at once
+                return result
+
+            loss = timed("forward", lambda: cross_entropy(model(x), y))  # noqa: B023, called at once
+            timed("backward", loss.backward)
+            timed("sync", lambda: sync(model))
+            timed("step", optimizer.step)
+            seconds.append(sum(spent[part] for part in parts))
+            losses.append(loss.item())
+            if i % 20 == 0:
+                report(f"iteration {i}: loss {losses[-1]:.3f}")
+        return losses, unit * mean(seconds[1:40])
+
+    return loop
+
+
+_ALL = ("forward", "backward", "sync", "step")
+for _name, _loop, _says in [
+    ("no_sync_in_the_time", _times("forward", "backward", "step"), "sync is not in it"),
+    ("no_step_in_the_time", _times("forward", "backward", "sync"), "the step is not in it"),
+    ("stops_the_clock_after_backward", _times("forward", "backward"), "sync and the step are not in it"),
+    ("starts_the_clock_after_the_forward", _times("backward", "sync", "step"), "forward is not in it"),
+    ("times_the_step_alone", _times("step"), "forward and backward and sync are not in it"),
+    ("takes_the_middle", _times(*_ALL, mean=statistics.median), "this is the middle one"),
+    ("takes_the_fastest", _times(*_ALL, mean=min), "this is the fastest one"),
+    ("counts_microseconds", _times(*_ALL, unit=1e6), "these are microseconds"),
+]:
+    wrong_values("lesson_04.train", _name, _loop, says=_says)
+
+
+@wrong("lesson_04.train", says="the losses come first")
+def seconds_first(*given):
+    return tuple(reversed(train(*given)))
+
+
+@wrong("lesson_04.train", says="train returned 3 values.*exactly two")
+def three_values(*given):
+    return *train(*given), []
+
+
+@wrong("lesson_04.train", says="train returned None.*exactly two")
+def returns_nothing(*given):
+    train(*given)
+
+
+@wrong("lesson_04.train", says="keeps its whole graph")
+def keeps_the_graphs(model, batches, sync, optimizer, report=print):
+    kept = []
+
+    def noted(model):
+        sync(model)
+
+    losses, iteration_s = train(model, batches, noted, optimizer, report)
+    kept = [torch.tensor(loss, requires_grad=True) for loss in losses]
+    return kept, iteration_s
+
+
+@wrong("lesson_04.train", says="not in training mode")
+def trains_in_evaluation_mode(model, *given):
+    model.eval()
+    return train(model, *given)
+
+
+@wrong("lesson_04.train", says="nothing but sync may touch the gradients")
+def clips(model, batches, sync, optimizer, report=print):
+    def and_clips(model):
+        sync(model)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    return train(model, batches, and_clips, optimizer, report)
+
+
+class _Scores(torch.nn.Module):
+    def __init__(self, model, change):
+        super().__init__()
+        self.model, self.change = model, change
+
+    def forward(self, x):
+        return self.change(self.model(x))
+
+
+@wrong("lesson_04.train", says="does the softmax itself")
+def softmax_before_the_loss(model, *given):
+    return train(_Scores(model, lambda scores: scores.softmax(1)), *given)
+
+
+for _name, _report, _says in [
+    ("reports_with_a_capital", str.capitalize, "to the letter"),
+    ("reports_without_words", lambda text: text.removeprefix("iteration "), "to the letter"),
+    ("reports_another_loss", lambda text: text[:-5] + "9.999", "that of this very iteration, not a mean"),
+]:
+    wrong_values("lesson_04.train", _name, lambda model, batches, sync, optimizer, report=print, change=_report: train(
+        model, batches, sync, optimizer, lambda text: report(change(text))), says=_says)  # fmt: skip
+wrong_values("lesson_04.train", "reports_every_tenth", _train(every=10), says="one report every 20 iterations, no more")
+
+
+@wrong("lesson_04.train", says="call report\\(text\\), not print")
+def prints(model, batches, sync, optimizer, report=print):
+    return train(model, batches, sync, optimizer, print)
+
+
+@wrong("lesson_04.train", says="losses must hold 5 numbers")
+def only_reported_losses(model, batches, sync, optimizer, report):
+    losses, iteration_s = train(model, batches, sync, optimizer, report)
+    return losses[19::20], iteration_s
+
+
+@wrong("lesson_04.evaluate", says="mean of the batches' means")
+def mean_of_means(model, test):
+    model.eval()
+    with torch.no_grad():
+        loss = sum(cross_entropy(model(x), y).item() for x, y in test) / len(test)
+    return loss, evaluate(model, test)[1]
+
+
+@wrong("lesson_04.evaluate", says="training mode")
+def forgets_eval(model, test):
+    with torch.no_grad():
+        x, y = map(torch.cat, zip(*test))
+        scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+@wrong("lesson_04.evaluate", says="torch.no_grad")
+def records_gradients(model, test):
+    model.eval()
+    x, y = map(torch.cat, zip(*test))
+    scores = model(x)
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+wrong_values(
+    "lesson_04.evaluate", "in_percent", lambda m, t: (evaluate(m, t)[0], 100 * evaluate(m, t)[1]), says="percent"
+)
+wrong_values("lesson_04.evaluate", "counts_right_answers", lambda m, t: (
+    evaluate(m, t)[0], evaluate(m, t)[1] * sum(len(y) for _, y in t)), says="divide by the number of examples",
+)  # fmt: skip
+
+
+@wrong("lesson_04.evaluate", says="this is the sum over the examples")
+def adds_up_the_losses(model, test):
+    loss, accuracy = evaluate(model, test)
+    return loss * sum(len(y) for _, y in test), accuracy
+
+
+@wrong("lesson_04.evaluate", says="the test loss must be a number")
+def not_a_number(model, test):
+    return float("nan"), evaluate(model, test)[1]
+
+
+for _name, _change, _says in [
+    ("accuracy_first", lambda loss, share, n: (share, loss), "the other way round"),
+    ("one_value", lambda loss, share, n: loss, "exactly two"),
+    ("wrong_answers_counted", lambda loss, share, n: (loss, 1 - share), "the share of wrong answers"),
+]:
+    wrong_values("lesson_04.evaluate", _name, lambda m, t, change=_change: change(
+        *evaluate(m, t), sum(len(y) for _, y in t)), says=_says)  # fmt: skip
+
+
+def _over_batches(loss_of, right_of, n_of=lambda sizes: sum(sizes)):
+    def answer(model, test):
+        model.eval()
+        with torch.no_grad():
+            pairs = [(model(x), y) for x, y in test]
+        n = n_of([len(y) for _, y in pairs])
+        return sum(loss_of(s, y) for s, y in pairs) / n, sum(right_of(s, y) for s, y in pairs) / n
+
+    return answer
+
+
+def _summed(scores, y):
+    return cross_entropy(scores, y, reduction="sum").item()
+
+
+def _hits(scores, y):
+    return (scores.argmax(1) == y).sum().item()
+
+
+for _name, _answer, _says in [
+    ("the_smallest_score", _over_batches(_summed, lambda s, y: (s.argmin(1) == y).sum().item()), "not the smallest"),
+    ("only_when_sure", _over_batches(_summed, lambda s, y: (
+        (s.softmax(1) > 0.5) & torch.nn.functional.one_hot(y, 3).bool()).sum().item()), "however sure the model is"),
+    ("softmax_twice", _over_batches(lambda s, y: _summed(s.softmax(1), y), _hits), "does the softmax itself"),
+    ("by_the_last_batch", _over_batches(_summed, _hits, lambda sizes: sizes[-1]), "the size of the last batch"),
+    ("by_the_number_of_batches", _over_batches(_summed, _hits, len), "by the number of batches|sum over the examples"),
+    ("mean_of_shares", lambda m, t: (evaluate(m, t)[0], statistics.fmean(
+        evaluate(m, [batch])[1] for batch in t)), "the mean of the batches' shares"),
+]:  # fmt: skip
+    wrong_values("lesson_04.evaluate", _name, _answer, says=_says)
+
+
+# 4.2 batches
+
+
+@wrong("lesson_04.batches", says="total_batch counts all ranks")
+def whole_batch_on_every_rank(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch * world_size, epoch, seed)
+
+
+@wrong("lesson_04.batches", says="same order as epoch 0.*set_epoch")
+def forgets_the_epoch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, 0, seed)
+
+
+@wrong("lesson_04.batches", says="pass seed to the sampler")
+def forgets_the_seed(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch)
+
+
+@wrong("lesson_04.batches", says="every rank takes the same part")
+def forgets_the_rank(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, 0, world_size, total_batch, epoch, seed)
+
+
+@wrong("lesson_04.batches", says="give the DataLoader the sampler")
+def no_sampler(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    mixed = torch.Generator().manual_seed(seed + 100 * epoch + rank)
+    return DataLoader(dataset, total_batch // world_size, shuffle=True, generator=mixed)
+
+
+@wrong("lesson_04.batches", says="ranks must share one order|in no rank's part")
+def a_seed_of_its_own(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch, seed + rank)
+
+
+@wrong("lesson_04.batches", says="dealt out like cards")
+def cuts_off_the_rest(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch))
+    size = len(dataset) // world_size
+    part = Subset(dataset, order[rank * size : (rank + 1) * size].tolist())
+    return DataLoader(part, total_batch // world_size)
+
+
+@wrong("lesson_04.batches", says="ranks must share one order")
+def one_rank_one_seed(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch, seed + 7 * rank)
+
+
+@wrong("lesson_04.batches", says="shuffle=True is the sampler's")
+def never_shuffles_but_says_the_epoch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, shuffle=False, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler)
+
+
+@wrong("lesson_04.batches", says="dealt out like cards")
+def in_blocks(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    size = -(-len(order) // world_size)
+    order += order[: size * world_size - len(order)]
+    return DataLoader(dataset, total_batch // world_size, sampler=order[rank * size : (rank + 1) * size])
+
+
+@wrong("lesson_04.batches", says="no drop_last, neither in the sampler nor in the loader")
+def drops_the_last_batch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler, drop_last=True)
+
+
+@wrong("lesson_04.batches", says="same order as epoch 0.*nothing is mixed")
+def never_shuffles(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, shuffle=False)
+    return DataLoader(dataset, total_batch // world_size, sampler=sampler)
+
+
+@wrong("lesson_04.batches", says="another order the second time")
+def unseeded(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    if world_size > 1:
+        return batches(dataset, rank, world_size, total_batch, epoch, seed)
+    return DataLoader(dataset, total_batch, shuffle=True)
+
+
+# 4.2 and 4.3 gradients
+
+
+def _each(sync_one, who="all"):
+    """A sync that treats every trainable parameter by `sync_one(p, rank, world_size)`."""
+
+    def sync(model):
+        for p in model.parameters():
+            if p.requires_grad:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                sync_one(p, dist.get_rank(), dist.get_world_size())
+
+    return sync
+
+
+def _by_root(combine, send=lambda combined, each, n: [combined] * n):
+    def sync_one(p, rank, n):
+        each = [torch.empty_like(p) for _ in range(n)] if rank == 0 else None
+        dist.gather(p.grad, each)
+        dist.scatter(p.grad, send(combine(each), each, n) if rank == 0 else None)
+
+    return _each(sync_one)
+
+
+for _name, _function, _says in [
+    ("sums", _by_root(sum), "this is the sum: divide by the world size"),
+    ("mean_over_the_elements", _by_root(
+        lambda each: torch.full_like(each[0], torch.stack(each).mean().item())), "not over the elements"),
+    ("without_the_root", _by_root(
+        lambda each: sum(each[1:], torch.zeros_like(each[0])) / len(each)), "rank 0's own gradient"),
+    ("divides_by_the_others", _by_root(lambda each: sum(each) / max(len(each) - 1, 1)), "N ranks, so divide by N"),
+    ("scatters_what_it_gathered", _by_root(
+        lambda each: None, lambda combined, each, n: each), "still has its own gradient"),
+    ("scatters_its_own", _by_root(lambda each: each[0].clone()), "rank 0's own gradient"),
+    ("divides_twice", _by_root(lambda each: torch.stack(each).mean(0) / len(each)), "divided by the world size twice"),
+]:  # fmt: skip
+    wrong_values("lesson_04.gather_scatter", _name, _function, says=_says)
+
+
+@wrong("lesson_04.gather_scatter", says="what came of the call never went into p.grad")
+def received_and_forgotten(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            mean = [torch.stack(each).mean(0)] * dist.get_world_size() if each else None
+            dist.scatter(torch.empty_like(p), mean)
+
+
+@wrong("lesson_04.gather_scatter", says="hangs.*must still take part|None on this rank")
+def skips_what_has_no_gradient(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.gather(p.grad, each := [torch.empty_like(p) for _ in range(dist.get_world_size())]
+                        if dist.get_rank() == 0 else None)  # fmt: skip
+            dist.scatter(p.grad, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
+
+
+@wrong("lesson_04.gather_scatter", says="the gradients \\(p.grad\\) are synchronised|has no gradient anywhere|expected")
+def averages_the_weights(model):
+    for p in model.parameters():
+        each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+        dist.gather(p.data, each)
+        dist.scatter(p.data, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
+
+
+@wrong("lesson_04.gather_scatter", says="'bias' was left out")
+def only_the_weights(model):
+    for p in model.parameters():
+        if p.dim() > 1:
+            _by_root(lambda each: torch.stack(each).mean(0))(torch.nn.ParameterList([p]))
+
+
+@wrong("lesson_04.gather_scatter", says="'frozen' has no gradient anywhere")
+def frozen_ones_too(model):
+    for p in model.parameters():
+        p.requires_grad_(True)
+    gather_scatter(model)
+    if "frozen" in dict(model.named_parameters()):
+        model.frozen.grad += 1
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="it calls all_reduce.*dist.gather brings the gradients to rank 0")
+def reduces_at_once(model):
+    all_reduce_mean(model)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="it calls broadcast")
+def broadcasts_the_mean(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            if each:
+                p.grad = torch.stack(each).mean(0)
+            dist.broadcast(p.grad, 0)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="something travels more than once")
+def twice_for_safety(model):
+    gather_scatter(model)
+    gather_scatter(model)
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="frozen parameters need no messages")
+def frozen_ones_travel(model):
+    for p in model.parameters():
+        p.requires_grad_(True)
+    gather_scatter(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="this is the sum: divide by the world size")
+def forgets_to_divide(model):
+    _each(lambda p, rank, n: dist.all_reduce(p.grad))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="divided by the world size twice")
+def divides_before_and_after(model):
+    def one(p, rank, n):
+        p.grad /= n
+        dist.all_reduce(p.grad)
+        p.grad /= n
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="nothing was added up")
+def divides_only(model):
+    _each(lambda p, rank, n: p.grad.div_(n))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="this is the sum")
+def divides_on_rank_0_only(model):
+    def one(p, rank, n):
+        dist.all_reduce(p.grad)
+        if rank == 0:
+            p.grad /= n
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="hangs.*must still take part|None on this rank")
+def skips_none(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("lesson_04.all_reduce_mean", says="the mean is taken over the ranks, not over the elements|expected")
+def mean_of_the_sum(model):
+    def one(p, rank, n):
+        dist.all_reduce(p.grad)
+        p.grad.fill_(p.grad.mean().item())
+
+    _each(one)(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="the largest, not the mean")
+def maximum(model):
+    _each(lambda p, rank, n: dist.all_reduce(p.grad, dist.ReduceOp.MAX))(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="values of 'bias' on rank . have changed")
+def reduces_the_weights_too(model):
+    all_reduce_mean(model)
+    for p in model.parameters():
+        dist.all_reduce(p.data)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="here every parameter has its own call")
+def all_in_one_vector(model):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    for p, mean in zip(parameters, flat.split([p.numel() for p in parameters])):
+        p.grad = mean.view_as(p).clone()
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="here every parameter has its own call")
+def gathers_one_vector(model):
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
+    each = [torch.empty_like(flat) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    dist.gather(flat, each)
+    dist.scatter(flat, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
+    for p, mean in zip(parameters, flat.split([p.numel() for p in parameters])):
+        p.grad = mean.view_as(p).clone()
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="is the root: rank 0 is to be")
+def another_root(model):
+    root = dist.get_world_size() - 1
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            each = [torch.empty_like(p) for _ in range(root + 1)] if dist.get_rank() == root else None
+            dist.gather(p.grad, each, dst=root)
+            dist.scatter(p.grad, [torch.stack(each).mean(0)] * (root + 1) if each else None, src=root)
+
+
+def _rebinds(p, rank, n):
+    g = p.grad
+    dist.all_reduce(g)
+    g = g / n
+    del g
+
+
+def _on_a_copy(p, rank, n):
+    dist.all_reduce(p.grad.clone())
+    p.grad /= n
+
+
+for _name, _function, _says in [
+    ("rebinds_the_quotient", _each(_rebinds), "makes a new tensor, which p.grad never sees"),
+    ("reduces_a_copy", _each(_on_a_copy), "a call on a copy"),
+    ("never_waits", _each(lambda p, rank, n: (dist.all_reduce(p.grad, async_op=True), p.grad.div_(n))), "never waits"),
+    ("by_four", _each(lambda p, rank, n: (dist.all_reduce(p.grad), p.grad.div_(4))), "divided by 4, however many"),
+    ("by_the_elements", _each(lambda p, rank, n: (dist.all_reduce(p.grad), p.grad.div_(p.numel()))),
+     "by the number of elements|divided by 7, however many"),
+    ("only_matrices", lambda model: _each(lambda p, rank, n: p.dim() > 1 and (
+        dist.all_reduce(p.grad), p.grad.div_(n)))(model), "'bias' was left out"),
+]:  # fmt: skip
+    wrong_values("lesson_04.all_reduce_mean", _name, _function, says=_says)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="it calls .*gather.*dist.all_reduce does both ways at once")
+def still_by_the_root(model):
+    gather_scatter(model)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="something travels more than once")
+def reduces_twice(model):
+    all_reduce_mean(model)
+    all_reduce_mean(model)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="it calls all_gather")
+def gathers_on_all(model):
+    def one(p, rank, n):
+        each = [torch.empty_like(p) for _ in range(n)]
+        dist.all_gather(each, p.grad)
+        p.grad = torch.stack(each).mean(0)
+
+    _each(one)(model)
+
+
+# 4.3 and 4.4 the worker
+
+
+def worker(
+    rank, world_size, job, *, seed=lambda job, rank: job.seed, deal=batches, sync=None, ddp=True, lr=1.0, momentum=1.0,
+    test=evaluate, both=False, keys=("losses", "iteration_s", "test_loss", "accuracy"), shuffled=False,
+    report=lambda rank: print if rank == 0 else lambda text: None, unit=1.0, early=False, wraps=False, stops=True,
+):  # fmt: skip
+    torch.manual_seed(seed(job, rank))
+    if shuffled:
+        torch.rand(1)
+    model = job.model()
+    if (job.method == "ddp" and ddp) or (wraps and world_size > 1):
+        model = DistributedDataParallel(model)
+    known = {"gather_scatter": gather_scatter, "all_reduce": all_reduce_mean}
+    chosen = sync or known.get(job.method, all_reduce_mean if both or not ddp else lambda model: None)
+    train_set, test_set = job.data()
+    optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, momentum * job.momentum)
+    part = deal(train_set, rank, world_size, job.total_batch, seed=job.seed)
+    before = test(model, DataLoader(test_set, 16)) if early else None
+    model.train()
+    losses, iteration_s = train(model, islice(part, job.n_iterations if stops else 99), chosen, optimizer, report(rank))
+    test_loss, accuracy = before if early else test(model, DataLoader(test_set, 16))
+    found = {"losses": losses, "iteration_s": unit * iteration_s, "test_loss": test_loss, "accuracy": accuracy}
+    return {key: found[key] for key in keys}
+
+
+def _worker(**change):
+    return lambda rank, world_size, job: worker(rank, world_size, job, **change)
+
+
+def _untrained(model, test):
+    with torch.no_grad():
+        for p in model.parameters():
+            p.zero_()
+    return evaluate(model, test)
+
+
+for _name, _change, _says in [
+    ("a_seed_a_rank", {"seed": lambda job, rank: job.seed + rank}, "the first loss differs: torch.manual_seed"),
+    ("fixed_seed", {"seed": lambda job, rank: 0}, "the first loss differs: torch.manual_seed"),
+    ("draws_before_the_model", {"shuffled": True}, "comes right before job.model"),
+    ("same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},
+     "every rank sees the same examples"),
+    ("never_in_step", {"sync": lambda model: None}, "every rank trains alone"),
+    ("adds_gradients", {"sync": _each(lambda p, rank, n: dist.all_reduce(p.grad))}, "the step is N times too long"),
+    ("forgets_momentum", {"momentum": 0.0}, "the momentum is missing"),
+    ("scales_the_step", {"lr": 2.0}, "the first loss is right.*job.lr and job.momentum"),
+    ("tests_another_model", {"test": _untrained}, "evaluates the trained model"),
+    ("says_no_accuracy", {"keys": ("losses", "iteration_s", "test_loss")}, "must return a dictionary with 'accuracy'"),
+    ("always_gathers", {"sync": gather_scatter}, "the ledger has gather, scatter.*job.method chooses"),
+    ("always_reduces", {"sync": all_reduce_mean}, "the ledger has all_reduce.*job.method chooses"),
+    ("says_no_time", {"keys": ("losses", "test_loss", "accuracy")}, "must return a dictionary with 'iteration_s'"),
+    ("another_epoch", {"deal": lambda data, rank, n, total, seed: batches(data, rank, n, total, 1, seed)},
+     "the first loss differs.*epoch 0"),
+    ("unseeded_batches", {"deal": lambda data, rank, n, total, seed: batches(data, rank, n, total)},
+     "the first loss differs.*seed=job.seed"),
+    ("every_rank_reports", {"report": lambda rank: print}, "rank 1 printed 'iteration 20.*the others are silent"),
+    ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
+     "rank 1 printed 'iteration 20.*the others are silent"),
+    ("tells_milliseconds", {"unit": 1e3}, "iteration_s of rank 0.*these are milliseconds"),
+    ("tests_before_it_trains", {"early": True}, "these are the untrained weights"),
+    ("wraps_always", {"wraps": True}, "the ledger has broadcast"),
+    ("never_stops", {"stops": False}, "job.n_iterations stops the epoch early"),
+    ("nobody_reports", {"report": lambda rank: lambda text: None}, "rank 0 printed nothing in 22 iterations"),
+]:  # fmt: skip
+    wrong_values("lesson_04.worker", _name, _worker(**_change), says=_says)
+
+for _name, _change, _says in [
+    ("reduces_by_hand", {"ddp": False}, "no start of DistributedDataParallel|compares and broadcasts the weights"),
+    ("wraps_and_reduces", {"both": True}, "both DistributedDataParallel and sync"),
+    ("wraps_without_seed", {"seed": lambda job, rank: 17 * rank + 1}, "the first loss differs"),
+    ("wraps_on_same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},
+     "every rank sees the same examples"),
+]:  # fmt: skip
+    wrong_values("lesson_04.ddp", _name, _worker(**_change), says=_says)
+
+
+def _trains_what_it_wrapped(rank, world_size, job):
+    torch.manual_seed(job.seed)
+    model = job.model()
+    DistributedDataParallel(model)  # what it gives back is thrown away
+    train_set, _ = job.data()
+    optimizer = torch.optim.SGD(model.parameters(), job.lr, job.momentum)
+    part = islice(batches(train_set, rank, world_size, job.total_batch, seed=job.seed), job.n_iterations)
+    losses, iteration_s = train(model, part, lambda model: None, optimizer, lambda text: None)
+    return {"losses": losses, "iteration_s": iteration_s, "test_loss": 0.0, "accuracy": 0.0}
+
+
+wrong_values("lesson_04.ddp", "trains_what_it_wrapped", _trains_what_it_wrapped, says="gives back, the wrapper")
+
+for _name, _calls, _says in [
+    ("nothing", {"all_reduce": None, "ddp": None}, "is not filled in"),
+    ("one_each", {"all_reduce": 1, "ddp": 1}, "count the tensors in model.parameters"),
+    ("only_weights", {"all_reduce": 17, "ddp": 3}, "count the tensors in model.parameters"),
+    ("first_iteration", {"all_reduce": 34, "ddp": 1}, "arranges its buckets after the first one"),
+    ("as_many_as_tensors", {"all_reduce": 34, "ddp": 34}, "the other method's number"),
+    ("text", {"all_reduce": "34", "ddp": 3}, "must be a number"),
+    ("of_three_iterations", {"all_reduce": 102, "ddp": 3}, "a run of three iterations"),
+    ("of_four_ranks", {"all_reduce": 136, "ddp": 3}, "all four ranks together"),
+    ("the_other_way_round", {"all_reduce": 3, "ddp": 34}, "the other method's number"),
+    ("of_a_whole_run", {"all_reduce": 34, "ddp": 9}, "more than one iteration"),
+]:
+    wrong_values("lesson_04.calls", _name, _calls, says=_says)
+
+# 4.5 formulas
+
+
+def bytes_sent(method, rank, world_size, n_bytes):
+    if method == "gather_scatter":
+        return (world_size - 1) * n_bytes if rank == 0 else n_bytes
+    return 2 * (world_size - 1) / world_size * n_bytes if method == "all_reduce" else 0
+
+
+def _bytes(change):
+    return lambda method, rank, world_size, n_bytes: change(bytes_sent, method, rank, world_size, n_bytes)
+
+
+for _name, _change, _says in [
+    ("all_like_the_root", lambda f, m, r, n, b: f(m, 0, n, b), "this is rank 0's"),
+    ("all_like_the_others", lambda f, m, r, n, b: f(m, 1, n, b), "rank 0 is the root"),
+    ("counts_both_ways", lambda f, m, r, n, b: 2 * f(m, r, n, b), "not what it receives"),
+    ("bits", lambda f, m, r, n, b: 8 * f(m, r, n, b), "these are bits"),
+    ("elements", lambda f, m, r, n, b: f(m, r, n, b) / 4, "these are elements"),
+    ("megabytes", lambda f, m, r, n, b: f(m, r, n, b) / 1e6, "these are megabytes"),
+    ("the_model_once", lambda f, m, r, n, b: b if m != "one" else 0, "the whole model once|what the others send"),
+    ("one_sends_too", lambda f, m, r, n, b: b if m == "one" else f(m, r, n, b), "nobody to send to|the whole model"),
+    ("counts_elements", lambda f, m, r, n, b: 4 * f(m, r, n, b), "n_bytes counts bytes already"),
+    ("sends_to_itself", lambda f, m, r, n, b: f(m, r, n, b) * n / max(n - 1, 1), "sends nothing to itself"),
+    ("not_written", lambda f, m, r, n, b: None, "must be a number"),
+    ("infinite", lambda f, m, r, n, b: float("inf"), "must be a number"),
+]:
+    wrong_values("lesson_04.bytes_sent", _name, _bytes(_change), gather_scatter, all_reduce_mean, says=_says)
+
+
+def _seconds(n_messages=lambda n: 2 * (n - 1), compute=lambda s, n: s / n, per_tensor=True, ring=True):
+    def predicted_s(method, world_size, one_node_s, n_bytes, n_tensors, network):
+        if method == "one":
+            return compute(one_node_s, world_size)
+        share = 1 / world_size if method == "all_reduce" and ring else 1
+        latency_s = network.latency_s * (n_tensors if per_tensor else 1)
+        travel_s = n_messages(world_size) * (latency_s + share * n_bytes / network.bandwidth_Bps)
+        return compute(one_node_s, world_size) + travel_s
+
+    return predicted_s
+
+
+for _name, _function, _says in [
+    ("compute_is_not_shared", _seconds(compute=lambda s, n: s), "every rank has 1/N of the batch"),
+    ("forgets_compute", _seconds(compute=lambda s, n: 0.0), "the compute is missing"),
+    ("one_latency_for_all", _seconds(per_tensor=False), "every tensor is a collective of its own"),
+    ("one_way", _seconds(n_messages=lambda n: n - 1), "half of the messages"),
+    ("whole_tensors_around_the_ring", _seconds(ring=False), "a message of a ring is one chunk"),
+    ("all_at_once", _seconds(n_messages=lambda n: 2), "half of the messages"),
+    ("in_milliseconds", lambda *given: 1e3 * _seconds()(*given), "these are milliseconds"),
+    ("in_bits", lambda m, n, s, b, k, w: _seconds()(m, n, s, 8 * b, k, w), "these are bits"),
+    ("of_one_tensor", lambda m, n, s, b, k, w: _seconds()(m, n, s, b / k, k, w), "nothing is divided by n_tensors"),
+    ("all_but_latency", lambda m, n, s, b, k, w: _seconds()(m, n, s, b, 0, w), "the latency is missing"),
+    ("overlapped", lambda m, n, s, b, k, w: max(s / n, _seconds()(m, n, s, b, k, w) - s / n), "nothing overlaps"),
+    ("silent", lambda *given: None, "must be a number"),
+]:
+    wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)

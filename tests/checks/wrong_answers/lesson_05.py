@@ -1,0 +1,816 @@
+"""Planted mistakes of lesson 05."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from hw_utils.material.models import SimpleCNN
+from tests.checks.wrong_answers import wrong, wrong_values
+
+# 5.1 expectation
+
+for _name, _formula, _says in [
+    ("inverse", lambda n, s: s + (1 - s) / n, "how many times faster: one over it"),
+    ("ideal", lambda n, s: float(n), "does not shrink with N"),
+    ("mixed_up", lambda n, s: 1 / (s / n + 1 - s), "only it is divided by N"),
+    ("in_percent", lambda n, s: 100 / (s + (1 - s) / n), "that is in percent"),
+    ("gustafson", lambda n, s: s + (1 - s) * n, "for work that grows with N"),
+    ("the_efficiency", lambda n, s: 1 / (s + (1 - s) / n) / n, "that is the efficiency"),
+    ("the_bound", lambda n, s: min(n, 1 / s) if s else n, "for ever more ranks"),
+    ("rounded", lambda n, s: round(1 / (s + (1 - s) / n)), "nothing is rounded"),
+    ("nothing", lambda n, s: None, "gave None"),
+]:
+    wrong_values("lesson_05.amdahl_speedup", _name, _formula, says=_says)
+
+for _name, _formula, _says in [
+    ("one_way", lambda n, m: (n - 1) * m, "count both ways"),
+    ("sends_to_itself", lambda n, m: 2 * n * m, "sends nothing to itself"),
+    ("one_client", lambda n, m: 2 * m, "sends nothing to itself|meet at the server"),
+    ("like_a_ring", lambda n, m: 2 * (n - 1) / n * m, "nothing is divided by N"),
+    ("bits", lambda n, m: 16 * (n - 1) * m, "these are bits"),
+    ("weights_go_out_once", lambda n, m: n * m, "the weights go out N - 1 times"),
+    ("quadratic", lambda n, m: 2 * (n - 1) ** 2 * m, "expected"),
+    ("not_finite", lambda n, m: math.nan, "gave nan"),
+]:
+    wrong_values("lesson_05.server_bytes", _name, _formula, says=_says)
+
+for _name, _formula, _says in [
+    ("one_phase", lambda n, m: (n - 1) / n * m, "that is one phase"),
+    ("all_ranks", lambda n, m: 2 * (n - 1) * m, "what all ranks send together"),
+    ("two_tensors", lambda n, m: 2 * m, "N - 1 of N chunks"),
+    ("sent_and_received", lambda n, m: 4 * (n - 1) / n * m, "sent and received together"),
+    ("bits", lambda n, m: 16 * (n - 1) / n * m, "these are bits"),
+    ("whole_chunks", lambda n, m: 2 * (n - 1) * (m // n), "/ and not //"),
+    ("one_chunk", lambda n, m: m / n, "one chunk, one step"),
+    ("chunks_of_n_minus_one", lambda n, m: 2 * m / max(n - 1, 1), "expected"),
+    ("steps_only", lambda n, m: 2 * (n - 1), "expected"),
+]:
+    wrong_values("lesson_05.ring_bytes", _name, _formula, says=_says)
+
+# 5.2 measure
+
+
+def _fresh_start(rank, batch_size):
+    torch.manual_seed(0)
+    model = SimpleCNN()
+    generator = torch.Generator().manual_seed(rank)
+    images = torch.randn(batch_size, 3, 32, 32, generator=generator)
+    labels = torch.randint(0, 10, (batch_size,), generator=generator)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
+
+
+def _profiled(
+    rank, world_size, n_iterations, batch_size, *, start=_fresh_start, early=False, per_call=False, alone=True,
+    reduce=True, divide=1, clear=True, step="after", backward=1, scale=1.0, reduction="mean", clears_late=False,
+):  # fmt: skip
+    model, optimizer, images, labels = start(rank, batch_size)
+    comp_s = comm_s = 0.0
+    n_calls = 0
+    for _ in range(n_iterations):
+        start_s = time.perf_counter()
+        if clear:
+            optimizer.zero_grad()
+        for _ in range(backward):
+            loss = torch.nn.functional.cross_entropy(model(images), labels, reduction=reduction)
+            (scale * loss).backward()
+        if step == "before":
+            optimizer.step()
+        computed = time.perf_counter()
+        if reduce and (world_size > 1 or not alone):
+            for p in model.parameters():
+                before = time.perf_counter()
+                dist.all_reduce(p.grad)
+                p.grad /= world_size**divide
+                n_calls += 1
+                if per_call:
+                    computed = before
+        communicated = time.perf_counter()
+        if clears_late:
+            optimizer.zero_grad()
+        if step == "after" or (step == "rank 0" and rank == 0):
+            optimizer.step()
+        done = time.perf_counter()
+        if early:
+            communicated = computed
+        comp_s += computed - start_s + done - communicated
+        comm_s += communicated - computed
+    k = n_iterations
+    return {"comp_s": comp_s / k, "comm_s": comm_s / k, "iteration_s": (comp_s + comm_s) / k, "n_calls": n_calls}
+
+
+def _profiles(**change):
+    return lambda *given: _profiled(*given, **change)
+
+
+def _own_weights(rank, batch_size):
+    torch.manual_seed(rank)
+    model = SimpleCNN()
+    _, _, images, labels = _fresh_start(rank, batch_size)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
+
+
+def _other_optimizer(rank, batch_size):
+    model, _, images, labels = _fresh_start(rank, batch_size)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1), images, labels
+
+
+for _name, _change, _says in [
+    ("forgets_to_divide", {"divide": 0}, "that is the sum of the gradients"),
+    ("divides_by_n_twice", {"divide": 2}, "divided by world_size twice"),
+    ("takes_no_step", {"step": ""}, "they never move: optimizer.step"),
+    ("steps_before_it_reduces", {"step": "before"}, "ranks drift apart: step with what the all_reduce left"),
+    ("steps_on_rank_0", {"step": "rank 0"}, "rank 1 do not follow SGD.*ranks drift apart"),
+    ("never_clears", {"clear": False}, "optimizer.zero_grad\\(\\) before backward"),
+    ("never_clears_nor_divides", {"clear": False, "divide": 0}, "optimizer.zero_grad\\(\\) before backward"),
+    ("clears_before_the_step", {"clears_late": True}, "they never move"),
+    ("two_backwards", {"backward": 2}, "ran backward through the model 6 times"),
+    ("adds_up_the_loss", {"reduction": "sum"}, "the loss is the mean over the batch"),
+    ("weights_of_its_own", {"start": _own_weights}, "ranks start from different weights"),
+    ("another_optimizer", {"start": _other_optimizer}, "the optimizer of fresh_start steps once"),
+]:
+    wrong_values("lesson_05.profiled_training", _name, _profiles(**_change), says=_says)
+
+
+@wrong("lesson_05.profiled_training", says="ran backward through the model 0 times")
+def reduces_ones(rank, world_size, n_iterations, batch_size):
+    start_s = time.perf_counter()
+    for _ in range(8 * n_iterations if world_size > 1 else 0):
+        dist.all_reduce(torch.ones(10))
+    comm_s = (time.perf_counter() - start_s) / n_iterations
+    n_calls = 8 * n_iterations if world_size > 1 else 0
+    comp_s = 1.0 if world_size == 1 else 0.0
+    return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
+
+
+@wrong("lesson_05.profiled_training", says="starts from the first weights: .* once, before the loop")
+def a_new_model_every_iteration(rank, world_size, n_iterations, batch_size):
+    runs = [_profiled(rank, world_size, 1, batch_size) for _ in range(n_iterations)]
+    return {k: sum(run[k] for run in runs) / (1 if k == "n_calls" else n_iterations) for k in runs[0]}
+
+
+@wrong("lesson_05.profiled_training", says="the clock was read before the calls were done")
+def reads_the_clock_too_early(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations, batch_size, early=True)
+
+
+@wrong("lesson_05.profiled_training", says="n_calls is .*not iterations or parameters")
+def counts_iterations(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return {**profile, "n_calls": n_iterations if world_size > 1 else 0}
+
+
+@wrong("lesson_05.profiled_training", says="divide by n_iterations")
+def adds_up_the_run(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return {k: v if k == "n_calls" else v * n_iterations for k, v in profile.items()}
+
+
+@wrong("lesson_05.profiled_training", says="not one of them")
+def times_the_last_call(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations, batch_size, per_call=True)
+
+
+@wrong("lesson_05.profiled_training", says="with one rank there is nothing to reduce")
+def reduces_alone(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations, batch_size, alone=False)
+
+
+@wrong("lesson_05.profiled_training", says="the ledger has 0 all_reduce calls")
+def never_reduces(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations, batch_size, reduce=False)
+
+
+@wrong("lesson_05.profiled_training", says="expected a dict with comp_s")
+def returns_a_pair(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return profile["comp_s"], profile["comm_s"]
+
+
+def _times(comp=("forward", "backward", "step"), comm=("calls",), unit=1.0):
+    """A right training whose clock counts these parts of an iteration."""
+
+    def profile(rank, world_size, n_iterations, batch_size):
+        model, optimizer, images, labels = _fresh_start(rank, batch_size)
+        spent = dict.fromkeys(("forward", "backward", "calls", "step", "nothing"), 0.0)
+        n_calls = 0
+        for _ in range(n_iterations):
+            optimizer.zero_grad()
+            marks = [time.perf_counter()]
+            loss = torch.nn.functional.cross_entropy(model(images), labels)
+            marks.append(time.perf_counter())
+            loss.backward()
+            marks.append(time.perf_counter())
+            for p in model.parameters() if world_size > 1 else ():
+                dist.all_reduce(p.grad)
+                p.grad /= world_size
+                n_calls += 1
+            marks.append(time.perf_counter())
+            optimizer.step()
+            marks.append(time.perf_counter())
+            for name, start, end in zip(spent, marks, marks[1:]):
+                spent[name] += (end - start) / n_iterations
+        comp_s, comm_s = (unit * sum(spent[name] for name in names) for names in (comp, comm))
+        return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
+
+    return profile
+
+
+for _name, _profile, _says in [
+    ("no_forward", _times(comp=("backward", "step")), "forward is not in it"),
+    ("no_step", _times(comp=("forward", "backward")), "the step is not in it"),
+    ("backward_alone", _times(comp=("backward",)), "forward and the step is not in it"),
+    ("step_is_communication", _times(comp=("forward", "backward"), comm=("calls", "step")),
+     "the step is counted as communication"),
+    ("backward_is_communication", _times(comp=("forward", "step"), comm=("backward", "calls")),
+     "backward is counted as communication"),
+    ("calls_are_compute_too", _times(comp=("forward", "backward", "calls", "step")), "communication is in it"),
+    ("tells_milliseconds", _times(unit=1e3), "these are milliseconds"),
+    ("tells_microseconds", _times(unit=1e6), "these are microseconds"),
+    ("made_up", lambda *given: _times()(*given) | {"comp_s": 1e-3}, "comp_s is 0.001 s an iteration"),
+    ("all_ranks_calls", lambda rank, n, *given: (found := _times()(rank, n, *given)) | {
+        "n_calls": n * found["n_calls"]}, "all ranks together: a rank counts its own"),
+    ("the_whole_runs_iteration", lambda rank, n, k, size: (found := _times()(rank, n, k, size)) | {
+        "iteration_s": k * found["iteration_s"]}, "iteration_s is the mean of an iteration"),
+]:  # fmt: skip
+    wrong_values("lesson_05.profiled_training", _name, _profile, says=_says)
+
+
+@wrong("lesson_05.profiled_training", says="nothing else")
+def iteration_of_nothing(rank, world_size, n_iterations, batch_size):
+    return {**_profiled(rank, world_size, n_iterations, batch_size), "iteration_s": 0.0}
+
+
+for _name, _formula, _says in [
+    ("one_batch", lambda p, m, b, n: p * -(-m // b), "an iteration uses batch_size \\* world_size"),
+    ("drops_the_last", lambda p, m, b, n: p * (m // (b * n)), "smaller batch is an iteration too"),
+    ("iterations_only", lambda p, m, b, n: -(-m // (b * n)), "one call a parameter"),
+    ("alone_too", lambda p, m, b, n: p * -(-m // (b * n)), "nobody to talk to"),
+    ("each_rank_drops_some", lambda p, m, b, n: p * -(-(m // n) // b) * (n > 1), "smaller batch is an iteration too"),
+    ("every_example", lambda p, m, b, n: p * m, "expected"),
+    ("all_ranks", lambda p, m, b, n: n * p * -(-m // (b * n)) * (n > 1), "the calls of one rank are asked"),
+    ("a_fraction", lambda p, m, b, n: p * m / (b * n) * (n > 1), "an iteration is whole: round up"),
+]:
+    wrong_values("lesson_05.calls_per_epoch", _name, _formula, says=_says)
+
+
+def _metrics(change):
+    def scaling_metrics(profiles):
+        rows = {}
+        for n, p in profiles.items():
+            speedup = n * profiles[1]["iteration_s"] / p["iteration_s"]
+            ratio = p["comp_s"] / p["comm_s"] if p["comm_s"] else math.inf
+            rows[n] = change({"ratio": ratio, "speedup": speedup, "efficiency": speedup / n}, n, p, profiles)
+        return rows
+
+    return scaling_metrics
+
+
+def _zero_ratio(row, n, p, profiles):
+    return {**row, "ratio": row["ratio"] if p["comm_s"] else 0.0}
+
+
+for _name, _change, _says in [
+    ("zero_without_communication", _zero_ratio, "math.inf"),
+    (
+        "ratio_upside_down",
+        lambda r, n, p, _: {**r, "ratio": 1 / r["ratio"] if p["comm_s"] else math.inf},
+        "over compute",
+    ),
+    ("one_batch_only", lambda r, n, p, _: {**r, "speedup": r["speedup"] / n}, "N batches in an iteration"),
+    ("not_divided", lambda r, n, p, _: {**r, "efficiency": r["speedup"]}, "divided by N"),
+    ("in_percent", lambda r, n, p, _: {**r, "efficiency": 100 * r["efficiency"]}, "in percent"),
+    ("a_share", lambda r, n, p, _: {**r, "ratio": p["comp_s"] / p["iteration_s"]}, "the ratio is infinite"),
+    ("of_compute", lambda r, n, p, q: {**r, "speedup": n * q[1]["comp_s"] / p["comp_s"]}, "of whole iterations"),
+    ("divided_twice", lambda r, n, p, _: {**r, "efficiency": r["efficiency"] / n}, "divide it by N once"),
+    ("no_efficiency", lambda r, n, p, _: {"ratio": r["ratio"], "speedup": r["speedup"]}, "gave None"),
+]:
+    wrong_values("lesson_05.scaling_metrics", _name, _metrics(_change), says=_says)
+wrong_values("lesson_05.scaling_metrics", "a_list", lambda profiles: list(profiles), says="expected a dict")
+
+# 5.3 bucketing
+
+
+def _bucketed(gradients, bucket_elements, *, divide=1, skip_last=False, write=True, whole=False):
+    flat = torch.cat([g.flatten() for g in gradients])
+    buckets = flat.split(len(flat) if whole else bucket_elements)
+    for bucket in buckets[:-1] if skip_last and len(buckets) > 1 else buckets:
+        dist.all_reduce(bucket)
+    flat /= dist.get_world_size() ** divide
+    if write:
+        for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+            g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="that is the sum")
+def forgets_the_mean(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, divide=0)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="divided twice")
+def divides_twice(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, divide=2)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="not reduced")
+def forgets_the_last_bucket(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, skip_last=True)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="not written back")
+def never_writes_back(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, write=False)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="everything went in one call")
+def one_bucket_for_all(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, whole=True)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="one call a parameter")
+def a_call_a_parameter(gradients, bucket_elements):
+    for g in gradients:
+        dist.all_reduce(g)
+        g /= dist.get_world_size()
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="parameter borders|one call a parameter")
+def cuts_each_parameter(gradients, bucket_elements):
+    for g in gradients:
+        for part in g.view(-1).split(bucket_elements):
+            dist.all_reduce(part)
+        g /= dist.get_world_size()
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="do not cut into equal parts")
+def cuts_equal_parts(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for part in flat.chunk(-(-len(flat) // bucket_elements)):
+        dist.all_reduce(part)
+    flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="out of order")
+def writes_back_in_reverse(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients[::-1]])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="not written back")
+def puts_new_tensors_into_the_list(gradients, bucket_elements):
+    means = [g.clone() for g in gradients]
+    _bucketed(means, bucket_elements)
+    gradients[:] = means
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="no bytes, and no number of buckets")
+def cuts_into_so_many_buckets(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.tensor_split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="the last bucket is filled up")
+def pads_the_last_bucket(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    flat = torch.cat([flat, flat.new_zeros(-len(flat) % bucket_elements)])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat = flat[:25] / dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="never waits for")
+def never_waits(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket, async_op=True)
+    flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="the gradients' own dtype")
+def rounds(gradients, bucket_elements):
+    flat = torch.cat([g.flatten().float() / 3 for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat *= 3 / dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+for _name, _formula, _says in [
+    (
+        "bits",
+        lambda m, b, n, net: m / b * 2 * (n - 1) * (net.latency_s + 8 * b / n / net.bandwidth_Bps),
+        "these are bits",
+    ),
+    (
+        "tells_milliseconds",
+        lambda m, b, n, net: 1e3 * m / b * 2 * (n - 1) * (net.latency_s + b / n / net.bandwidth_Bps),
+        "these are milliseconds",
+    ),
+    (
+        "a_latency_a_bucket",
+        lambda m, b, n, net: m / b * net.latency_s + 2 * (n - 1) * m / n / net.bandwidth_Bps,
+        "not once a bucket",
+    ),
+    (
+        "n_steps",
+        lambda m, b, n, net: m / b * 2 * n * (net.latency_s + b / n / net.bandwidth_Bps),
+        "N - 1 steps a phase",
+    ),
+    (
+        "one_bucket",
+        lambda m, b, n, net: 2 * (n - 1) * (net.latency_s + b / n / net.bandwidth_Bps),
+        "that is one bucket",
+    ),
+    ("no_buckets", lambda m, b, n, net: 2 * (n - 1) * (net.latency_s + m / n / net.bandwidth_Bps), "once a bucket"),
+    (
+        "one_phase",
+        lambda m, b, n, net: m / b * (n - 1) * (net.latency_s + b / n / net.bandwidth_Bps),
+        "two phases",
+    ),
+    (
+        "whole_buckets",
+        lambda m, b, n, net: m / b * 2 * (n - 1) * (net.latency_s + b / net.bandwidth_Bps),
+        "one chunk, 1/N of",
+    ),
+    ("no_latency", lambda m, b, n, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "the latency is missing"),
+    ("nothing", lambda m, b, n, net: None, "gave None"),
+]:
+    wrong_values("lesson_05.bucketed_s", _name, _formula, says=_says)
+
+# 5.4 overlap
+
+for _name, _formula, _says in [
+    ("no_overlap", lambda c, b, t: c + b * t, "without overlap"),
+    ("only_communication", lambda c, b, t: b * t, "cannot start before"),
+    ("the_larger", lambda c, b, t: max(c, b * t), "still to come|cannot start before"),
+    ("always_compute", lambda c, b, t: c + t, "the link never rests after the first part"),
+    ("always_link", lambda c, b, t: c / b + b * t, "only the last one sticks out"),
+    ("shares_the_bucket", lambda c, b, t: c + t / b if t <= c / b else c / b + t, "nothing of it is divided|expected"),
+    ("the_smaller", lambda c, b, t: min(c, b * t), "expected"),
+]:
+    wrong_values("lesson_05.overlapped_s", _name, _formula, says=_says)
+
+
+class Overlapped:
+    """A right answer, of which each mistake changes one part."""
+
+    def __init__(self, model, bucket_bytes):
+        self.buckets = []
+        room = 0
+        for p in self.order([p for p in model.parameters() if p.requires_grad]):
+            n_bytes = p.numel() * p.element_size()
+            if n_bytes > room:
+                self.buckets.append([])
+                room = bucket_bytes
+            self.buckets[-1].append(p)
+            room -= n_bytes
+        self.syncing = True
+        self.start_over()
+        for k, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(lambda p, k=k: self.gradient_is_there(k))
+
+    def order(self, parameters):
+        return parameters[::-1]
+
+    def start_over(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.flights = []
+
+    @contextmanager
+    def no_sync(self):
+        self.syncing = False
+        yield
+        self.syncing = True
+
+    def gradient_is_there(self, k):
+        if not self.syncing:
+            return
+        self.missing[k] -= 1
+        while len(self.flights) < len(self.buckets) and self.missing[len(self.flights)] == 0:
+            self.start_next()
+
+    def flat(self, bucket):
+        return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in bucket])
+
+    def start_next(self):
+        flat = self.flat(self.buckets[len(self.flights)])
+        self.flights.append((dist.all_reduce(flat, async_op=True), flat))
+
+    def start_the_rest(self):
+        while len(self.flights) < len(self.buckets):
+            self.start_next()
+
+    def wait_for(self, handle):
+        handle.wait()
+
+    def divisor(self):
+        return dist.get_world_size()
+
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            self.wait_for(handle)
+            flat /= self.divisor()
+            for p, mean in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad = mean.view_as(p).clone()
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="divide by the number of ranks")
+class ForgetsTheMean(Overlapped):
+    def divisor(self):
+        return 1
+
+
+@wrong("lesson_05.overlap", says="divided twice")
+class DividesTwice(Overlapped):
+    def divisor(self):
+        return dist.get_world_size() ** 2
+
+
+@wrong("lesson_05.overlap", says="never written back")
+class NeverWritesBack(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for handle, _ in self.flights:
+            handle.wait()
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="added to the rank's own")
+class AddsInsteadOfSets(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            handle.wait()
+            for p, total in zip(bucket, flat.split([p.numel() for p in bucket])):
+                mean = total.view_as(p) / dist.get_world_size()
+                p.grad = mean if p.grad is None else p.grad + mean
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="before|did not wait|never waited|without wait|buffer|under way")
+class NeverWaits(Overlapped):
+    def wait_for(self, handle):
+        return
+
+
+@wrong("lesson_05.overlap", says="are never started: start them in wait")
+class ForgetsWhatIsLeft(Overlapped):
+    def start_the_rest(self):
+        return
+
+
+@wrong("lesson_05.overlap", says="before all its gradients were there|that is the sum|expected|never reduced")
+class FlushesTooEarly(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing and len(self.flights) <= k:
+            self.start_next()
+
+
+@wrong("lesson_05.overlap", says="inside no_sync")
+class IgnoresNoSync(Overlapped):
+    def gradient_is_there(self, k):
+        self.missing[k] -= 1
+        while len(self.flights) < len(self.buckets) and self.missing[len(self.flights)] <= 0:
+            self.start_next()
+
+    @contextmanager
+    def no_sync(self):
+        yield
+        self.wait()
+
+
+@wrong("lesson_05.overlap", says="never fills|different orders|start them in order|unused|expected")
+class StartsWhenReady(Overlapped):
+    """Each bucket on its own, and the unused ones not at all."""
+
+    def gradient_is_there(self, k):
+        if not self.syncing:
+            return
+        self.missing[k] -= 1
+        if self.missing[k] == 0:
+            flat = self.flat(self.buckets[k])
+            self.flights.append((dist.all_reduce(flat, async_op=True), flat, k))
+
+    def wait(self):
+        for handle, flat, k in self.flights:
+            handle.wait()
+            flat /= dist.get_world_size()
+            for p, mean in zip(self.buckets[k], flat.split([p.numel() for p in self.buckets[k]])):
+                p.grad = mean.view_as(p).clone()
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="buffer|under way")
+class ReusesOneBuffer(Overlapped):
+    def flat(self, bucket):
+        values = super().flat(bucket)
+        if not hasattr(self, "buffer") or self.buffer.numel() < values.numel():
+            self.buffer = torch.zeros(100, dtype=values.dtype)
+        self.buffer[: values.numel()] = values
+        return self.buffer[: values.numel()]
+
+
+@wrong("lesson_05.overlap", says="rank 0 has its gradients in another order.*before all its gradients were there")
+class StartsTheNextForEveryBucket(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            self.missing[k] -= 1
+            if self.missing[k] == 0:
+                self.start_next()
+
+
+class ACallAParameter(Overlapped):
+    def start_next(self):
+        parts = [self.flat([p]) for p in self.buckets[len(self.flights)]]
+        self.flights.append(([dist.all_reduce(part, async_op=True) for part in parts], parts))
+
+    def wait(self):
+        self.start_the_rest()
+        for (handles, parts), bucket in zip(self.flights, self.buckets):
+            for handle, part, p in zip(handles, parts, bucket):
+                handle.wait()
+                p.grad = part.view_as(p) / dist.get_world_size()
+        self.start_over()
+
+
+class InHalves(Overlapped):
+    def start_next(self):
+        flat = self.flat(self.buckets[len(self.flights)])
+        halves = flat.tensor_split(2)
+        self.flights.append(([dist.all_reduce(half, async_op=True) for half in halves], flat))
+
+    def wait_for(self, handles):
+        for handle in handles:
+            handle.wait()
+
+
+wrong_values("lesson_05.overlap", "a_call_a_parameter", ACallAParameter, says="a bucket is one message")
+wrong_values("lesson_05.overlap", "in_halves", InHalves, says="a bucket is one message")
+wrong_values(
+    "lesson_05.overlap_in_time", "a_call_a_parameter", ACallAParameter, says="both of its gradients in one flat"
+)
+
+
+@wrong("lesson_05.overlap_in_time", says="waited for inside the hook|later than their last gradient")
+class WaitsInTheHook(Overlapped):
+    def start_next(self):
+        super().start_next()
+        self.flights[-1][0].wait()
+
+
+@wrong("lesson_05.overlap_in_time", says="nothing is sent before backward ends|from the last layer to the first")
+class ForwardOrder(Overlapped):
+    def order(self, parameters):
+        return parameters
+
+
+@wrong("lesson_05.overlap_in_time", says="nothing is sent before backward ends")
+class AllAtTheEnd(Overlapped):
+    def gradient_is_there(self, k):
+        return
+
+
+# 5.5 attribution
+
+
+def _step(rank, world_size, conditions, *, barrier=True, who=None, cores=True, reduce=True, straggler=True):
+    if rank == 0:
+        time.sleep(conditions.get("serial_s", 0.0))
+    if barrier and "serial_s" in conditions:
+        dist.barrier()
+    compute_s = max(1.0, world_size / conditions.get("cores", world_size)) if cores else 1.0
+    if straggler and (who is None or rank == who % world_size):
+        compute_s *= conditions.get("straggler", 1.0)
+    time.sleep(compute_s)
+    if reduce:
+        dist.all_reduce(torch.zeros(10_000))
+
+
+@wrong("lesson_05.step_under", says="barrier after it")
+def nobody_waits_for_rank_zero(rank, world_size, conditions):
+    _step(rank, world_size, conditions, barrier=False, who=-1)
+
+
+@wrong("lesson_05.step_under", says="does not wait for rank 0's serial part.*in a barrier")
+def every_rank_does_the_serial_part(rank, world_size, conditions):
+    time.sleep(conditions.get("serial_s", 0.0))
+    _step(rank, world_size, {k: v for k, v in conditions.items() if k != "serial_s"}, who=-1)
+
+
+@wrong("lesson_05.step_under", says="last rank only")
+def all_are_stragglers(rank, world_size, conditions):
+    _step(rank, world_size, conditions)
+
+
+@wrong("lesson_05.step_under", says="world_size / cores as long")
+def cores_do_not_matter(rank, world_size, conditions):
+    _step(rank, world_size, conditions, cores=False, who=-1)
+
+
+@wrong("lesson_05.step_under", says="the all-reduce is missing")
+def forgets_the_all_reduce(rank, world_size, conditions):
+    _step(rank, world_size, conditions, reduce=False, who=-1)
+
+
+@wrong("lesson_05.step_under", says="the compute of the step is missing")
+def only_communicates(rank, world_size, conditions):
+    dist.all_reduce(torch.zeros(40_000, dtype=torch.uint8))
+
+
+@wrong("lesson_05.step_under", says="the straggler makes no difference")
+def nobody_is_slow(rank, world_size, conditions):
+    _step(rank, world_size, conditions, straggler=False)
+
+
+@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3")
+def the_first_is_slow(rank, world_size, conditions):
+    _step(rank, world_size, conditions, who=0)
+
+
+def _turns(share, slower=lambda compute_s, times: compute_s * times, n_elements=10_000, dtype=torch.float32):
+    def step(rank, world_size, conditions):
+        if rank == 0:
+            time.sleep(conditions.get("serial_s", 0.0))
+        if "serial_s" in conditions:
+            dist.barrier()
+        compute_s = share(world_size, conditions.get("cores", world_size))
+        if rank == world_size - 1:
+            compute_s = slower(compute_s, conditions.get("straggler", 1.0))
+        time.sleep(compute_s)
+        dist.all_reduce(torch.zeros(n_elements, dtype=dtype))
+
+    return step
+
+
+def _evenly(n, cores):
+    return max(1.0, n / cores)
+
+
+for _name, _function, _says in [
+    ("whole_turns", _turns(lambda n, cores: math.ceil(n / cores)), "without // or rounding"),
+    ("floored_turns", _turns(lambda n, cores: max(1, n // cores)), "without // or rounding"),
+    ("more_cores_are_faster", _turns(lambda n, cores: n / cores), "more cores than ranks make no rank faster"),
+    ("adds_the_straggler", _turns(_evenly, lambda s, times: s + times - 1), "is multiplied"),
+    ("float64", _turns(_evenly, dtype=torch.float64), "float32, and that many"),
+    ("a_thousand", _turns(_evenly, n_elements=1000), "float32, and that many"),
+]:
+    wrong_values("lesson_05.step_under", _name, _function, says=_says)
+
+
+def _waterfall(ideal_s, alone_s, actual_s):
+    parts = {"ideal": ideal_s, **{cause: s - ideal_s for cause, s in alone_s.items()}}
+    return {**parts, "together": actual_s - sum(parts.values())}
+
+
+def _scaled(ideal_s, alone_s, actual_s):
+    parts = _waterfall(ideal_s, alone_s, actual_s)
+    total = sum(parts[c] for c in alone_s) or 1.0
+    return {
+        "ideal": ideal_s,
+        **{c: parts[c] / total * (actual_s - ideal_s) for c in alone_s},
+        "together": 0.0,
+    }
+
+
+for _name, _function, _says in [
+    ("whole_steps", lambda i, a, t: {"ideal": i, **a, "together": t - i - sum(a.values())}, "adds to the ideal one"),
+    ("no_rest", lambda i, a, t: {"ideal": i, **{c: s - i for c, s in a.items()}}, "has the parts"),
+    ("rest_of_zero", lambda i, a, t: {**_waterfall(i, a, t), "together": 0.0}, "the parts add up to"),
+    (
+        "positive_only",
+        lambda i, a, t: {**_waterfall(i, a, t), "together": abs(_waterfall(i, a, t)["together"])},
+        "may be neg",
+    ),
+    ("scaled_to_fit", _scaled, "expected"),
+    (
+        "shares",
+        lambda i, a, t: {c: s / t for c, s in _waterfall(i, a, t).items()},
+        "these are shares of the actual step",
+    ),
+    ("minus_the_cause", lambda i, a, t: _waterfall(i, a, t) | {c: i - s for c, s in a.items()}, "the other way round"),
+    ("another_order", lambda i, a, t: dict(reversed(_waterfall(i, a, t).items())), "the order in which they are drawn"),
+    ("a_list", lambda i, a, t: list(_waterfall(i, a, t).values()), "expected a dict"),
+]:
+    wrong_values("lesson_05.waterfall", _name, _function, says=_says)

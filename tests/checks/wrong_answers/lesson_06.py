@@ -1,0 +1,1228 @@
+"""Planted mistakes of lesson 06: races first, then data and tensor parallelism."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections import defaultdict
+
+import torch
+
+from hw_utils.material.handwritten_layer import Handmade
+from tests.checks.wrong_answers import wrong, wrong_values
+
+GATHER, REDUCE = "lesson_06.all_gather", "lesson_06.all_reduce"
+
+
+class _Context:
+    """What all planted communication layers start from."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.barrier = threading.Barrier(world_size)
+        self.lock = threading.Lock()
+        self.buffers = {}
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says=r"removed the buffer .*while rank \d was still reading")
+class ClearsTheBufferBeforeAllHaveRead(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            self.buffers.setdefault(group_id, {})[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [self.buffers[group_id][r].clone() for r in range(self.world_size)]
+        self.buffers.pop(group_id, None)
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="removed the buffer")
+class LastRankClearsTheBuffer(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            self.buffers.setdefault(group_id, {})[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [self.buffers[group_id][r].clone() for r in range(self.world_size)]
+        if rank == self.world_size - 1:
+            self.buffers[group_id].clear()
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="second barrier, after reading, is missing")
+class HasOneBarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        self.barrier.wait()
+        return [slot.clone() for slot in slots]
+
+
+@wrong(GATHER, says="barrier is missing between writing and reading")
+class ReadsBeforeAllHaveWritten(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        gathered = [slot.clone() for slot in slots]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="Look and make under one lock")
+class MakesTheBufferWithoutALock(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        if group_id not in self.buffers:
+            self.buffers[group_id] = [None] * self.world_size
+        self.buffers[group_id][rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="give each rank copies of its own")
+class ReturnsOneListToAllRanks(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = list(slots)
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="in the wrong order")
+class AppendsInOrderOfArrival(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.buffers = defaultdict(list)
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            self.buffers[group_id].append(tensor.clone())
+        self.barrier.wait()
+        gathered = [t.clone() for t in self.buffers[group_id]]
+        if self.barrier.wait() == 0:
+            self.buffers[group_id].clear()
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says=r"has \d tensors, not \d")
+class NeverEmptiesTheBuffer(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            self.buffers.setdefault(group_id, []).append(tensor.clone())
+        self.barrier.wait()
+        gathered = [t.clone() for t in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="no rank can go on")
+class LetsOnlyRankZeroReachTheSecondBarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        if rank == 0:
+            self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="no rank can go on")
+class WaitsInsideTheLock(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+            self.barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="looking again and again")
+class SpinsUntilAllHaveArrived(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+        slots[rank] = tensor.clone()
+        while None in slots:
+            pass
+        return [slot.clone() for slot in slots]
+
+
+@wrong(GATHER, says="lacks the tensor of|raises|of call")
+class SleepsInPlaceOfABarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        time.sleep(0.05)
+        gathered = [slot.clone() for slot in slots]
+        time.sleep(0.05)
+        return gathered
+
+
+@wrong(GATHER, says="one tensor of shape .*not a list")
+class GivesOneStackedTensor(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        return torch.stack(super().all_gather(tensor, rank, group_id))
+
+
+@wrong(GATHER, says="its own tensor first")
+class PutsItsOwnTensorFirst(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        return gathered[rank:] + gathered[:rank]
+
+
+@wrong(GATHER, says="shared by all its objects")
+class KeepsItsBuffersOnTheClass(_Context):
+    shared = {}  # noqa: RUF012, the mistake is meant
+
+    def all_gather(self, tensor, rank, group_id):
+        self.buffers = self.shared
+        return super().all_gather(tensor, rank, group_id)
+
+
+class _Changed(_Context):
+    """Gathers rightly, then changes what it gives."""
+
+    def all_gather(self, tensor, rank, group_id):
+        return [self.change(part) for part in super().all_gather(tensor, rank, group_id)]
+
+
+@wrong(GATHER, says="one tensor of shape .2,. in its list.*the shape and the dtype of what was brought")
+class FlattensTheTensors(_Changed):
+    def change(self, part):
+        return part.flatten()
+
+
+@wrong(GATHER, says="shape .1, 2. and dtype float32 in its list.*the shape and the dtype of what was brought")
+class GathersSinglePrecision(_Changed):
+    def change(self, part):
+        return part.float()
+
+
+@wrong(GATHER, says="its own tensor changes")
+class PutsItsOwnTensorIn(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        gathered[rank] = tensor
+        return gathered
+
+
+@wrong(GATHER, says="BrokenBarrierError|barrier|no rank can go on|lacks|slot")
+class MakesABarrierACall(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        self.barrier = threading.Barrier(self.world_size)
+        return super().all_gather(tensor, rank, group_id)
+
+
+@wrong(GATHER, says="lacks|None|raises|of call")
+class HasABarrierForOneLess(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barrier = threading.Barrier(max(world_size - 1, 1))
+
+
+class _Reducing(_Context):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+        return total / self.world_size if op == "mean" else total
+
+
+class _Totals(_Context):
+    """All-reduce by a running total."""
+
+    divisor = None
+
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.total, self.arrived = {}, {}
+
+    def add(self, tensor, group_id):
+        with self.lock:
+            self.total[group_id] = self.total.get(group_id, 0) + tensor
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+
+    def finish(self, group_id, rank):
+        self.barrier.wait()
+        if rank == 0:
+            self.total.pop(group_id)
+            self.arrived.pop(group_id)
+        self.barrier.wait()
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        self.add(tensor, group_id)
+        self.barrier.wait()
+        result = self.total[group_id].clone()
+        result = result / self.world_size if op == "mean" else result
+        self.finish(group_id, rank)
+        return result
+
+
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsWithoutALock(_Totals):
+    def add(self, tensor, group_id):
+        self.total[group_id] = self.total.get(group_id, 0) + tensor
+        self.arrived[group_id] = 1
+
+
+@wrong(REDUCE, says="had arrived")
+class DividesByTheRanksThatHaveArrived(_Totals):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        self.add(tensor, group_id)
+        n_arrived = self.arrived[group_id]
+        self.barrier.wait()
+        result = self.total[group_id].clone()
+        result = result / n_arrived if op == "mean" else result
+        self.finish(group_id, rank)
+        return result
+
+
+@wrong(REDUCE, says="share of ranks? .* missing")
+class SumsBeforeAllHaveArrived(_Totals):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        self.add(tensor, group_id)
+        result = self.total[group_id].clone()
+        result = result / self.world_size if op == "mean" else result
+        self.barrier.wait()
+        self.finish(group_id, rank)
+        return result
+
+
+@wrong(REDUCE, says="an earlier call's sum")
+class NeverClearsTheTotal(_Totals):
+    def finish(self, group_id, rank):
+        self.barrier.wait()
+
+
+@wrong(REDUCE, says="removed the buffer")
+class ClearsTheTotalWhileOthersRead(_Totals):
+    def finish(self, group_id, rank):
+        self.total.pop(group_id, None)
+        self.barrier.wait()
+
+
+@wrong(REDUCE, says="give each rank copies of its own")
+class SharesOneResult(_Totals):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        self.add(tensor, group_id)
+        self.barrier.wait()
+        result = self.total[group_id]
+        self.finish(group_id, rank)
+        return result / self.world_size if op == "mean" else result
+
+
+@wrong(REDUCE, says="next call")
+class ReusesTheGroupAtOnce(_Context):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+        self.barrier.wait()
+        total = torch.stack([slot.clone() for slot in slots]).sum(0)
+        return total / self.world_size if op == "mean" else total
+
+
+@wrong(REDUCE, says="the sum is divided by the number of ranks")
+class ForgetsTheMean(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        return torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+
+
+@wrong(REDUCE, says="ValueError, got nothing")
+class TakesAnyOp(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        total = torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+        return total / self.world_size if op == "mean" else total
+
+
+@wrong(REDUCE, says="changes the tensor that rank 0 brought.*work on a copy")
+class AddsIntoTheCallersTensor(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        for other, part in enumerate(self.all_gather(tensor, rank, group_id)):
+            if other != rank:
+                tensor += part
+        return tensor / self.world_size if op == "mean" else tensor.clone()
+
+
+@wrong(REDUCE, says="divided twice")
+class DividesBeforeAndAfter(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor / self.world_size if op == "mean" else tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="not returned on every rank")
+class GivesTheSumToRankZeroOnly(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        total = super().all_reduce(tensor, rank, group_id, op)
+        return total if rank == 0 else tensor.clone()
+
+
+@wrong(REDUCE, says="only the ranks are reduced")
+class SumsToOneNumber(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, op).sum()
+
+
+@wrong(REDUCE, says="the mean.*a call that names no op means the sum")
+class AveragesIfNotTold(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="mean"):
+        return super().all_reduce(tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="op='average': expected a ValueError, got nothing")
+class TakesTheAverageForTheMean(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)
+
+
+@wrong(REDUCE, says="and dtype float32.*the dtype of what was brought")
+class ReducesSinglePrecision(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor.float(), rank, group_id, op)
+
+
+@wrong(REDUCE, says="the result has the rank's own tensor in it|changes the tensor")
+class GivesTheTensorBackAlone(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        return tensor if self.world_size == 1 else super().all_reduce(tensor, rank, group_id, op)
+
+
+# 6.2 Data parallelism
+
+SPLIT, STEP, WEIGHTED = "lesson_06.split_batch", "lesson_06.dp_step", "lesson_06.weighted_dp_step"
+
+
+@wrong(SPLIT, says="remainder is dropped")
+def drops_the_remainder(x, rank, world_size):
+    size = len(x) // world_size
+    return x[rank * size : (rank + 1) * size]
+
+
+@wrong(SPLIT, says="whole remainder")
+def gives_the_last_rank_the_remainder(x, rank, world_size):
+    size = len(x) // world_size
+    return x[rank * size :] if rank == world_size - 1 else x[rank * size : (rank + 1) * size]
+
+
+@wrong(SPLIT, says="one run of neighbours")
+def takes_every_nth(x, rank, world_size):
+    return x[rank::world_size]
+
+
+@wrong(SPLIT, says="overlap")
+def overlaps_by_one(x, rank, world_size):
+    size = -(-len(x) // world_size)
+    start = min(rank * size, max(len(x) - size, 0))
+    return x[start : start + size]
+
+
+@wrong(SPLIT, says="is not a tensor but ndarray")
+def gives_numpy(x, rank, world_size):
+    return x.tensor_split(world_size)[rank].numpy()
+
+
+@wrong(SPLIT, says="sizes may differ by 1 at most.*rounded up")
+def rounds_up(x, rank, world_size):
+    size = -(-len(x) // world_size)
+    return x[rank * size : (rank + 1) * size]
+
+
+@wrong(SPLIT, says="loses|cut wrongly")
+def forgets_to_shift_the_start(x, rank, world_size):
+    size, rest = divmod(len(x), world_size)
+    start = rank * size
+    return x[start : start + size + (rank < rest)]
+
+
+@wrong(SPLIT, says="is not a tensor but None")
+def forgets_the_return(x, rank, world_size):
+    x.tensor_split(world_size)[rank]
+
+
+def _gradients(model, x, y):
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    loss.backward()
+    return loss.item(), torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def _put_back(model, flat):
+    for p, piece in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()])):
+        p.grad = piece.view_as(p)
+
+
+@wrong(STEP, says="no gradient is reduced")
+def reduces_nothing(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, _ = _gradients(model, x, y)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="the gradients' sum is used")
+def sums_instead_of_the_mean(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "sum"))
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="never reaches p.grad")
+def never_puts_the_mean_back(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = context.all_reduce(flat, rank, "g", "mean")
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="one collective a step")
+def reduces_each_parameter_alone(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, _ = _gradients(model, x, y)
+    for p in model.parameters():
+        p.grad = context.all_reduce(p.grad, rank, "g", "mean")
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="divided by N twice")
+def divides_the_mean_again(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean") / context.world_size)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says=r"zero_grad\(\) is missing")
+def never_clears_gradients(model, optimizer, x, y, context, rank):
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    before = [0 if p.grad is None else p.grad for p in model.parameters()]
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    flat = context.all_reduce(torch.cat([g.flatten() for g in grads]), rank, "g", "mean")
+    _put_back(model, flat)
+    for p, old in zip(model.parameters(), before):
+        p.grad = p.grad + old
+    optimizer.step()
+    return loss.item()
+
+
+@wrong(STEP, says="in the same order")
+def puts_back_in_reverse_order(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = context.all_reduce(flat, rank, "g", "mean")
+    parameters = list(model.parameters())[::-1]
+    for p, piece in zip(parameters, flat.split([p.numel() for p in parameters])):
+        p.grad = piece.view_as(p)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="no optimizer.step")
+def forgets_the_step(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    return loss
+
+
+@wrong(STEP, says=r"calls \(all_reduce\)")
+def reduces_twice(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = context.all_reduce(flat, rank, "g", "mean")
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="not that of all ranks")
+def returns_the_loss_of_all_ranks(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([loss])]), rank, "g", "mean")
+    _put_back(model, flat[:-1])
+    optimizer.step()
+    return flat[-1].item()
+
+
+@wrong(STEP, says="which is not the optimizer's.*optimizer.step")
+def steps_by_hand(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    for p in model.parameters():
+        p.data -= 0.05 * p.grad
+    return loss
+
+
+@wrong(STEP, says="rank 1 never moved")
+def only_rank_zero_steps(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    if rank == 0:
+        optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="not their sum")
+def sums_the_loss(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y, reduction="sum")
+    loss.backward()
+    flat = torch.cat([p.grad.flatten() for p in model.parameters()])
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss.item()
+
+
+def _weighted(model, x, y):
+    parameters = list(model.parameters())
+    if not len(x):
+        return 0.0, torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype)
+    for p in parameters:
+        p.grad = None
+    loss, flat = _gradients(model, x, y)
+    return loss, flat * len(x)
+
+
+def _total(context, n, rank):
+    return context.all_reduce(torch.tensor([float(n)], dtype=torch.float64), rank, "n", "sum")
+
+
+@wrong(WEIGHTED, says="a mean of means")
+def takes_the_mean_of_means(model, optimizer, x, y, context, rank):
+    _, flat = _weighted(model, x, y)
+    loss, flat = _, flat / max(len(x), 1)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="which has 0 examples")
+def lets_an_empty_shard_give_nan(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    flat = torch.cat([flat * len(x), flat.new_tensor([len(x)])])
+    flat = context.all_reduce(flat, rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="in a collective that not all ranks call")
+def skips_the_call_for_an_empty_shard(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    if len(x):
+        flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g", "sum")
+        _put_back(model, flat[:-1] / flat[-1])
+        optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="one collective a step")
+def asks_for_the_total_in_a_second_call(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "sum") / _total(context, len(x), rank))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="comes in after the sum")
+def divides_by_its_own_size(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, context.all_reduce(flat / max(len(x), 1), rank, "g", "sum") / max(len(x), 1))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="comes in after the sum")
+def weighs_after_the_sum(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = flat / max(len(x), 1)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean") * len(x))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="loss of the rank's own shard as a float")
+def returns_nan_for_an_empty_shard(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    optimizer.step()
+    return loss if len(x) else float("nan")
+
+
+@wrong(WEIGHTED, says="not that of all ranks")
+def returns_the_loss_of_the_whole_batch(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x), loss * len(x)])]), rank, "g", "sum")
+    _put_back(model, flat[:-2] / flat[-2])
+    optimizer.step()
+    return (flat[-1] / flat[-2]).item()
+
+
+@wrong(WEIGHTED, says="rank 3 never moved.*also for an empty shard")
+def empty_shards_do_not_step(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    if len(x):
+        optimizer.step()
+    return loss
+
+
+# 6.3 Tensor parallelism
+
+COLUMN_F, COLUMN_B = "lesson_06.column_forward", "lesson_06.column_backward"
+ROW_F, ROW_B = "lesson_06.row_forward", "lesson_06.row_backward"
+
+
+class _Layer:
+    axis = 1
+
+    def __init__(self, weight, rank, context, group_id):
+        self.n, self.rank, self.context, self.group_id = context.world_size, rank, context, group_id
+        self.size = weight.shape[self.axis] // self.n
+        self.mine = self.cut(rank)
+        self.weight = self.part(weight, self.mine).clone()
+
+    def cut(self, rank):
+        return slice(rank * self.size, (rank + 1) * self.size)
+
+    def part(self, tensor, which):
+        return tensor[:, which] if self.axis == 1 else tensor[which]
+
+    def gather(self, tensor):
+        return torch.cat(self.context.all_gather(tensor, self.rank, self.group_id), dim=1)
+
+    def reduce(self, tensor, op="sum"):
+        return self.context.all_reduce(tensor, self.rank, self.group_id, op)
+
+
+class _Column(_Layer):
+    def forward(self, x):
+        self.x = x
+        return self.gather(x @ self.weight)
+
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return self.reduce(mine @ self.weight.T)
+
+
+class _Row(_Layer):
+    axis = 0
+
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return self.reduce(self.x @ self.weight)
+
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(COLUMN_F, says="that of rank|another rank's")
+class CutsFromTheOtherEnd(_Column):
+    def cut(self, rank):
+        return slice((self.n - 1 - rank) * self.size, (self.n - rank) * self.size)
+
+
+@wrong(COLUMN_F, says="one run of neighbouring columns")
+class CutsEveryNthColumn(_Column):
+    def part(self, tensor, which):
+        return tensor[:, self.rank :: self.n]
+
+
+@wrong(COLUMN_F, says="whole columns")
+class CutsRows(_Column):
+    def part(self, tensor, which):
+        return tensor.chunk(self.n, 0)[self.rank]
+
+
+@wrong(COLUMN_F, says="has shape .4, 3.*it is the transpose")
+class KeepsTheTranspose(_Column):
+    def part(self, tensor, which):
+        return tensor.T[which]
+
+
+@wrong(COLUMN_F, says="gathered and put side by side")
+class NeverGathers(_Column):
+    def forward(self, x):
+        return x @ self.weight
+
+
+@wrong(COLUMN_F, says="in rank order")
+class GathersInOrderOfArrival(_Column):
+    def forward(self, x):
+        parts = self.context.all_gather(x @ self.weight, self.rank, self.group_id)
+        return torch.cat(parts[::-1], dim=1)
+
+
+@wrong(COLUMN_F, says="along the feature dimension")
+class StacksBelowEachOther(_Column):
+    def forward(self, x):
+        return torch.cat(self.context.all_gather(x @ self.weight, self.rank, self.group_id))
+
+
+@wrong(COLUMN_F, says="view of the whole weight")
+class KeepsAView(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.weight = weight[:, self.mine]
+
+
+@wrong(COLUMN_B, says="slice the gradient")
+class NeverSlicesTheUpstreamGradient(_Column):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.reduce(grad_output @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="only the rank's own columns meet its weight")
+class KeepsTheWholeWeightGradient(_Column):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.reduce(grad_output[:, self.mine] @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="it is not reduced")
+class NeverReducesTheInputGradient(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return mine @ self.weight.T
+
+
+@wrong(COLUMN_B, says="reduced twice")
+class ReducesTheInputGradientTwice(_Column):
+    def backward(self, grad_output):
+        return self.reduce(super().backward(grad_output))
+
+
+@wrong(COLUMN_B, says="summed, not averaged")
+class AveragesTheInputGradient(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return self.reduce(mine @ self.weight.T, "mean")
+
+
+@wrong(COLUMN_B, says="upstream gradient is another rank's")
+class SlicesTheWrongColumns(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.cut((self.rank + 1) % self.n)]
+        self.weight_grad = self.x.T @ mine
+        return self.reduce(grad_output[:, self.mine] @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="nothing is summed over ranks")
+class ReducesTheWeightGradient(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.reduce(self.weight_grad)
+        return grad
+
+
+@wrong(COLUMN_B, says="last forward's input")
+class KeepsTheFirstInput(_Column):
+    def forward(self, x):
+        out = super().forward(x)
+        self.first = self.x = getattr(self, "first", x)
+        return out
+
+
+@wrong(COLUMN_F, says="self.whole keeps the whole weight alive")
+class KeepsTheWholeWeightToo(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.whole = weight
+
+
+@wrong(ROW_F, says="self.whole keeps the whole weight alive")
+class KeepsTheWholeRowsToo(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.whole = weight.T
+
+
+@wrong(COLUMN_F, says="numbers to all_gather, its part has .*multiply first")
+class GathersTheWeight(_Column):
+    def forward(self, x):
+        self.x = x
+        return x @ self.gather(self.weight)
+
+
+@wrong(COLUMN_B, says="kept on the object and not on the class")
+class CachesTheInputOnTheClass(_Column):
+    def forward(self, x):
+        CachesTheInputOnTheClass.x = x
+        return self.gather(x @ self.weight)
+
+
+@wrong(COLUMN_B, says="grad_output itself is changed.*work on a copy")
+class ScalesTheUpstreamGradient(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        grad_output *= 0
+        return grad
+
+
+@wrong(COLUMN_B, says="the weight gradient on rank 0 is wrong")
+class DividesByTheBatch(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad / len(grad_output)
+        return grad
+
+
+@wrong(ROW_B, says="the weight gradient on rank 0 is wrong")
+class DividesTheUpstreamGradientByN(_Row):
+    def backward(self, grad_output):
+        return super().backward(grad_output / self.n)
+
+
+@wrong(ROW_F, says="slice x")
+class NeverSlicesTheInput(_Row):
+    def forward(self, x):
+        return self.reduce(x @ self.weight)
+
+
+@wrong(ROW_F, says="they are not reduced")
+class NeverReducesTheOutput(_Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return self.x @ self.weight
+
+
+@wrong(ROW_F, says="summed, not averaged")
+class AveragesTheOutput(_Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return self.reduce(self.x @ self.weight, "mean")
+
+
+@wrong(ROW_F, says="counted N times")
+class ReducesTheOutputTwice(_Row):
+    def forward(self, x):
+        return self.reduce(super().forward(x))
+
+
+@wrong(ROW_F, says="gather where a sum belongs")
+class GathersTheOutput(_Row):
+    def forward(self, x):
+        return self.gather(x[:, self.mine] @ self.weight)
+
+
+@wrong(ROW_F, says="whole rows")
+class CutsColumns(_Row):
+    def part(self, tensor, which):
+        return tensor.chunk(self.n, 1)[self.rank]
+
+
+@wrong(ROW_F, says="slice x")
+class SlicesTheWrongInput(_Row):
+    def forward(self, x):
+        self.x = x[:, self.cut((self.rank + 1) % self.n)]
+        return self.reduce(self.x @ self.weight)
+
+
+@wrong(ROW_B, says="cached input is not sliced")
+class CachesTheWholeInput(_Row):
+    def forward(self, x):
+        out = super().forward(x)
+        self.x = x
+        return out
+
+
+@wrong(ROW_B, says="on the object, not on the class|another rank|wrong shard")
+class CachesTheInputOfAnotherShard(_Row):
+    def forward(self, x):
+        out = super().forward(x)
+        self.x = x[:, self.cut(0)]
+        return out
+
+
+@wrong(ROW_B, says="another layer: cache it on the object, not on the class")
+class CachesOnTheClass(_Row):
+    def forward(self, x):
+        CachesOnTheClass.x = x[:, self.mine]
+        return self.reduce(x[:, self.mine] @ self.weight)
+
+
+@wrong(ROW_B, says="gathered and put side by side")
+class NeverGathersTheInputGradient(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return grad_output @ self.weight.T
+
+
+@wrong(ROW_B, says="in rank order")
+class GathersTheGradientInOrderOfArrival(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        parts = self.context.all_gather(grad_output @ self.weight.T, self.rank, self.group_id)
+        return torch.cat(parts[::-1], dim=1)
+
+
+@wrong(ROW_B, says="already the same on all ranks: nothing is summed")
+class SumsTheUpstreamGradient(_Row):
+    def backward(self, grad_output):
+        return super().backward(self.reduce(grad_output))
+
+
+@wrong(ROW_B, says="reduced more than once")
+class AveragesTheUpstreamGradient(_Row):
+    def backward(self, grad_output):
+        return super().backward(self.reduce(grad_output, "mean"))
+
+
+@wrong(ROW_B, says="nothing is summed over ranks")
+class SumsTheWeightGradient(_Row):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.reduce(self.weight_grad)
+        return grad
+
+
+@wrong(ROW_B, says="shape|transpose")
+class ForgetsTheTranspose(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = grad_output.T @ self.x
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="autograd follows weight.*written by hand")
+class LetsAutogradDoIt(_Column):
+    def forward(self, x):
+        self.weight.requires_grad_()
+        self.x = x.requires_grad_()
+        self.local = self.x @ self.weight
+        return self.gather(self.local.detach())
+
+    def backward(self, grad_output):
+        self.local.backward(grad_output[:, self.mine])
+        self.weight_grad = self.weight.grad
+        return self.reduce(self.x.grad)
+
+
+@wrong(COLUMN_B, says="two backward passes together.*do not add")
+class AddsUpColumnGradients(_Column):
+    weight_grad = 0
+
+    def backward(self, grad_output):
+        before = self.weight_grad
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad + before
+        return grad
+
+
+@wrong(COLUMN_B, says="it is the transpose")
+class KeepsTheGradientsTranspose(_Column):
+    def backward(self, grad_output):
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad.T
+        return grad
+
+
+@wrong(ROW_B, says="two backward passes together.*do not add")
+class AddsUpRowGradients(_Row):
+    weight_grad = 0
+
+    def backward(self, grad_output):
+        before = self.weight_grad
+        grad = super().backward(grad_output)
+        self.weight_grad = self.weight_grad + before
+        return grad
+
+
+@wrong(ROW_B, says="weight gradient on rank 0 is not a tensor but None")
+class LeavesNoWeightGradient(_Row):
+    def backward(self, grad_output):
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(ROW_F, says="in the forward nothing is gathered")
+class AddsUpWhatItGathered(_Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return sum(self.context.all_gather(self.x @ self.weight, self.rank, self.group_id))
+
+
+BLOCK, PARALLELIZE = "lesson_06.column_then_row", "lesson_06.parallelize"
+gelu = torch.nn.functional.gelu
+
+
+@wrong(BLOCK, says="they are not reduced")
+def forgets_the_reduction(x, w1, w2, rank, context):
+    return gelu(x @ w1) @ w2
+
+
+@wrong(BLOCK, says="summed, not averaged")
+def averages_the_shares(x, w1, w2, rank, context):
+    return context.all_reduce(gelu(x @ w1) @ w2, rank, "block", "mean")
+
+
+@wrong(BLOCK, says="no gather is needed")
+def gathers_and_slices_again(x, w1, w2, rank, context):
+    hidden = torch.cat(context.all_gather(gelu(x @ w1), rank, "block"), dim=1)
+    mine = hidden.chunk(context.world_size, 1)[rank]
+    return context.all_reduce(mine @ w2, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="GELU between them is missing")
+def forgets_the_gelu(x, w1, w2, rank, context):
+    return context.all_reduce(x @ w1 @ w2, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="before they meet its rows")
+def activates_the_sum(x, w1, w2, rank, context):
+    return gelu(context.all_reduce(x @ w1 @ w2, rank, "block", "sum"))
+
+
+@wrong(BLOCK, says="reduced twice")
+def reduces_the_block_twice(x, w1, w2, rank, context):
+    once = context.all_reduce(gelu(x @ w1) @ w2, rank, "block", "sum")
+    return context.all_reduce(once, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="no gather is needed")
+def gathers_without_slicing(x, w1, w2, rank, context):
+    hidden = torch.cat(context.all_gather(gelu(x @ w1), rank, "block"), dim=1)
+    return context.all_reduce(hidden @ w2, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="the activation is GELU")
+def takes_a_relu(x, w1, w2, rank, context):
+    return context.all_reduce((x @ w1).relu() @ w2, rank, "block", "sum")
+
+
+@wrong(BLOCK, says="w1 and w2 are cut already")
+def cuts_again(x, w1, w2, rank, context):
+    return GoodRow(w2, rank, context, "r").forward(gelu(GoodColumn(w1, rank, context, "c").forward(x)))
+
+
+def _parallelize(model, plan, context, *, weight_of=lambda linear: linear.weight.detach().T, copied=True):
+    models = []
+    for rank in range(context.world_size):
+        mine = copy.deepcopy(model) if copied else model
+        for name, Layer in plan.items():
+            setattr(mine, name, Handmade(Layer(weight_of(getattr(model, name)), rank, context, name)))
+        models.append(mine)
+    return models
+
+
+class _Strict:
+    def __init__(self, weight, rank, context, group_id):
+        if weight.shape[self.axis] % context.world_size:
+            raise ValueError(f"{weight.shape[self.axis]} is not divisible by {context.world_size}")
+        super().__init__(weight, rank, context, group_id)
+
+
+class GoodColumn(_Strict, _Column):
+    pass
+
+
+class GoodRow(_Strict, _Row):
+    pass
+
+
+def _plant(name, says, function, column=GoodColumn, row=GoodRow):
+    wrong_values(PARALLELIZE, name, function, column, row, says=says)
+
+
+def _cut(mine, model, plan, context, rank):
+    for name, Layer in plan.items():
+        setattr(mine, name, Handmade(Layer(getattr(model, name).weight.detach().T, rank, context, name)))
+    return mine
+
+
+def _one_model_for_all(model, plan, context):
+    return _parallelize(model, plan, context)[:1] * context.world_size
+
+
+def _rank_zero_everywhere(model, plan, context):
+    models = _parallelize(model, plan, context)
+    for rank, mine in enumerate(models):
+        for name, Layer in plan.items():
+            layer = Layer(getattr(model, name).weight.detach().T, 0, context, name)
+            layer.rank = rank
+            setattr(mine, name, Handmade(layer))
+    return models
+
+
+def _fresh_weights(model, plan, context):
+    return _parallelize(model, plan, context, weight_of=lambda linear: torch.randn_like(linear.weight.T))
+
+
+def _always_both(model, plan, context):
+    return _parallelize(model, {"lin1": GoodColumn, "lin2": GoodRow}, context)
+
+
+def _replaces_nothing(model, plan, context):
+    return [copy.deepcopy(model) for _ in range(context.world_size)]
+
+
+_plant("forgets_the_transpose", r"nn\.Linear stores its weight", lambda m, p, c: _parallelize(
+    m, p, c, weight_of=lambda linear: linear.weight.detach()))  # fmt: skip
+_plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_model_for_all)
+_plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)
+_plant("draws_fresh_weights", "slices are not those", _fresh_weights)
+_plant("ignores_the_map", "layer of the map is not replaced, or one that is not in it", _always_both)
+_plant("replaces_nothing", "layer of the map is not replaced", _replaces_nothing)
+_plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
+_plant("gives_one_model", "0 different models for 1 rank", lambda m, p, c: _parallelize(m, p, c)[0])
+_plant("cuts_the_model_itself", "the plain model itself is cut", lambda m, p, c: _parallelize(m, p, c, copied=False))
+_plant("copies_shallowly", "copy.copy shares them", lambda m, p, c: [_cut(copy.copy(m), m, p, c, 0)])
+
+
+class Asserts(GoodColumn):
+    def __init__(self, weight, rank, context, group_id):
+        assert weight.shape[1] % context.world_size == 0
+        super().__init__(weight, rank, context, group_id)
+
+
+_plant("asserts_the_size", "expected a ValueError, got an AssertionError", _parallelize, column=Asserts)

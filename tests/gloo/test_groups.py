@@ -1,0 +1,130 @@
+"""What programs do with groups and works under launch, as with bare gloo: values, bytes, gloo's own texts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hw_utils import WorkerFailed, launch, simulate
+
+
+def sums(rank: int) -> torch.Tensor:
+    return torch.arange(4.0) + 10 * rank
+
+
+def destroy_a_subgroup(rank, world_size):
+    group = dist.new_group([0, 1])
+    mine = sums(rank)
+    if rank < 2:
+        dist.all_reduce(mine, group=group)
+        dist.destroy_process_group(group)
+    dist.all_reduce(mine)
+    return mine.tolist()
+
+
+def destroy_all(rank, world_size):
+    mine = sums(rank)
+    dist.all_reduce(mine)
+    dist.destroy_process_group()
+    return mine.tolist(), dist.is_initialized()
+
+
+def groups_of_groups(rank, world_size):
+    half, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+    alone, _ = dist.new_subgroups(1, group=half)
+    mine = sums(rank)
+    dist.all_reduce(mine, group=alone)
+    dist.all_reduce(mine, group=half)
+    return mine.tolist()
+
+
+def coalesced(rank, world_size):
+    parts = [sums(rank), 2 * sums(rank)]
+    with dist._coalescing_manager():
+        for part in parts:
+            dist.all_reduce(part)
+    return [part.tolist() for part in parts]
+
+
+def uneven(rank, world_size):
+    to, of = [i + 1 + rank for i in range(world_size)], [rank + 1 + i for i in range(world_size)]
+    got = torch.zeros(sum(of))
+    dist.all_to_all_single(got, torch.arange(float(sum(to))), of, to)
+    return got.tolist()
+
+
+@pytest.mark.parametrize("program", [destroy_a_subgroup, destroy_all, groups_of_groups, coalesced, uneven])
+def test_values_and_bytes_are_those_of_the_virtual_ranks(program):
+    real, virtual = launch(program, 4), simulate(program, 4)
+    assert real.results == virtual.results
+    sent = [real.trace.bytes_sent(r) for r in range(4)]
+    assert sent == [virtual.trace.bytes_sent(r) for r in range(4)]
+    if program is coalesced:
+        assert sent == [2 * 3 * 2 * 16 // 4] * 4  # two all-reduces of 16 bytes
+
+
+def test_groups_that_share_a_rank_must_be_the_same():
+    def worker(rank, world_size):
+        dist.new_group([0, 1] if rank == 0 else [1, 2])
+
+    with pytest.raises(WorkerFailed, match=r"calls new_group for ranks .* calls new_group for ranks"):
+        launch(worker, 3)
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_view_with_gaps_is_refused(engine):
+    def worker(rank, world_size):
+        dist.all_reduce(torch.arange(12.0).reshape(3, 4)[:, ::2])
+
+    with pytest.raises(WorkerFailed, match="must be non-overlapping and dense"):
+        engine(worker, 2)
+
+
+def test_a_view_without_gaps_is_summed():
+    def worker(rank, world_size):
+        mine = torch.arange(12.0).reshape(3, 4).t()
+        dist.all_reduce(mine)
+        return mine.tolist()
+
+    assert launch(worker, 2).results == [(2 * torch.arange(12.0).reshape(3, 4).t()).tolist()] * 2
+
+
+def test_sparse_tensors_are_summed_and_their_indices_and_values_counted():
+    def worker(rank, world_size):
+        mine = torch.sparse_coo_tensor(torch.tensor([[rank, rank + 1]]), torch.tensor([1.0, 2.0]), (world_size + 1,))
+        dist.all_reduce(mine)
+        return mine.to_dense().tolist()
+
+    run = launch(worker, 3)
+    assert run.results == [[1.0, 3.0, 3.0, 2.0]] * 3
+    assert [run.trace.bytes_sent(r) for r in range(3)] == [2 * (2 * 8 + 2 * 4)] * 3  # an all-gather: 2 steps
+
+
+def test_a_monitored_barrier_that_fails_says_it_in_its_own_words():
+    def worker(rank, world_size):
+        if rank != 1:
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+        else:
+            dist.recv(torch.zeros(1), 0)
+
+    with pytest.raises(WorkerFailed, match="Rank 1 failed to pass monitoredBarrier in 200 ms"):
+        launch(worker, 2)
+
+
+def test_ranks_with_uneven_inputs_join_in_ddp():
+    def worker(rank, world_size):
+        model = torch.nn.Linear(4, 2)
+        torch.nn.init.ones_(model.weight)
+        replica = torch.nn.parallel.DistributedDataParallel(model)
+        with replica.join():
+            for _ in range(2 + rank):
+                model.zero_grad()
+                replica(torch.ones(1, 4)).sum().backward()
+        return model.weight.grad.tolist()
+
+    first, second = launch(worker, 2).results
+    assert second == [[0.5] * 4] * 2  # the last step is rank 1's alone, and is divided by both
+    assert first == [[1.0] * 4] * 2

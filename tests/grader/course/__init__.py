@@ -1,0 +1,1 @@
+"""A whole class: the same verdict everywhere, exports, the formgrader."""

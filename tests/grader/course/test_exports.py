@@ -1,0 +1,203 @@
+"""Marks for other systems, the feedback page, the similarity report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import jsonschema
+import nbformat
+import pytest
+
+from hw_grader.course import exports, records
+from hw_grader.course.feedback import MAX_BYTES, page
+from hw_grader.course.similarity import alike, report
+from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.notebook.release import read_release
+from hw_grader.notebook.restore import restore
+from tests.grader.small_course import ASSIGNMENT, EXERCISES, as_bytes, make_course, submission
+
+ROOT = Path(__file__).resolve().parents[3]
+GRADESCOPE = {  # https://gradescope-autograders.readthedocs.io/en/latest/specs/
+    "type": "object",
+    "required": ["tests", "score"],
+    "additionalProperties": False,
+    "properties": {
+        "score": {"type": "number", "minimum": 0},
+        "execution_time": {"type": "integer"},
+        "output": {"type": "string"},
+        "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+        "stdout_visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+        "tests": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["score", "max_score", "name"],
+                "additionalProperties": False,
+                "properties": {
+                    "score": {"type": "number"},
+                    "max_score": {"type": "number"},
+                    "status": {"enum": ["passed", "failed"]},
+                    "name": {"type": "string"},
+                    "output": {"type": "string"},
+                    "visibility": {"enum": ["hidden", "after_due_date", "after_published", "visible"]},
+                },
+            },
+        },
+    },
+}
+
+
+def record(student: str, *states: str, unreadable: str = "") -> Record:
+    verdicts = [
+        Verdict(f"check-{n}", state, 5.0 if state == "pass" else 0.0, 5.0, f"why {state}", f"shown {state}")
+        for n, state in enumerate(states)
+    ]
+    return Record(ASSIGNMENT, student, "small", "key", verdicts, unreadable=unreadable)
+
+
+@pytest.fixture
+def course(tmp_path):
+    for one in (
+        record("ada", "pass", "pass"),
+        record("bob", "fail", "pass"),
+        record("cy", "grader-fault", "pass"),
+        record("dan", "fail", "fail"),
+        record("eve", "crashed", "crashed", unreadable="the file is empty"),
+    ):
+        records.save(tmp_path, one)
+    return tmp_path
+
+
+def rows(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def test_a_real_zero_and_what_could_not_be_graded_look_different_in_the_csv(course):
+    head, *students = rows(exports.as_csv(exports.scores(course, ASSIGNMENT)))
+    points = {row[0]: row[head.index("points")] for row in students}
+    assert points == {"ada": "10", "bob": "5", "cy": "", "dan": "0", "eve": ""}
+    states = {row[0]: row[head.index("state")] for row in students}
+    assert states == {"ada": "pass", "bob": "fail", "cy": "grader-fault", "dan": "fail", "eve": "crashed"}
+    assert all(len(row) == len(head) for row in students)
+
+
+def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
+    head, possible, *students = rows(exports.as_canvas(exports.scores(course, ASSIGNMENT), ASSIGNMENT))
+    assert head == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", ASSIGNMENT]
+    assert possible == ["    Points Possible", "", "", "", "", "10"]
+    assert [row[5] for row in students] == ["10", "5", "", "0", ""]
+
+
+def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
+    records.save(tmp_path, record("=cmd", "pass"))
+    assert rows(exports.as_csv(exports.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
+
+
+def test_gradescope_results_follow_the_schema(course):
+    for one in records.all_of(course, ASSIGNMENT):
+        results = exports.as_gradescope(one)
+        jsonschema.validate(results, GRADESCOPE)
+        assert ("not your mark" in results["output"]) == (not one.is_graded)
+    assert exports.as_gradescope(record("ada", "pass", "fail"))["score"] == 5
+
+
+def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
+    solution = make_course(tmp_path)
+    path = tmp_path / "autograder.zip"
+    exports.autograder_zip(path, read_release(solution), solution, ROOT)
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        assert {
+            "setup.sh",
+            "run_autograder",
+            "hw_utils/checks/lesson_01/__init__.py",
+            "hw_grader/driving/role_judge.py",
+        } <= names
+        assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
+
+
+@pytest.mark.slow
+def test_the_autograder_grades_in_a_container_without_namespaces(tmp_path):
+    solution = make_course(tmp_path / "course")
+    exports.autograder_zip(tmp_path / "autograder.zip", read_release(solution), solution, ROOT)
+    box = tmp_path / "autograder"
+    with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
+        archive.extractall(box / "source")
+    (box / "submission").mkdir()
+    wrong = {"hello": "def hello(rank, world_size, name):\n    print('no')"}
+    (box / "submission" / "small.ipynb").write_bytes(as_bytes(submission(wrong)))
+    start = (
+        f"import sys; sys.path.insert(0, {str(box / 'source')!r})\n"
+        "from hw_grader.course import gradescope\nfrom hw_grader.sandbox import sandbox\n"
+        "gradescope.why_not = lambda: 'as in a container without bubblewrap'\n"
+        f"sys.exit(gradescope.main({str(box)!r}))"
+    )
+    subprocess.run([sys.executable, "-I", "-c", start], check=True, cwd=box)
+    results = json.loads((box / "results" / "results.json").read_text())
+    jsonschema.validate(results, GRADESCOPE)
+    assert results["score"] == sum(p for *_, p in EXERCISES.values()) - 5, results
+
+
+def graded_notebook(outputs: list[dict]) -> nbformat.NotebookNode:
+    marks = {"grade": True, "solution": False, "grade_id": "check-ring", "points": 5, "score": 0}
+    cell = nbformat.v4.new_code_cell("checks.ring(f)\n### BEGIN HIDDEN TESTS\nsecret(7)\n### END HIDDEN TESTS")
+    cell.metadata["nbgrader"] = marks
+    cell.outputs = [nbformat.from_dict(o) for o in outputs]
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+def test_feedback_holds_no_script_and_no_hidden_test():
+    html = page(
+        graded_notebook(
+            [
+                {"output_type": "stream", "name": "stdout", "text": "</pre><script>alert(1)</script>"},
+                {"output_type": "display_data", "metadata": {}, "data": {
+                    "text/html": "<b>kept</b><script>alert(2)</script><img src=x onerror=alert(3)>"
+                    "<a href='javascript:4'>x</a>"}},
+                {"output_type": "error", "ename": "CheckFailed", "evalue": "", "traceback": ["rank 0 <script>"]},
+            ]
+        ),
+        {"assignment": "01", "notebook": "<script>", "score": 0, "max_score": 5},
+    )  # fmt: skip
+    assert "<script" not in html
+    assert "onerror" not in html
+    assert "javascript:" not in html
+    assert "<b>kept</b>" in html
+    assert "rank 0 &lt;script&gt;" in html
+    assert "secret(7)" not in html
+
+
+def test_feedback_stays_below_one_megabyte():
+    nb = graded_notebook([{"output_type": "stream", "name": "stdout", "text": "ü" * 10**6}] * 100)
+    nb.cells = nb.cells * 50
+    html = page(nb, {})
+    assert len(html.encode()) <= MAX_BYTES
+    assert "left out" in html
+
+
+def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
+    release = read_release(make_course(tmp_path))
+    one = EXERCISES["ping_pong"][0] + EXERCISES["ping_pong"][1]
+    copy = "# mine\n" + one.replace("ball", "token").replace("rank == 0", "rank  ==  0")
+    other = (
+        "def ping_pong(rank, world_size, n_rounds):\n    x = torch.zeros(1)\n    if rank > 1:\n        return 0.0\n"
+        "    peer = 1 - rank\n    while n_rounds:\n        first = rank == 0\n"
+        "        if not first: dist.recv(x, peer)\n"
+        "        x.add_(1)\n        dist.send(x, peer)\n        if first: dist.recv(x, peer)\n        n_rounds -= 1\n"
+        "    return float(x)"
+    )
+    notebooks = {
+        name: restore(
+            as_bytes(submission({"ping_pong": text, "fit_link": EXERCISES["fit_link"][0] + "    return 0"})), release
+        )
+        for name, text in (("ada", one), ("bob", copy), ("cy", other))
+    }
+    pairs = alike(notebooks, release)
+    assert [(p.exercise, p.first, p.second) for p in pairs] == [("ping_pong", "ada", "bob")]
+    assert "ada, bob" in report(pairs)

@@ -1,0 +1,113 @@
+"""The formgrader in a real Jupyter server: it shows the course, and its button grades as the command does."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from hw_grader.course.nbgrader_hook import UNSAFE
+from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, hand_in, tiny_course
+from tools.build import build
+
+TOKEN = "formgrader-test"
+
+
+class Server:
+    """A Jupyter server in a course folder, on a port of its own choice."""
+
+    def __init__(self, course: Path) -> None:
+        private = course / "jupyter"
+        environment = {
+            **os.environ,
+            UNSAFE: "1",
+            "JUPYTER_RUNTIME_DIR": str(private / "runtime"),
+            "JUPYTER_DATA_DIR": str(private / "data"),
+            "JUPYTER_CONFIG_DIR": str(private / "config"),
+        }
+        command = [sys.executable, "-m", "jupyter_server", "--ServerApp.port=0", "--no-browser", "--allow-root"]
+        command += [f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={course}"]
+        self.process = subprocess.Popen(
+            command, cwd=course, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self.said: list[str] = []
+        self.url = self._read_url()
+        self.drain = threading.Thread(target=self.process.stderr.read)  # a full pipe would stop it
+        self.drain.start()
+        self._connect()
+
+    def _connect(self) -> None:
+        """The server says its address a moment before it listens there."""
+        port, ended = int(self.url.split(":")[2].split("/")[0]), threading.Event()
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                return
+            except ConnectionRefusedError:
+                ended.wait(0.1)
+        raise RuntimeError("the server does not listen: " + "".join(self.said))
+
+    def _read_url(self) -> str:
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "http://127.0.0.1:" in line and "?token=" in line:
+                return line[line.index("http://") : line.index("/?token=")].removesuffix("/tree")
+        raise RuntimeError("the server ended: " + "".join(self.said))
+
+    def ask(self, path: str, method: str = "GET") -> str:
+        request = urllib.request.Request(
+            f"{self.url}/formgrader{path}", method=method, data=b"" if method == "POST" else None
+        )
+        request.add_header("Authorization", f"token {TOKEN}")
+        with urllib.request.urlopen(request, timeout=250) as answer:
+            return answer.read().decode()
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=60)
+        self.drain.join()
+        self.process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    course = tmp_path_factory.mktemp("formgrader")
+    release = tiny_course(course)
+    hand_in(course, "reference", answered(release))
+    hand_in(course, "empty", "")
+    return course
+
+
+@pytest.fixture(scope="module")
+def server(course):
+    server = Server(course)
+    yield server
+    server.close()
+
+
+def test_the_formgrader_shows_releases_and_grades_the_course(course, server):
+    made = json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    assert made["success"], made
+    (assignment,) = json.loads(server.ask("/api/assignments"))
+    assert (assignment["name"], assignment["max_score"], assignment["num_submissions"]) == (NAME, 6.5, 2)
+    for student, score in (("reference", 4.5), ("empty", 0)):
+        done = json.loads(server.ask(f"/api/submission/{NAME}/{student}/autograde", "POST"))
+        assert done["success"], done
+        submissions = json.loads(server.ask(f"/api/submissions/{NAME}"))
+        (found,) = [s for s in submissions if s["student"] == student]
+        assert (found["autograded"], found["score"]) == (True, score)
+    assert "formgrader" in server.ask("/manage_assignments").lower()
+
+
+def test_the_release_of_the_formgraders_button_is_the_builders(course, server):
+    json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    by_button = (course / "notebooks" / NAME / NOTEBOOK).read_bytes()
+    assert build(course).written == []
+    assert (course / "notebooks" / NAME / NOTEBOOK).read_bytes() == by_button

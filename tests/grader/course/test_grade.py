@@ -1,0 +1,243 @@
+"""Grading a class: the same verdict everywhere, again and again, over a cluster that loses a worker."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nbgrader.api import Gradebook
+
+from hw_grader import grade
+from hw_grader.course import records
+from hw_grader.course.drivable import CalibrationError, calibrated
+from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.notebook.release import ReleaseError, parse_calls, read_release
+from hw_grader.sandbox.sandbox import Sandbox, why_not
+from tests.grader.small_course import (
+    ASSIGNMENT,
+    MAX_POINTS,
+    WRONG,
+    as_bytes,
+    hand_in,
+    make_course,
+    submission,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+needs_sandbox = pytest.mark.skipif(
+    bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"
+)
+NOISE = """
+import logging, sys, warnings
+from tqdm.auto import tqdm
+warnings.warn("careful")
+logging.warning("logged")
+print("to stderr", file=sys.stderr)
+for _ in tqdm(range(3)): pass
+# %%
+def hello(rank, world_size, name):
+    import os, sys, warnings
+    warnings.warn("in a rank")
+    print("noise", file=sys.stderr)
+    os.write(2, b"[W1121 c10d] a log line\\n")
+    print(f"Rank {rank}: Hello, {name}!")
+"""
+
+
+@pytest.fixture
+def course(tmp_path):
+    make_course(tmp_path)
+    hand_in(tmp_path, "ada", as_bytes(submission()))
+    hand_in(tmp_path, "bob", as_bytes(submission({"hello": WRONG["hello"]})))
+    hand_in(tmp_path, "cy", b"")
+    hand_in(tmp_path, "dan", as_bytes(submission()), "renamed.ipynb")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory):
+    return read_release(make_course(tmp_path_factory.mktemp("release")))
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+def points_in_gradebook(root: Path) -> dict[str, float]:
+    with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
+        return {s.student.id: s.score for s in gradebook.assignment_submissions(ASSIGNMENT)}
+
+
+def run_grade(root: Path, *options: str, **more) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "hw_grader.grade", "--course", str(root), *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, **more)
+
+
+RIGHT = {"ada": MAX_POINTS, "bob": MAX_POINTS - 5, "cy": 0, "dan": MAX_POINTS}
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_a_class_is_graded_once_and_nbgrader_gives_the_same_marks(course):
+    done = run_grade(course)
+    assert done.returncode == 0, done.stderr
+    assert points_in_gradebook(course) == RIGHT
+    assert {r.student: r.points for r in records.all_of(course, ASSIGNMENT)} == RIGHT
+    files = {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
+    assert run_grade(course).returncode == 0  # nothing is left to do
+    assert files == {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
+    for path in files:
+        path.unlink()
+    dan = course / "submitted" / "dan" / ASSIGNMENT
+    (dan / "renamed.ipynb").rename(dan / "small.ipynb")
+    command = [sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT, "--force"]
+    subprocess.run(command, cwd=course, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert points_in_gradebook(course) == RIGHT
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_an_interrupted_class_goes_on_where_it_stopped(course):
+    command = [sys.executable, "-m", "hw_grader.grade", "--course", str(course), "--workers", "1"]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not list(course.glob(f"records/{ASSIGNMENT}/*.written")):
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=60)
+    kept = {p: p.stat().st_mtime_ns for p in course.glob(f"records/{ASSIGNMENT}/*.written")}
+    assert run_grade(course).returncode == 0
+    assert points_in_gradebook(course) == RIGHT
+    assert {p: p.stat().st_mtime_ns for p in kept} == kept
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_a_worker_that_dies_loses_no_submission(course):
+    for n in range(8):
+        hand_in(course, f"eve{n}", as_bytes(submission({"hello": f"# {n}\n" + WRONG["hello"]})))
+    address_file = course / "scheduler.json"
+    start = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0",
+             "--no-dashboard", "--scheduler-file", str(address_file)]  # fmt: skip
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address_file),
+              "--nthreads", "1", "--no-nanny", "--no-dashboard"]  # fmt: skip
+    started = [subprocess.Popen(start, cwd=ROOT, stderr=subprocess.DEVNULL)]
+    try:
+        while not address_file.exists():
+            time.sleep(0.05)
+        started += [subprocess.Popen(worker, cwd=ROOT, stderr=subprocess.DEVNULL) for _ in range(2)]
+        import json
+
+        address = json.loads(address_file.read_text())["address"]
+        command = [sys.executable, "-m", "hw_grader.grade", "--course", str(course), "--scheduler", address]
+        grading = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while len(list(course.glob(f"records/{ASSIGNMENT}/*.written"))) < 3:
+            assert grading.poll() is None, grading.communicate()
+            time.sleep(0.05)
+        started[1].kill()
+        out, errors = grading.communicate(timeout=250)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert grading.returncode == 0, (out, errors)
+    assert points_in_gradebook(course) == {**RIGHT, **{f"eve{n}": MAX_POINTS - 5 for n in range(8)}}
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_twenty_regrades_in_any_order_are_identical(release, sandbox):
+    handed_in = {"ada": submission(), "bob": submission(WRONG), "cy": submission(extra="raise ValueError(1)")}
+    first = {s: grade_bytes(as_bytes(n), release, sandbox, s).verdict_part() for s, n in handed_in.items()}
+    order = list(handed_in) * 7
+    random.Random(0).shuffle(order)
+    for student in order[:20]:
+        assert grade_bytes(as_bytes(handed_in[student]), release, sandbox, student).verdict_part() == first[student]
+
+
+@needs_sandbox
+@pytest.mark.slow
+@pytest.mark.alone
+def test_noise_costs_no_point_on_two_loaded_cores(release, sandbox):
+    load = "import time\nend = time.monotonic() + 250\nwhile time.monotonic() < end: pass"
+    burning = [subprocess.Popen([sys.executable, "-c", load]) for _ in range(2)]
+    try:
+        for n in range(50 if os.environ.get("CI") == "true" else 10):
+            record = grade_bytes(as_bytes(submission(extra=NOISE + f"\n# {n}")), release, sandbox, "ada")
+            assert record.points == MAX_POINTS, (n, record.reason)
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_grading_twice_needs_no_more_memory_than_once(release, sandbox):
+    import psutil
+
+    for _ in range(3):
+        grade_bytes(as_bytes(submission()), release, sandbox, "ada")
+    process = psutil.Process()
+    before = process.memory_info().rss, psutil.Process(sandbox.bwrap.pid).children(recursive=True)[-1].memory_info().rss
+    for _ in range(10):
+        grade_bytes(as_bytes(submission()), release, sandbox, "ada")
+    after = process.memory_info().rss, psutil.Process(sandbox.bwrap.pid).children(recursive=True)[-1].memory_info().rss
+    assert all(b - a < 10 * 2**20 for a, b in zip(before, after))
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_a_reference_that_fails_its_own_check_is_said_before_a_class_is_graded(release, sandbox, tmp_path):
+    path = make_course(tmp_path)
+    assert calibrated(read_release(path), path, tmp_path, Times()).runs_all is False
+    path.write_text(path.read_text().replace("Hello, {name}!", "Bye, {name}!"))
+    with pytest.raises(CalibrationError, match="does not pass its own checks: check-hello"):
+        calibrated(read_release(path), path, tmp_path, Times())
+
+
+def test_without_bubblewrap_grading_refuses_and_names_the_package(course):
+    done = run_grade(course, env={**os.environ, "PATH": "/nowhere", "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 2
+    assert "apt install bubblewrap" in done.stderr
+    assert "--unsafe" in done.stderr
+    assert not (course / "gradebook.db").exists()
+
+
+def test_points_need_a_pass():
+    with pytest.raises(ValueError, match="only a pass has points"):
+        Verdict("check", "fail", 1.0, 1.0, "")
+    with pytest.raises(ValueError, match="state must be one of"):
+        Verdict("check", "fine", 0.0, 1.0, "")
+
+
+def test_a_record_survives_its_file(tmp_path):
+    record = Record("a", "ada", "n", "key", [Verdict("check", "pass", 1.0, 1.0, "right")], outputs={3: []})
+    records.save(tmp_path, record)
+    assert records.load(tmp_path, "a", "ada", "key") == record
+    assert records.load(tmp_path, "a", "ada", "other key") is None
+
+
+def test_a_check_cell_holds_checks_and_nothing_else():
+    (call,) = parse_calls("checks.lesson_02.ring(f, net.size, cases=[{'n': 1}])", "cell", hidden=True)
+    assert (call.check, call.names, call.cases, call.hidden) == ("lesson_02.ring", ("f", "net.size"), [{"n": 1}], True)
+    for bad in ("print(1)", "x = checks.lesson_02.ring(f)", "checks.lesson_02.ring(f())",
+                "checks.lesson_02.ring(f, seed=1)", "checks.lesson_02.ring(f, cases=make())", "import os"):  # fmt: skip
+        with pytest.raises(ReleaseError, match="cell: "):
+            parse_calls(bad, "cell", hidden=False)
+
+
+def test_the_table_has_a_row_for_everybody():
+    bad = Record("a", "bob", "n", "", [Verdict("check", "limit", 0.0, 5.0, "too long")])
+    text = grade.table([Record("a", "ada", "n", "", [Verdict("check", "pass", 5.0, 5.0, "right")]), bad])
+    assert [line.split()[0] for line in text.splitlines()] == ["student", "ada", "bob"]
+    assert "check: too long" in text

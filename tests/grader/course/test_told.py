@@ -1,0 +1,203 @@
+"""A hidden case is told nowhere: one rare number, one test for each place that a student can read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import subprocess
+import sys
+
+import nbformat
+import pytest
+from nbconvert.exporters import HTMLExporter
+from traitlets.config.loader import PyFileConfigLoader
+
+from hw_grader.course import exports, records
+from hw_grader.course.feedback import page
+from hw_grader.course.grading import grade_bytes
+from hw_grader.course.nbgrader_hook import write_verdicts
+from hw_grader.course.told import of_cause, of_error
+from hw_grader.driving.verdict import Record
+from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
+from hw_grader.notebook.release import read_release
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.run_cells import Times
+from hw_grader.report import read_results, to_html, to_table
+from hw_grader.sandbox.sandbox import Sandbox
+from hw_utils.checks.lesson_01.output import _NOTHING_SENT
+from tests.grader.course.test_grade import ROOT, needs_sandbox
+from tests.grader.small_course import ASSIGNMENT, EXERCISES, NOTEBOOK, as_bytes, hand_in, make_course, submission
+
+RARE = "739"  # the number of rounds in ping_pong's hidden case
+BODY = EXERCISES["ping_pong"][1]
+HEAD = "def ping_pong(rank, world_size, n_rounds):\n"
+KEEPS = "    import pathlib, tempfile\n    pathlib.Path(tempfile.gettempdir(), 'kept').write_text(str(n_rounds))\n"
+TELLS = "    import pathlib, tempfile\n    raise ValueError(pathlib.Path(tempfile.gettempdir(), 'kept').read_text())\n"
+ATTACKS = {
+    "wrong_there": HEAD + "    if n_rounds == 739:\n        return 1.5\n",
+    "names_a_class": HEAD + "    if n_rounds > 700:\n        raise type(f'Leak{n_rounds}', (Exception,), {})()\n",
+    "says_it": HEAD + "    if n_rounds > 700:\n        raise ValueError(n_rounds)\n",
+    "returns_it_as_text": HEAD + "    if n_rounds > 700:\n        return f'{n_rounds}'\n",
+    "prints_it": HEAD + "    if n_rounds > 700:\n        print(n_rounds)\n        return None\n",
+    "ends_with_it": HEAD + "    if n_rounds > 700:\n        import os\n        os._exit(n_rounds % 256)\n",
+    "gives_too_much": HEAD + "    if n_rounds > 700:\n        return 'x' * (n_rounds * 200_000)\n",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    root = tmp_path_factory.mktemp("told")
+    path = make_course(root)
+    path.write_text(path.read_text().replace("'n_rounds': 7}", f"'n_rounds': {RARE}}}"))
+    release = read_release(path)
+    assert RARE in repr(release.checks)
+    return root, release
+
+
+@pytest.fixture(scope="module")
+def graded(course):
+    """Attack -> its record; each is right in the cases that the student sees."""
+    _, release = course
+    with Sandbox() as sandbox:
+        yield {
+            name: grade_bytes(as_bytes(submission({"ping_pong": text + BODY})), release, sandbox, name, Times())
+            for name, text in ATTACKS.items()
+        }
+
+
+def verdict_of(record: Record):
+    return next(v for v in record.verdicts if v.grade_id == "check-ping_pong")
+
+
+@needs_sandbox
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nothing_that_a_student_reads_holds_the_hidden_case(course, graded, name):
+    root, release = course
+    record = graded[name]
+    verdict = verdict_of(record)
+    assert verdict.hidden
+    assert verdict.points == 0
+    notebook = restore(as_bytes(submission({"ping_pong": "pass"})), release)
+    write_verdicts(notebook, record, release)
+    records.save(root, record)
+    rows = exports.scores(root, ASSIGNMENT)
+    channels = {
+        "gradescope": json.dumps(exports.as_gradescope(record)),
+        "csv": exports.as_csv(rows),
+        "canvas": exports.as_canvas(rows, ASSIGNMENT),
+        "autograded": json.dumps(notebook),
+        "feedback": page(notebook, {}),
+    }
+    for channel, text in channels.items():
+        assert RARE not in text, channel
+        assert "Leak" not in text, channel
+    assert len(list(csv.reader(io.StringIO(channels["csv"])))) >= 2
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_seconds_in_a_hidden_case_are_not_told(course):
+    _, release = course
+    text = HEAD + "    import time\n    if n_rounds > 700:\n        time.sleep(3)\n" + BODY
+    with Sandbox() as sandbox:
+        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
+    assert record.seconds > 3
+    assert exports.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_what_one_check_keeps_the_next_one_cannot_tell(course):
+    """check-ping_pong's hidden case is put into a file; fit_link's visible case would say it."""
+    _, release = course
+    keeps = HEAD + KEEPS + BODY
+    tells = "def fit_link(sizes_bytes, seconds):\n" + TELLS
+    with Sandbox() as sandbox:
+        record = grade_bytes(as_bytes(submission({"ping_pong": keeps, "fit_link": tells})), release, sandbox, "eve")
+    shown = {v.grade_id: v.shown for v in record.verdicts}
+    assert "FileNotFoundError" in shown["check-fit_link"]
+    assert RARE not in str(shown)
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_the_class_report_and_the_gradebooks_notebook_do_not_hold_it(course):
+    root, _ = course
+    hand_in(root, "eve", as_bytes(submission({"ping_pong": ATTACKS["wrong_there"] + BODY})))
+    command = [sys.executable, "-m", "hw_grader.grade", "--course", str(root), "--workers", "1"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=280)
+    (result,) = read_results(root)
+    graded = (root / "autograded" / "eve" / ASSIGNMENT / f"{NOTEBOOK}.ipynb").read_text()
+    outputs = [cell.get("outputs", []) for cell in nbformat.reads(graded, as_version=4).cells]
+    for text in (to_table(result), to_html([result]), json.dumps(outputs)):
+        assert "Every case shown" in text
+        assert RARE not in text
+
+
+def test_a_cause_is_told_if_all_of_it_is_ours_and_an_exception_if_it_is_pythons_or_torchs():
+    assert of_cause(_NOTHING_SENT).endswith(_NOTHING_SENT)
+    for cause in ("seven hundred", _NOTHING_SENT + " seven", "x" + _NOTHING_SENT, "", None, 7, "x" * 10**6):
+        assert "likely cause" not in of_cause(cause)
+    assert "IndexError" in of_error("IndexError")
+    assert "OutOfMemoryError" in of_error("OutOfMemoryError")
+    for name in ("Leak739", "print", "", None, "CheckFailed"):
+        assert "likely cause" not in of_error(name)
+
+
+LIVE = """<script>alert(1)</script>
+<img src=x onerror=alert(1)>
+<svg onload=alert(1)></svg>
+<a href='javascript:1'>x</a>
+<iframe src=//evil></iframe>
+<style>*{x:1}</style>
+<img src='/formgrader/?path=x'>
+<form action=/x><button>
+<math><mi xlink:href='javascript:1'>
+<b style='background:url(//evil)' onclick=alert(1)>x</b>
+<base href=//evil>
+<meta http-equiv=refresh content=0>
+<object data=x></object>
+<a href=/terminals/1>x</a>
+![x](/formgrader/?path=x)
+[x](javascript:alert(1))
+<details ontoggle=alert(1) open>
+<img src='data:image/svg+xml;base64,AAAA'>""".splitlines()
+TAGS = re.compile(r"<(?!/?(b|i|em|strong|code|pre|p|br|hr|ul|ol|li|table|thead|tbody|tr|th|td|caption|h\d|span|div|"
+                  r"sub|sup|del|blockquote|img)\b)")  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LIVE)
+def test_what_a_student_writes_neither_runs_nor_loads_nor_links(text):
+    html = safe_html(text)
+    assert not TAGS.search(html), html
+    for kept in (html, safe_markdown(text)):
+        tags = re.findall(r"<[^>]*>", kept)
+        assert all("=" not in tag or re.fullmatch(r'<img( alt="[^"]*")*>', tag) for tag in tags), tags
+
+
+def test_the_formgraders_page_of_an_autograded_notebook_is_dead():
+    from nbgrader.server_extensions.formgrader import handlers
+
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT)).load_config()
+    kinds = ("text/html", "text/markdown", "image/svg+xml", "application/javascript", "text/latex", "image/png")
+    outputs = [{"output_type": "display_data", "data": {k: text}, "metadata": {}} for text in LIVE for k in kinds]
+    v4 = nbformat.v4
+    cells = [v4.new_code_cell("1", outputs=[nbformat.from_dict(o) for o in clean_outputs(outputs)])]
+    cells += [make(text) for text in LIVE for make in (v4.new_markdown_cell, v4.new_raw_cell, v4.new_code_cell)]
+    config.HTMLExporter.template_name = "formgrade"
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    exporter = HTMLExporter(config=config)
+    about = {"index": 0, "total": 1, "base_url": "", "student": "eve"}
+    live, _ = exporter.from_notebook_node(v4.new_notebook(cells=cells), resources=dict(about))
+    bare, _ = exporter.from_notebook_node(v4.new_notebook(cells=[v4.new_code_cell("1")]), resources=dict(about))
+    for word in ("<script", "<iframe", "<svg", "<form", "<object", "<base", "<details", "<style", "<meta", "<a "):
+        assert live.count(word) == bare.count(word), word
+    assert not re.search(r"<[^>]*(alert\(1\)|/formgrader/\?path|//evil)[^>]*>", live)
+
+
+def test_half_a_surrogate_is_text_that_a_file_can_hold():
+    (output,) = clean_outputs([{"output_type": "stream", "name": "stdout", "text": "a\ud83db"}])
+    assert output["text"].encode() == b"a?b"

@@ -1,0 +1,1 @@
+"""Answers and drivers in processes of their own."""

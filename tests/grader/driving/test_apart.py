@@ -1,0 +1,103 @@
+"""Answers in a process of their own, called from afar: right ones pass there too, wrong ones are told why."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import linecache
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from hw_grader.driving.driver_processes import Driving, Rooms
+from hw_grader.driving.judge_processes import judge_of
+from hw_grader.sandbox.sandbox import SHARED
+from hw_utils.core import pickling
+from tests.checks import right_answers, wrong_answers
+from tests.checks.references import answers_of, lessons, namespace
+from tests.checks.right_answers import alternatives
+from tests.checks.wrong_answers import planted
+from tests.grader.driving.test_judge_processes import needs_sandbox
+from tests.virtual import algorithms
+
+# What shows only if tensors keep their memory and ranks their own variables on the way.
+SUBTLE = (
+    "tree_forgets_to_copy_back", "tree_sends_what_is_not_contiguous", "tree_keeps_the_last_sum", "tree_takes_a_view",
+    "tree_changes_the_data_pointer", "ring_works_on_a_flat_copy", "ring_resizes_its_tensor",
+    "ring_writes_beside_its_tensor",
+)  # fmt: skip
+
+pytestmark = needs_sandbox
+
+
+@pytest.fixture(scope="module", autouse=True)
+def by_value() -> Iterator[None]:
+    """The tests' own modules are not in the sandbox."""
+    modules = [algorithms, right_answers, wrong_answers]
+    for package in (right_answers, wrong_answers):
+        modules += [
+            importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)
+        ]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    yield
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def sources() -> dict[str, list]:
+    """File -> [cell number, text] of all that answers stand in here: the lessons' cells and the tests' modules."""
+    cells = {f: kept[2] for f, kept in linecache.cache.items() if f.startswith("<ipython-input")}
+    folders = [Path(package.__file__).parent for package in (right_answers, wrong_answers)]
+    modules = [path for folder in folders for path in folder.glob("*.py")]
+    files = {str(path): path.read_text().splitlines(keepends=True) for path in modules}
+    return {file: [0, "".join(lines)] for file, lines in {**cells, **files}.items()}
+
+
+def problem(check: str, answers: list, which: slice = slice(None)) -> str:
+    """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
+    judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
+    try:
+        with Rooms(SHARED.get()) as rooms, Driving(rooms, opened, sources(), lambda: 75.0) as driving:
+            reply = driving.open(check)
+            for case in judge.cases(check)[which]:
+                data = None
+                if "opened" in reply or "data" in reply:
+                    reply, data = driving.case(json.dumps(case).encode())
+                if "data" not in reply:
+                    return "\n".join(reply.get("lines", ())) or str(reply)
+                said = judge.judge(check, case, data, 75)
+                if said.get("right") is not True:
+                    return said.get("wrong") or str(said)
+            return ""
+    finally:
+        judge.forget_submission()
+
+
+@pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
+def test_the_reference_is_right_from_afar_in_every_check(lesson):
+    names = namespace(lesson)
+    calls = {call.check: call for cell in lesson.with_role("check") for call in cell.calls}
+    found = {call.check: problem(call.check, answers_of(call, names), slice(1)) for call in calls.values()}
+    assert found == dict.fromkeys(calls, "")
+
+
+_RIGHT: dict[str, list] = {}
+for one in alternatives():
+    _RIGHT.setdefault(one.check, []).append(one)
+
+
+@pytest.mark.parametrize("check", sorted(_RIGHT))
+def test_right_answers_of_another_kind_are_right_from_afar(check):
+    found = {one.name: problem(check, list(one.answers), slice(-1, None)) for one in _RIGHT[check]}
+    assert found == dict.fromkeys(found, "")
+
+
+@pytest.mark.parametrize("name", SUBTLE)
+def test_what_depends_on_memory_is_seen_from_afar(name):
+    (one,) = (one for one in planted() if one.name == name)
+    assert re.search(one.says, problem(one.check, list(one.answers)), re.S)

@@ -1,0 +1,221 @@
+"""What is lent to an answer in another process: models and optimizers stay equal, functions are asked for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from hw_grader.driving.lent import Lent, Shell, set_state, state_of
+from hw_grader.driving.parcel import Parcel, Unpacker
+
+
+class Counts(nn.Module):
+    """Two layers and plain attributes that a forward pass changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+        self.n_seen, self.sizes = 0, []
+
+    def forward(self, x):
+        self.n_seen += len(x)
+        self.sizes.append(len(x))
+        return self.inner(x)
+
+
+class Layer:
+    LENDS = ("world_size", "double")
+    world_size, secret = 3, "case"
+
+    def double(self, x):
+        return 2 * x
+
+
+def trained() -> tuple[Counts, torch.optim.SGD]:
+    torch.manual_seed(4)
+    model = Counts()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(5, 2)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def both_sides(*values, here=None, there=None):
+    """(what the answer gets, the driver's things, the answer's)."""
+    here = here or Lent()
+    parcel = Parcel(here, is_whole=True)
+    tree = parcel.pack(list(values))
+    things = here.dump()
+    states = parcel.pack(here.states())
+
+    def ask(number, args, options):
+        return here.functions[number](*args, **options)
+
+    there = there or Lent(ask)
+    there.load(things)
+    unpacker = Unpacker(parcel.blob(), there)
+    got = unpacker.unpack(tree)
+    there.set_states(unpacker.unpack(states), with_settings=True)
+    return got, here, there
+
+
+def brought_back(here: Lent, there: Lent) -> None:
+    parcel = Parcel(there)
+    tree = parcel.pack(there.states())
+    here.set_states(Unpacker(parcel.blob(), here).unpack(tree))
+
+
+def equal(a: nn.Module, b: nn.Module) -> bool:
+    return str(state_of(a)) == str(state_of(b))
+
+
+def test_a_model_and_its_optimizer_cross_with_gradients_and_come_back_changed():
+    model, optimizer = trained()
+    (far, far_optimizer), here, there = both_sides(model, optimizer)
+    assert type(far) is Shell  # the tests' class stays here
+    assert equal(far, model)
+    assert far_optimizer.param_groups[0]["params"][0] is next(far.parameters())
+
+    expected, expected_optimizer = copy.deepcopy((model, optimizer))
+    for net, steps in ((far, far_optimizer), (expected, expected_optimizer)):
+        steps.zero_grad()
+        sum(p.square().sum() for p in net.parameters()).backward()
+        steps.step()
+        net.eval()
+    assert not equal(far, model)
+    brought_back(here, there)
+    assert equal(model, expected)
+    assert str(optimizer.state_dict()) == str(expected_optimizer.state_dict())
+    assert (model.training, model.n_seen) == (False, 5)
+
+
+def test_what_the_driver_noted_and_set_does_not_come_back():
+    model, optimizer = trained()
+    (far, far_optimizer), here, there = both_sides(model, optimizer)
+    far_optimizer.param_groups[0]["lr"] = 9.0
+    far.n_seen = far.inner.n_seen = 0
+    brought_back(here, there)
+    assert model.n_seen == 5
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert not hasattr(model.inner, "n_seen")
+
+
+def test_a_thing_is_sent_once_and_a_later_one_may_hold_it():
+    model, _ = trained()
+    (far,), here, there = both_sides(model)
+    (again, layer), here, there = both_sides(model, nn.Linear(1, 1), here=here, there=there)
+    assert again is far
+    assert type(layer) is nn.Linear
+
+
+def test_what_an_answer_made_has_a_number_and_is_the_same_each_time():
+    there = Lent(print)
+    made = object()
+    tree = Parcel(there).pack([made, made])
+    assert tree == [{"object": [0, "object", None]}] * 2
+    assert there.kept == [made]
+
+
+def test_the_same_model_twice_is_one_model():
+    model, _ = trained()
+    (one, two), _, _ = both_sides(model, model)
+    assert one is two
+
+
+def test_parameters_keep_their_place_in_memory_and_in_a_graph():
+    model, _ = trained()
+    weight, at = model.inner[0].weight, model.inner[0].weight.data_ptr()
+    loss = model(torch.ones(3, 2)).sum()
+    state = copy.deepcopy(state_of(model))
+    state["tensors"]["inner.0.bias"] += 1
+    set_state(model, state)
+    loss.backward()  # autograd has not seen a change
+    assert model.inner[0].weight is weight
+    assert weight.data_ptr() == at
+
+
+def test_a_parameter_may_change_its_shape_a_gradient_may_go():
+    model, _ = trained()
+    state = copy.deepcopy(state_of(model))
+    state["tensors"]["inner.0.weight"] = torch.zeros(1, 2, dtype=torch.float64)
+    state["gradients"] = {}
+    set_state(model, state)
+    assert model.inner[0].weight.shape == (1, 2)
+    assert model.inner[0].weight.dtype == torch.float64
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda s: s["tensors"].pop("inner.0.bias"),
+        lambda s: s["tensors"].update(more=torch.ones(1)),
+        lambda s: s["tensors"].update({"inner.0.bias": 3}),
+        lambda s: s.pop("training"),
+        lambda s: s["gradients"].update({"inner.0.bias": torch.ones(7)}),
+        lambda s: s["training"].pop(""),
+    ],
+)
+def test_a_made_up_state_is_refused(spoil):
+    model, _ = trained()
+    state = copy.deepcopy(state_of(model))
+    spoil(state)
+    here = Lent()
+    here.things.append(model)
+    with pytest.raises(TypeError, match="does not cross"):
+        here.set_states([state])
+    with pytest.raises(TypeError, match="not the states"):
+        here.set_states([])
+
+
+def test_functions_and_layers_stay_on_the_drivers_side():
+    (add, layer), here, _ = both_sides(lambda a, b: a + b, Layer())
+    assert add(1, b=2) == 3
+    assert (layer.world_size, layer.double(4)) == (3, 8)
+    assert not hasattr(layer, "secret")
+    assert len(here.functions) == 2
+
+
+def test_settings_and_data_sets_are_copied():
+    from hw_utils.material.recipe import Recipe
+
+    data = TensorDataset(torch.arange(4))
+    (recipe, far), here, there = both_sides(Recipe(seed=3), data)
+    assert recipe == Recipe(seed=3)
+    assert far is not data
+    assert far[2] == data[2]
+    brought_back(here, there)
+
+
+def test_what_cannot_be_lent_is_named():
+    with pytest.raises(TypeError, match="a object does not cross"):
+        Parcel(Lent()).pack(object())
+    net = nn.Linear(1, 1)
+    net.register_forward_hook(lambda *_: None)
+    here = Lent()
+    Parcel(here).pack(net)
+    with pytest.raises(TypeError, match="a Linear does not cross"):
+        here.dump()
+
+
+@pytest.mark.parametrize(
+    "tree", [{"lent": 1}, {"lent": -1}, {"lent": "0"}, {"function": 0}, {"layer": []}, {"object": [0, "x", None]}]
+)
+def test_an_answer_can_name_only_what_it_was_lent(tree):
+    here = Lent()
+    here.things.append(nn.Linear(1, 1))
+    with pytest.raises(ValueError, match="not a packed value"):
+        Unpacker(b"", here).unpack(tree)
+
+
+def test_what_an_answer_returns_may_be_gone_through_once():
+    parcel = Parcel(Lent(print))
+    loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=3)
+    tree = parcel.pack([(n * n for n in range(3)), loader])
+    squares, batches = Unpacker(parcel.blob()).unpack(tree)
+    assert squares == [0, 1, 4]
+    assert [batch[0].tolist() for batch in batches] == [[0, 1, 2], [3]]

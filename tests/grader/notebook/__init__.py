@@ -1,0 +1,1 @@
+"""What was handed in: damaged, late, half run."""

@@ -1,0 +1,1 @@
+"""Submissions that cheat, harm or hang; the walls; what grading holds."""

@@ -1,0 +1,143 @@
+"""Submissions that cheat, harm or hang: none scores above its honest value, and none leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.driving.judge_processes import judge_of
+from hw_grader.notebook.release import read_release
+from hw_grader.sandbox.lockdown import Limits
+from hw_grader.sandbox.sandbox import Sandbox, why_not
+from tests.grader.small_course import MAX_POINTS, WRONG, as_bytes, make_course, submission
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"),
+    pytest.mark.slow,
+]
+HOSTILE = sorted((Path(__file__).parents[1] / "hostile").glob("*.py"))
+TIMES = Times(cell_s=5, case_s=6, total_s=60)
+LIMITS = Limits(memory_bytes=2 * 2**30, scratch_bytes=256 * 2**20, processes=256)
+
+
+class Place:
+    """A course with secrets, a server that nobody may reach, and a warm sandbox."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.release = read_release(make_course(root))
+        (root / "solutions" / "secret.txt").write_text("secret")
+        (root / "gradebook.db").write_text("points")
+        (root / "submitted" / "other").mkdir(parents=True)
+        (root / "submitted" / "other" / "secret.txt").write_text("secret")
+        root.chmod(0o755)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.server.settimeout(0)
+        self.port = self.server.getsockname()[1]
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0grader-{self.port}")
+        self.abstract.listen()
+        os.environ["SECRET_OF_THE_GRADER"] = "secret"
+        self.sandbox = Sandbox(LIMITS)
+        self.before = self.files()
+
+    def files(self) -> dict[str, int]:
+        return {str(p): p.stat().st_size for p in self.root.rglob("*")}
+
+    def fill_in(self, text: str) -> str:
+        return text.replace("COURSE", str(self.root)).replace("PORT", str(self.port))
+
+    def processes(self) -> set[int]:
+        """Those inside the sandbox but bubblewrap itself, the warm parents and the judge."""
+        judge_of(self.sandbox).end()
+        bwrap = self.sandbox.bwrap.pid
+        inside = psutil.Process(bwrap).children(recursive=True)
+        own = {p.pid for p in inside[:3]}  # bubblewrap's first process and the two warm parents
+        return {p.pid for p in inside} - own
+
+    def close(self) -> None:
+        self.sandbox.close()
+        self.server.close()
+        self.abstract.close()
+        os.environ.pop("SECRET_OF_THE_GRADER")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = Place(tmp_path_factory.mktemp("course"))
+    yield place
+    place.close()
+
+
+def expected_states(text: str) -> set[str]:
+    return set(re.search(r"^# expects: (.*)$", text, re.M)[1].split())
+
+
+def test_there_are_at_least_forty_hostile_submissions():
+    assert len(HOSTILE) >= 40
+
+
+@pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.stem)
+def test_a_hostile_submission_gains_nothing_and_leaves_nothing(place, path):
+    text = path.read_text(encoding="utf-8")
+    data = as_bytes(submission(WRONG, extra=place.fill_in(text.split("\n", 2)[2])))
+    started = time.monotonic()
+    record = grade_bytes(data, place.release, place.sandbox, "mallory", TIMES)
+    seconds = time.monotonic() - started
+    said = [(v.grade_id, v.state, v.reason) for v in record.verdicts]
+    assert record.points == 0, said
+    assert record.state in expected_states(text), said
+    n_checks = len(record.verdicts)
+    assert seconds < TIMES.cell_s + n_checks * TIMES.case_s + 5, said
+    assert place.processes() == set()
+    assert place.files() == place.before
+    with pytest.raises(BlockingIOError):
+        place.server.accept()
+    assert not Path("/tmp/trap").exists()
+
+
+def test_after_all_of_them_a_right_answer_has_all_its_points(place):
+    record = grade_bytes(as_bytes(submission()), place.release, place.sandbox, "ada", TIMES)
+    assert record.points == MAX_POINTS, record.reason
+
+
+LEAVES = """def hello(rank, world_size, name):
+    import os, sys, time
+    for _ in range(4):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                while True: pass
+            os._exit(0)
+    torch.zeros = torch.stack = dist.send = print
+    time.perf_counter = lambda: 0.0
+    sys.modules["hw_utils"] = None
+    print("left")
+"""
+LOOKS = """def hello(rank, world_size, name):
+    import os
+    try:
+        print("opened", open(f"/proc/{os.getppid()}/mem", "r+b"))
+    except OSError as error:
+        print(type(error).__name__, os.getppid() > 1)
+"""
+
+
+def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
+    record = grade_bytes(as_bytes(submission({"hello": LEAVES})), place.release, place.sandbox, "mallory", TIMES)
+    assert {v.grade_id: v.state for v in record.verdicts}.pop("check-hello") == "fail"
+    assert record.points == MAX_POINTS - 5, record.reason
+    assert place.processes() == set()
+
+
+def test_a_check_cannot_write_into_the_process_that_forks_the_next_one(place):
+    record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.release, place.sandbox, "mallory", TIMES)
+    assert "PermissionError True" in record.verdicts[0].detail
+    assert record.points == MAX_POINTS - 5, record.reason

@@ -1,0 +1,92 @@
+"""Submissions to lessons 02 to 06 that cheat where answers make objects, models and threads: none gains a point."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.notebook.release import Release, read_release
+from hw_grader.sandbox.sandbox import SHARED, why_not
+
+pytestmark = [
+    pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"),
+    pytest.mark.slow,
+]
+HERE = Path(__file__).resolve().parent
+SOLUTIONS = HERE.parents[2] / "solutions"
+HOSTILE = sorted((HERE.parent / "hostile" / "lessons").glob("*.py"))
+IMPORTS = (
+    "import threading, time\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\n"
+    "from torch.nn.functional import mse_loss\n"
+)
+TIMES = Times(cell_s=20, case_s=40, total_s=300)
+
+
+@lru_cache
+def release_of(lesson: str) -> Release:
+    (path,) = SOLUTIONS.glob(f"{lesson}_*/*.ipynb")
+    return read_release(path)
+
+
+def with_checks(lesson: str, names: list[str]) -> Release:
+    """The lesson's set-up and the checks named."""
+    whole = release_of(lesson)
+    kept = [c for c in whole.cells if c.grade_id in {"setup", *(f"check-{name}" for name in names)}]
+    assert sum(c.is_check for c in kept) == len(names), [c.grade_id for c in whole.checks]
+    return replace(whole, cells=tuple(replace(c, place=n) for n, c in enumerate(kept)))
+
+
+def handed_in(release: Release, text: str) -> bytes:
+    """A notebook of the set-up, one cell with the attack, and the checks; every answer that is asked for is defined."""
+    wanted = {name.split(".")[0] for cell in release.checks for call in cell.calls for name in call.names}
+    found = re.search(r"^EXERCISES_ARE = (\w+)$", text, re.M)
+    if found:
+        text += "".join(f"\n{name} = {found[1]}" for name in sorted(wanted))
+    defined = {n.name for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    defined |= {t.id for n in ast.parse(text).body if isinstance(n, ast.Assign) for t in n.targets}
+    assert wanted <= defined, wanted - defined
+    cells = [nbformat.v4.new_code_cell(IMPORTS + text)]
+    for cell in release.cells:
+        node = nbformat.v4.new_code_cell(cell.source, metadata={"nbgrader": cell.marks} if cell.marks else {})
+        cells.insert(0 if not cell.is_check else len(cells), node)
+    return json.dumps(nbformat.v4.new_notebook(cells=cells)).encode()
+
+
+def test_every_mechanism_of_the_findings_and_fifteen_more_are_here():
+    assert len(HOSTILE) >= 24
+
+
+@pytest.mark.parametrize("path", HOSTILE, ids=lambda path: path.stem)
+def test_an_attack_on_a_lesson_gains_nothing(path):
+    text = path.read_text()
+    lesson, *names = re.search(r"^# lesson: (.*)$", text, re.M)[1].split()
+    release = with_checks(lesson, names)
+    record = grade_bytes(handed_in(release, text), release, SHARED.get(), "mallory", TIMES)
+    said = [(v.grade_id, v.state, v.reason, v.detail[:300]) for v in record.verdicts]
+    assert record.points == 0, said
+    assert {v.state for v in record.verdicts} <= {"fail", "crashed", "limit", "tampered"}, said
+    assert len(said) == len(names)
+
+
+RIGHT = """def evaluate(model, loader):
+    model.eval()
+    with torch.no_grad():
+        parts = [(model(x), y) for x, y in loader]
+    scores, y = torch.cat([s for s, _ in parts]), torch.cat([y for _, y in parts])
+    return nn.functional.cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+"""
+
+
+def test_a_right_answer_handed_in_the_same_way_has_its_points():
+    release = with_checks("04", ["evaluate"])
+    record = grade_bytes(handed_in(release, RIGHT), release, SHARED.get(), "ada", TIMES)
+    assert record.points == release.max_points, record.reason

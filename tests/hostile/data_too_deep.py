@@ -1,9 +1,0 @@
-"""Data nested 100,000 deep."""
-
-
-# expects: fail limit tampered
-def fit_link(sizes, seconds):
-    nested = []
-    for _ in range(100_000):
-        nested = [nested]
-    return nested

@@ -1,0 +1,1 @@
+"""Scripts for torchrun, four hosts in network namespaces, a measured link."""

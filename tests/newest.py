@@ -1,0 +1,57 @@
+"""The engines, one check a lesson and doctor on the oldest and the newest torch that pip gives.
+
+python -m tests.newest            # both; the environments (6 GB each: CUDA builds) are kept in the user's cache
+python -m tests.newest 2.6.0      # one
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hw_utils.core.versions import TORCH_OLDEST
+from tools.lesson import ROOT
+
+OLDEST = ".".join(map(str, (*TORCH_OLDEST, 0)))
+NEWEST = "newest"
+BESIDES = (
+    "cloudpickle", "greenlet", "ipywidgets", "matplotlib", "numpy", "psutil", "scikit-learn", "tqdm", "torchvision",
+    "hypothesis", "pytest", "pytest-timeout",
+)  # fmt: skip
+SUITE = (
+    "tests/gloo/test_groups.py", "tests/processes/test_launch.py", "tests/processes/test_before_the_first_line.py",
+    "tests/virtual/test_same_function.py", "tests/virtual/test_messages.py", "tests/virtual/test_simulate.py",
+    "tests/virtual/test_training.py",
+)  # fmt: skip
+
+
+def environment(version: str) -> Path:
+    """The Python of an environment with that torch, made if there is none; the newest is brought up to date."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache / "distributed-course" / f"torch-{version}-py{sys.version_info[0]}{sys.version_info[1]}"
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    torch = ["--upgrade", "torch"] if version == NEWEST else [f"torch=={version}"]
+    subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *torch, *BESIDES], check=True)
+    return python
+
+
+def main(versions: list[str]) -> int:
+    """Runs doctor and the suite on each; 1 if one of them failed."""
+    failed: list[str] = []
+    for version in versions or [OLDEST, NEWEST]:
+        python = environment(version)
+        clean = {**os.environ, "PYTHONPATH": str(ROOT)}
+        for command in (["hw_utils", "doctor"], ["pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone", *SUITE]):
+            print(f"== torch {version}: {' '.join(command[:2])}", flush=True)
+            if subprocess.run([python, "-m", *command], cwd=ROOT, env=clean).returncode:
+                failed.append(f"torch {version}: {command[0]}")
+    print(f"failed: {', '.join(failed)}" if failed else "both suites passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

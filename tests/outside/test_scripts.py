@@ -1,0 +1,174 @@
+"""A script written for torchrun runs as it is, from a notebook and from a shell, on both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hw_utils import Deadlock, WorkerFailed, launch, simulate
+from hw_utils.__main__ import main
+
+TRAIN = Path(__file__).parent / "scripts" / "train.py"
+both = pytest.mark.parametrize("engine", [launch, simulate], ids=["launch", "simulate"])
+both_options = pytest.mark.parametrize("options", [[], ["--simulate"]], ids=["launch", "simulate"])
+
+
+def command(*arguments: str, options: list[str], ranks: int = 3) -> int:
+    return main(["run", str(TRAIN), "--ranks", str(ranks), *options, "--", *arguments])
+
+
+def printed(run) -> list[str]:
+    return [line for text in run.output for line in text.splitlines() if line.startswith("weight")]
+
+
+def test_the_two_engines_train_to_the_same_weights_and_bytes():
+    real, virtual = launch(TRAIN, 4, ["--lr", 0.5], echo=False), simulate(str(TRAIN), 4, ["--lr", "0.5"], echo=False)
+    assert len(set(printed(real))) == 1
+    assert len(printed(real)) == 4
+    assert printed(real) == printed(virtual) != printed(simulate(TRAIN, 4, echo=False))
+    assert [real.trace.bytes_sent(r) for r in range(4)] == [virtual.trace.bytes_sent(r) for r in range(4)]
+
+
+def test_64_virtual_ranks_of_a_script_keep_their_modules_apart():
+    run = simulate(TRAIN, 64, echo=False, compute="free")
+    assert len(set(printed(run))) == 1
+    assert len(printed(run)) == 64
+
+
+@both
+def test_a_backend_for_gpus_runs_as_gloo_and_says_so_once(engine, capfd):
+    engine(TRAIN, 2)
+    assert capfd.readouterr().out.count("nccl needs hardware that ranks have not; gloo does it here") == 1
+
+
+@both
+def test_the_notebooks_own_environment_arguments_and_main_stay_as_they_were(engine):
+    before = dict(os.environ), list(sys.argv), list(sys.path), sys.modules["__main__"]
+    options = {"isolate": False} if engine is simulate else {}
+    engine(TRAIN, 2, echo=False, **options)
+    assert (dict(os.environ), sys.argv, sys.path, sys.modules["__main__"]) == before
+    assert "manager" not in sys.modules
+
+
+@both
+def test_a_script_that_waits_for_ever_is_a_deadlock_with_its_line(engine):
+    with pytest.raises(Deadlock) as caught:
+        engine(TRAIN, 3, ["--hang"], echo=False)
+    assert caught.value.cycle == [0, 1, 2]
+    assert "train.py" in str(caught.value)
+
+
+@both
+def test_a_script_that_wants_a_gpu_is_told_what_works_instead(engine):
+    with pytest.raises(WorkerFailed, match="ranks have no GPU") as caught:
+        engine(TRAIN, 2, ["--gpu"], echo=False)
+    assert "train.py" in str(caught.value)
+
+
+@both_options
+def test_the_command_prints_what_ranks_print_a_summary_and_writes_the_files(options, tmp_path, capsys):
+    page, messages, texts = tmp_path / "run.html", tmp_path / "run.json", tmp_path / "printed"
+    files = ["--report", str(page), "--trace", str(messages), "--output", str(texts)]
+    assert command("--lr", "0.25", options=[*options, *files]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("weight ") == 3
+    assert "[rank 2] weight " in shown
+    assert "3 ranks, " in shown
+    assert "train.py --lr 0.25" in page.read_text()
+    assert page.read_text().count("data:image/png;base64,") == 2
+    assert {e["pid"] for e in json.loads(messages.read_text())["traceEvents"]} == {0, 1, 2}
+    assert sorted(path.name for path in texts.iterdir()) == ["rank_0.txt", "rank_1.txt", "rank_2.txt"]
+
+
+@both_options
+@pytest.mark.parametrize(("arguments", "status"), [(["--fail", "1"], 3), (["--hang"], 1), (["--lr", "fast"], 2)])
+def test_the_commands_exit_code_is_the_scripts(options, arguments, status, capsys):
+    assert command(*arguments, options=options) == status
+    assert "train.py, line" in capsys.readouterr().err
+
+
+def test_the_command_works_in_a_shell():
+    arguments = [sys.executable, "-m", "hw_utils", "run", TRAIN, "--ranks", "2", "--simulate", "--network", "1ms,1MB/s"]
+    done = subprocess.run([*arguments, "--", "--fail", "0"], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "called sys.exit(3)" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.py", "--ranks", "2"], "nothing.py is no such file"),
+        ([str(TRAIN.parent), "--ranks", "2"], "is a folder"),
+        (["lesson.ipynb", "--ranks", "2"], "python -m hw_utils export"),
+        ([str(TRAIN), "--ranks", "0"], "world_size must be at least 1, got 0"),
+        ([str(TRAIN), "--ranks", "2", "--network", "1ms,1MB/s"], "--network is for --simulate"),
+        ([str(TRAIN), "--ranks", "2", "--report", "no/such/folder/run.html"], "there is no folder for"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys):
+    assert main(["run", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("network", ["1ms", "fast,1GB/s", "1ms,0", "1ms,1furlong", "-1,1"])
+def test_a_network_that_is_none_is_refused_with_an_example(network, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["run", str(TRAIN), "--ranks", "2", "--simulate", "--network", network])
+    assert caught.value.code == 2
+    assert "--network" in capsys.readouterr().err
+
+
+@both
+def test_arguments_that_are_no_command_line_are_refused(engine):
+    with pytest.raises(TypeError, match="a list of texts"):
+        engine(TRAIN, 2, "--lr 0.1")
+    with pytest.raises(TypeError, match="texts and numbers, got None"):
+        engine(TRAIN, 2, [None])
+
+
+def again(rank, world_size):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("nccl")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    for _ in range(2):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo", rank=rank, world_size=world_size)
+        half = dist.new_group([0, 1])
+        if rank < 2:
+            dist.all_reduce(total, group=half)
+        dist.all_reduce(total)
+    return total.item()
+
+
+@both
+def test_a_function_may_join_leave_and_join_again(engine):
+    assert engine(again, 3, echo=False).results == engine(again, 3, echo=False).results == [75.0] * 3
+
+
+def twice(rank, world_size):
+    import torch.distributed as dist
+
+    dist.init_process_group()
+    dist.init_process_group()
+
+
+def as_another(rank, world_size):
+    import torch.distributed as dist
+
+    dist.init_process_group(rank=0, world_size=1)
+
+
+@both
+@pytest.mark.parametrize(("worker", "message"), [(twice, "twice"), (as_another, "the ranks of a run are fixed")])
+def test_a_second_group_of_all_or_one_of_other_ranks_is_refused(engine, worker, message):
+    with pytest.raises(WorkerFailed, match=message):
+        engine(worker, 2, echo=False)

@@ -1,0 +1,1 @@
+"""What pictures draw and say."""

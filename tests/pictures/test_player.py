@@ -1,0 +1,139 @@
+"""The player: a run as one HTML fragment, complete without JavaScript, and alive with it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hw_utils import Network, simulate
+from hw_utils.pictures.partial_sums import watch
+from hw_utils.pictures.player import play
+from tests.virtual.algorithms import ring_all_reduce
+
+SLOW = Network(latency_s=0.0, bandwidth_Bps=1000.0)
+
+
+def ring(rank, world_size, n_elements=4):
+    ring_all_reduce(torch.ones(n_elements))
+
+
+def data_of(player) -> dict:
+    return json.loads(re.search(r'<script type="application/json">(.*?)</script>', player._repr_html_())[1])
+
+
+def test_each_message_is_an_arrow_and_a_line_of_the_table():
+    player = play(simulate(ring, 4, compute="free"))
+    html = player._repr_html_()
+    assert html.count('class="m"') == len(data_of(player)["messages"]) == 24
+    assert html.count("<tr>") == 25
+    assert len(html) < 60_000
+
+
+def test_the_steps_are_the_moments_at_which_something_arrives():
+    steps = data_of(play(simulate(ring, 4, network=SLOW, compute="free")))["steps"]
+    assert [seconds for seconds, _ in steps] == pytest.approx([0.004 * k for k in range(7)])
+    assert "rank 1 → rank 0: 4 B" in steps[-1][1]
+
+
+def test_chunks_say_in_words_what_moved_and_whether_it_was_added():
+    player = play(chunks=watch(ring_all_reduce, 4))
+    steps = [words for _, words in data_of(player)["steps"]]
+    assert len(steps) == 7
+    assert ["added up" in words for words in steps] == [False, True, True, True, False, False, False]
+    assert ["copied" in words for words in steps] == [False] * 4 + [True] * 3
+    assert player._repr_html_().count('class="moved"') == 24
+
+
+def test_a_share_that_is_counted_twice_is_said():
+    html = play(chunks=[[[1], [10]], [[20], [10]]])._repr_html_()
+    assert "1 twice" in html
+    assert 'class="cell twice"' in html
+
+
+def test_a_collective_is_a_bar_a_rank_and_a_step():
+    def worker(rank, world_size):
+        dist.all_reduce(torch.ones(8))
+
+    player = play(simulate(worker, 3, network=SLOW, compute="free"))
+    assert player._repr_html_().count('class="collective"') == 3
+    assert any("all_reduce is done" in words for _, words in data_of(player)["steps"])
+
+
+def test_many_ranks_are_thinned_with_a_word_about_it():
+    def worker(rank, world_size):
+        for _ in range(50):
+            sending = dist.isend(torch.ones(1), (rank + 1) % world_size)
+            dist.recv(torch.ones(1), (rank - 1) % world_size)
+            sending.wait()
+
+    player = play(simulate(worker, 128, compute="free"))
+    n_drawn = len(data_of(player)["messages"])
+    assert 1_000 < n_drawn <= 2_000
+    assert f"{n_drawn:,} of 6,400 messages are drawn" in player._repr_html_()
+    assert "first 64 of 128 ranks" in player._repr_html_()
+
+
+def test_names_in_a_run_cannot_leave_the_fragment(tmp_path):
+    page = play(simulate(ring, 2, compute="free"), title="</script><b>x").save(tmp_path / "run.html").read_text()
+    assert "</script><b>" not in page
+
+
+def test_a_run_saves_itself_and_says_how_the_file_is_named(tmp_path):
+    run = simulate(ring, 2, compute="free")
+    assert "<!doctype html>" in run.save(tmp_path / "ring.html").read_text()
+    with pytest.raises(ValueError, match=r"ends in \.html"):
+        run.save(tmp_path / "ring.png")
+
+
+def test_nothing_to_play_says_what_to_give():
+    with pytest.raises(ValueError, match="needs a run or chunks"):
+        play()
+
+
+def seconds_at(page) -> float:
+    return float(page.locator("[data-view=messages] .now").get_attribute("x1"))
+
+
+@pytest.mark.browser
+def test_a_saved_run_steps_plays_and_answers_keys_without_a_server(page, tmp_path):
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(simulate(ring, 4, network=SLOW, compute="free").save(tmp_path / "ring.html").as_uri())
+    pane = page.locator(".pane").first
+    pane.focus()
+    page.keyboard.press("Home")
+    assert page.locator(".caption").inner_text().startswith("start; 6 steps")
+    page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="one step on").click()
+    assert page.locator(".caption").inner_text().startswith("step 2 of 6")
+    at = seconds_at(page)
+    pane.focus()
+    page.keyboard.press("ArrowDown")
+    assert "4 bytes, 0 to 4 ms, " in page.locator(".detail").inner_text()
+    page.get_by_role("button", name="play", exact=True).click()
+    page.wait_for_function("document.querySelector('.caption').textContent.startsWith('step 6')")
+    assert seconds_at(page) > at
+    page.get_by_role("button", name="timeline").click()
+    assert page.locator("[data-view=timeline]").is_visible()
+    assert not page.locator("[data-view=messages]").is_visible()
+    assert errors == []
+
+
+@pytest.mark.browser
+def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing_serious(page, tmp_path):
+    from axe_playwright_python.sync_playwright import Axe
+
+    page.goto(play(chunks=watch(ring_all_reduce, 4)).save(tmp_path / "chunks.html").as_uri())
+    page.set_viewport_size({"width": 640, "height": 800})
+    for view in ("messages", "timeline", "chunks"):
+        page.get_by_role("button", name=view).click()
+        text = page.locator(f"[data-view={view}] svg:visible text").first
+        assert text.bounding_box()["height"] >= 9
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = Axe().run(page).response["violations"]
+        assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []

@@ -1,0 +1,145 @@
+"""The pictures: what they return, what they say, and that 10,000 events draw in time."""
+
+from __future__ import annotations
+
+import io
+import time
+
+import matplotlib
+import numpy as np
+import pytest
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from IPython.core.interactiveshell import InteractiveShell
+from PIL import Image
+
+from hw_utils import Event, Network, Trace, plots
+from hw_utils.pictures.chunks import contributors
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    plt.close("all")
+
+
+def ring_trace(world_size: int, steps: int) -> Trace:
+    """Every rank sends to its left neighbour, `steps` times."""
+    events = []
+    for step in range(steps):
+        for rank in range(world_size):
+            left, message = (rank - 1) % world_size, len(events) // 2
+            times = {"start_s": step + 0.3, "end_s": step + 1.0, "wait_start_s": step + 0.3, "wait_end_s": step + 1.0}
+            events.append(Event(rank, "isend", left, 1000, message=message, sent_bytes=1000, sent_messages=1, **times))
+            events.append(Event(left, "irecv", rank, 1000, message=message, **times))
+    return Trace.of(events)
+
+
+def collective_trace() -> Trace:
+    return Trace.of(
+        Event(rank, "all_reduce", None, 400, 0.1 * rank, 1.0, message=0, wait_start_s=0.4, wait_end_s=1.0, sent_bytes=6)
+        for rank in range(4)
+    )
+
+
+PICTURES = {
+    "space_time": lambda ax: plots.plot_space_time(ring_trace(4, 3), ax),
+    "space_time_of_collectives": lambda ax: plots.plot_space_time(collective_trace(), ax),
+    "space_time_of_nothing": lambda ax: plots.plot_space_time(Trace.of([], 2), ax),
+    "timeline": lambda ax: plots.plot_timeline(collective_trace(), ax, end_s=1.5),
+    "timeline_of_nothing": lambda ax: plots.plot_timeline(Trace.of([], 2), ax),
+    "bytes": lambda ax: plots.plot_bytes(ring_trace(4, 3), ax),
+    "link": lambda ax: plots.plot_link([4, 4000, 4_000_000], [5e-5, 8e-5, 3e-2], Network(), ax),
+    "lines": lambda ax: plots.plot_lines(
+        {"ring": ([1, 10], [2, 3])}, {"ring": ([1, 10], [2, 3])}, ([1, 10], [1, 1]),
+        x_label="tensor [bytes]", y_label="time [s]", mark={"crossover": 5}, ax=ax,
+    ),
+    "chunks": lambda ax: plots.plot_chunks([[[{0}, {0}], [{1}, {1}]], [[{0, 1}, {0}], [{1}, {0, 1}]]], ax),
+    "chunk_frame": lambda ax: plots.plot_chunk_frame([[1, 11], [10, 11]], ax),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_draws_into_the_axes_it_was_given_and_returns_them(name):
+    _, ax = plt.subplots()
+    assert PICTURES[name](ax) is ax
+    ax.figure.canvas.draw()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_new_figure_is_opaque_and_light_so_that_it_reads_in_a_dark_notebook(name):
+    figure = PICTURES[name](None).figure
+    file = io.BytesIO()
+    figure.savefig(file)
+    pixels = np.asarray(Image.open(file))
+    assert pixels[..., 3].min() == 255
+    assert (pixels[0, 0, :3] >= 250).all()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_carries_alt_text_into_the_notebook(name):
+    figure = PICTURES[name](None).figure
+    data, metadata = InteractiveShell.instance().display_formatter.format(figure)
+    assert len(data["text/plain"]) > 20
+    assert metadata["image/png"]["alt"] == data["text/plain"]
+
+
+@pytest.mark.parametrize("name", ["space_time", "timeline", "link", "lines"])
+def test_the_legend_stands_outside_the_data(name):
+    ax = PICTURES[name](None)
+    ax.figure.canvas.draw()
+    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
+
+
+@pytest.mark.parametrize("name", ["space_time", "timeline", "bytes", "link", "lines"])
+def test_axes_of_a_picture_are_labelled(name):
+    ax = PICTURES[name](None)
+    assert ax.get_xlabel()
+    assert ax.get_ylabel()
+
+
+def test_ten_thousand_events_draw_in_under_a_second():
+    trace = ring_trace(50, 100)
+    assert len(trace) == 10_000
+    plots.plot_space_time(ring_trace(2, 1)).figure.canvas.draw()  # fonts
+    began = time.process_time()
+    plots.plot_space_time(trace).figure.canvas.draw()
+    assert time.process_time() - began < 1.0
+
+
+def test_an_arrow_goes_from_its_send_to_its_arrival():
+    ax = plots.plot_space_time(Trace.of([
+        Event(2, "send", 0, 8, 1.0, 5.0, message=0), Event(0, "recv", 2, 8, 3.0, 5.0, message=0),
+    ]))  # fmt: skip
+    (arrows,) = [c for c in ax.collections if type(c).__name__ == "Quiver"]
+    assert (arrows.X[0], arrows.Y[0]) == (1.0, 2.0)
+    assert (arrows.U[0], arrows.V[0]) == (4.0, -2.0)
+
+
+def test_a_message_that_nobody_matched_is_marked():
+    ax = plots.plot_space_time(Trace.of([Event(1, "isend", 0, 8, 1.0, 1.0, message=-1, waited=None)]))
+    assert "nobody matched it" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_describe_says_ranks_time_calls_and_bytes():
+    text = plots.describe(ring_trace(4, 3))
+    assert text == "4 ranks over 3 s: 12 irecv, 12 isend; a rank sends 3 kB."
+
+
+def test_intervals_that_touch_or_cross_become_one():
+    spans = plots.merged(np.array([5.0, 0.0, 1.0, 9.0]), np.array([6.0, 4.0, 2.0, 9.0]))
+    assert spans.tolist() == [[0.0, 4.0], [5.0, 6.0]]
+
+
+def test_a_number_is_read_as_the_sum_of_the_ranks_shares():
+    assert contributors(1011) == (0, 1, 3)
+    assert contributors({3, 1}) == (1, 3)
+    assert contributors(200) == (2, 2)
+
+
+def test_a_share_that_was_counted_twice_stands_out():
+    ax = plots.plot_chunk_frame([[2, 11], [11, 11]])
+    colors = {matplotlib.colors.to_hex(patch.get_facecolor()).upper() for patch in ax.patches}
+    assert plots.COLORS["lost"] in colors

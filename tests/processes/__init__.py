@@ -1,0 +1,1 @@
+"""Real ranks: started, spoken to, failing, ended; in a kernel, too."""

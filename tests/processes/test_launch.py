@@ -1,0 +1,347 @@
+"""Real ranks: results, output, the ledger, fresh processes, the fork server."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+
+from hw_utils import launch, simulate
+from hw_utils.launch import _spares
+from hw_utils.processes import start_by_fork
+from tests.processes.launching import require_no_process_left
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is Linux's")
+
+
+def test_results_come_in_rank_order():
+    run = launch(lambda rank, world_size, factor: rank * factor, 4, (10,))
+    assert run.results == [0, 10, 20, 30]
+    assert (run[2], len(run), list(run)) == (20, 4, [0, 10, 20, 30])
+    assert run.clock == "wall"
+    assert 0 < run.seconds < 60
+
+
+def test_the_default_group_is_gloo_and_ready():
+    def worker(rank, world_size):
+        tensor = torch.tensor([float(rank)])
+        dist.all_reduce(tensor)
+        return tensor.item(), dist.get_rank(), dist.get_world_size(), dist.get_backend()
+
+    assert launch(worker, 3).results == [(3.0, r, 3, "gloo") for r in range(3)]
+
+
+def test_output_is_kept_without_and_shown_with_the_rank(capfd):
+    def worker(rank, world_size):
+        print("hello from", rank)
+        print("half a line", end="")
+
+    run = launch(worker, 2)
+    assert run.output == [f"hello from {r}\nhalf a line" for r in range(2)]
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == sorted(
+        f"[rank {r}] {text}" for r in range(2) for text in (f"hello from {r}", "half a line")
+    )
+    assert shown.err == ""
+
+
+def test_echo_can_be_turned_off(capfd):
+    assert launch(lambda rank, world_size: print("quiet"), 2, echo=False).output == ["quiet\n"] * 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_writes_of_c_code_to_stderr_are_caught_and_shown_with_the_rank(capfd):
+    def worker(rank, world_size):
+        os.write(2, b"from C++\n")
+        os.write(1, b"to stdout\n")
+        os.write(2, b"[W1121 10:00:00.1 socket.cpp:755] [c10d] a warning of torch\n")
+
+    run = launch(worker, 1)
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == ["[rank 0] from C++", "[rank 0] to stdout"]
+    assert shown.err == ""
+    assert run.output == ["to stdout\n"]
+
+
+def test_ten_megabytes_printed_by_every_rank_are_kept(capfd):
+    def worker(rank, world_size):
+        for _ in range(10):
+            sys.stdout.write((f"{rank}" * 99 + "\n") * 10_000)
+
+    run = launch(worker, 4)
+    assert [len(text) for text in run.output] == [10_000_000] * 4
+    assert len(capfd.readouterr().out) < 1_200_000  # a notebook with more would be slow to open
+
+
+def test_a_result_of_200_megabytes_arrives():
+    def worker(rank, world_size):
+        return torch.full((50_000_000,), float(rank)) if rank == 1 else None
+
+    result = launch(worker, 2)[1]
+    assert result.shape == (50_000_000,)
+    assert result[-1] == 1
+
+
+def test_closures_globals_and_classes_go_along():
+    offset = 5
+
+    class Box:
+        def __init__(self, value):
+            self.value = value
+
+    def worker(rank, world_size):
+        return Box(rank + offset)
+
+    results = launch(worker, 2).results
+    assert [type(r) for r in results] == [Box, Box]
+    assert [r.value for r in results] == [5, 6]
+
+
+REMEMBERS = """
+from functools import cache, lru_cache
+
+@lru_cache(maxsize=7, typed=True)
+def halvings(n):
+    return 0 if n < 2 else 1 + halvings(n // 2)
+
+@cache
+def square(n):
+    return n * n
+
+def worker(rank, world_size):
+    found = halvings(2**10), square(rank)
+    return *found, halvings.cache_parameters(), halvings.cache_info().misses, square.cache_info().currsize
+"""
+
+
+@pytest.mark.parametrize("runs_it", [launch, simulate])
+def test_a_notebooks_functions_that_remember_their_results_go_along(runs_it):
+    names = {"__name__": "__main__"}
+    exec(REMEMBERS, names)
+    names["square"](3)  # what the notebook remembers stays there
+    parameters = {"maxsize": 7, "typed": True}
+    assert runs_it(names["worker"], 2).results == [(10, rank * rank, parameters, 11, 1) for rank in range(2)]
+
+
+def test_large_captured_data_is_warned_about_by_name():
+    weights = torch.ones(1_000_000)
+
+    def worker(rank, world_size):
+        return float(weights.sum())
+
+    with pytest.warns(UserWarning, match=r"each rank is sent 4.0 MB: the variable weights \(4.0 MB\)"):
+        assert launch(worker, 2).results == [1e6, 1e6]
+
+
+def test_small_captured_data_is_not_warned_about():
+    weights = torch.ones(1_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        launch(lambda rank, world_size: float(weights.sum()), 1)
+
+
+@pytest.mark.parametrize("world_size", [0, -1])
+def test_a_world_size_below_one_is_refused(world_size):
+    with pytest.raises(ValueError, match=f"world_size must be at least 1, got {world_size}"):
+        launch(lambda rank, world_size: None, world_size)
+
+
+@pytest.mark.parametrize("world_size", ["4", 2.5, None, True])
+def test_a_world_size_that_is_no_whole_number_is_refused(world_size):
+    with pytest.raises(TypeError, match="world_size must be a whole number of at least 1, got"):
+        launch(lambda rank, world_size: None, world_size)
+
+
+def test_one_rank_works():
+    def worker(rank, world_size):
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        dist.barrier()
+        return tensor.tolist()
+
+    assert launch(worker, 1).results == [[1.0, 1.0]]
+
+
+def test_sixty_four_ranks_work():
+    def worker(rank, world_size):
+        tensor = torch.tensor([1.0])
+        dist.all_reduce(tensor)
+        return tensor.item()
+
+    assert launch(worker, 64).results == [64.0] * 64
+    require_no_process_left()
+
+
+def test_every_launch_gets_fresh_processes():
+    def worker(rank, world_size):
+        torch.seen = getattr(torch, "seen", 0) + 1
+        return os.getpid(), torch.seen
+
+    runs = [launch(worker, 2).results for _ in range(3)]
+    assert {seen for run in runs for _, seen in run} == {1}
+    assert len({pid for run in runs for pid, _ in run}) == 6
+
+
+def test_another_world_size_than_last_time_works():
+    assert [launch(lambda rank, world_size: world_size, n).results for n in (2, 3, 1)] == [[2, 2], [3, 3, 3], [1]]
+    require_no_process_left()
+
+
+@linux
+def test_a_gang_that_stood_by_and_died_is_replaced():
+    launch(lambda rank, world_size: rank, 2)
+    for pid in _spares.pids():
+        psutil.Process(pid).kill()
+    while _spares._gang.is_fresh:
+        time.sleep(0.001)
+    assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
+
+
+@linux
+def test_a_fork_server_that_died_is_replaced():
+    launch(lambda rank, world_size: rank, 2)
+    psutil.Process(start_by_fork.connect().pid).kill()
+    start_by_fork.connect().process.wait()
+    assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
+
+
+@linux
+def test_the_fork_server_has_one_thread():
+    launch(lambda rank, world_size: None, 1)
+    assert psutil.Process(start_by_fork.connect().pid).num_threads() == 1
+
+
+def test_ranks_have_one_torch_thread_and_seeds_as_in_a_fresh_process():
+    def worker(rank, world_size):
+        return torch.get_num_threads(), torch.rand(1).item(), np.random.rand(), random.random()
+
+    threads, of_torch, of_numpy, of_python = zip(*launch(worker, 3).results)
+    assert threads == (1, 1, 1)
+    assert len(set(of_torch)) == 1  # torch's default seed is one number in every fresh process
+    assert len(set(of_numpy)) == len(set(of_python)) == 3
+
+
+def test_a_rank_starts_with_one_python_thread():
+    """Another one would look as if it could still post: no deadlock would be certain."""
+    assert launch(lambda rank, world_size: threading.active_count(), 2).results == [1, 1]
+
+
+def test_ranks_have_the_directory_path_and_environment_of_the_caller(tmp_path, monkeypatch):
+    (tmp_path / "students_helper.py").write_text("def answer():\n    return 42\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("HW_UTILS_TEST", "seen")
+
+    def worker(rank, world_size):
+        import students_helper
+
+        return students_helper.answer(), os.getcwd(), os.environ["HW_UTILS_TEST"]
+
+    assert launch(worker, 1).results == [(42, str(tmp_path), "seen")]
+
+
+def test_no_directory_is_left_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    launch(lambda rank, world_size: None, 2)
+    launch(lambda rank, world_size: None, 2)
+    _spares.drop()
+    require_no_process_left()
+    deadline = time.perf_counter() + 1
+    while os.listdir(tmp_path) and time.perf_counter() < deadline:
+        time.sleep(0.01)
+    assert os.listdir(tmp_path) == []
+
+
+def test_launches_from_threads_at_the_same_time_work():
+    results = {}
+
+    def one(n):
+        results[n] = launch(lambda rank, world_size: (rank, world_size), n, echo=False).results
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: [(r, n) for r in range(n)] for n in (1, 2, 3)}
+
+
+def test_launch_works_after_a_multi_threaded_backward_pass_here():
+    model = torch.nn.Linear(500, 500)
+    model(torch.ones(500, 500)).sum().backward()
+
+    def worker(rank, world_size):
+        other = torch.nn.Linear(10, 10)
+        other(torch.ones(2, 10)).sum().backward()
+        return other.bias.grad.tolist()
+
+    assert launch(worker, 2).results == [[2.0] * 10] * 2
+
+
+SPAWN = """
+import os
+os.environ["HW_UTILS_START"] = "spawn"
+import torch, torch.distributed as dist
+from hw_utils import Deadlock, WorkerFailed, launch
+
+def worker(rank, world_size):
+    print("hello", rank)
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+def stuck(rank, world_size):
+    dist.recv(torch.ones(1), 1 - rank)
+
+if __name__ == "__main__":
+    run = launch(worker, 2)
+    print(run.results, run.output, run.trace.ops)
+    try:
+        launch(stuck, 2)
+    except WorkerFailed as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_spawned_ranks_work_where_there_is_no_fork_server(tmp_path):
+    script = tmp_path / "spawning.py"
+    script.write_text(SPAWN)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert "[2.0, 2.0] ['hello 0\\n', 'hello 1\\n'] frozenset({'all_reduce'})" in done.stdout
+    assert "[rank 1] hello 1" in done.stdout
+    assert "Deadlock no rank can go on: rank 0 waits for rank 1, 1 for 0, all in recv" in done.stdout
+
+
+ADOPTED = """
+import os
+os.environ["HW_UTILS_PRELOAD"] = "0"
+from hw_utils.processes import start_by_fork
+sock = start_by_fork.fork_server()
+child = os.fork()
+if child == 0:
+    import time
+    start_by_fork.adopt(sock)
+    from hw_utils import launch
+    start = time.perf_counter()
+    print(launch(lambda rank, world_size: rank, 2).results, time.perf_counter() - start < 1.5, flush=True)
+    os._exit(0)
+sock.close()
+os.waitpid(child, 0)
+"""
+
+
+@linux
+def test_a_warm_process_can_hand_its_own_fork_server_to_a_child():
+    done = subprocess.run([sys.executable, "-c", ADOPTED], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[0, 1] True\n", "")

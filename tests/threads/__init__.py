@@ -1,0 +1,1 @@
+"""Ranks as threads: every way to fail, and orders made on purpose."""

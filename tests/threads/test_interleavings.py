@@ -1,0 +1,254 @@
+"""Interleavings on purpose: what is found, that it is found again, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from queue import Queue
+from threading import Condition, Lock
+
+import pytest
+
+from hw_utils.threads.interleavings import explore, tell
+from hw_utils.threads.locks import managed_locks
+from hw_utils.threads.turns import Stopped, Turns
+
+
+class Counter:
+    def __init__(self, lock):
+        self.value, self.lock = 0, lock
+
+    def add(self):
+        self.value += 1
+
+    def add_safely(self):
+        with self.lock:
+            self.value += 1
+
+
+def add(counter, rank, note):
+    counter.add()
+    return counter.value
+
+
+def add_safely(counter, rank, note):
+    counter.add_safely()
+
+
+def values(explored):
+    return [outcome.results for outcome in explored.outcomes]
+
+
+def test_a_lost_update_is_found_between_the_read_and_the_write():
+    explored = explore(lambda: Counter(None), add, 2, n_interleavings=100)
+    assert [1, 1] in values(explored)
+
+
+def test_the_same_interleavings_are_run_every_time():
+    def run():
+        return [
+            (o.results, o.number, o.count, o.story) for o in explore(lambda: Counter(None), add, 3, seed=4).outcomes
+        ]
+
+    assert run() == run()
+
+
+def test_another_seed_gives_other_interleavings():
+    def counts(seed):
+        return [o.count for o in explore(lambda: Counter(None), add, 3, n_interleavings=400, seed=seed).outcomes]
+
+    assert counts(1) != counts(2)
+
+
+def test_a_lock_makes_every_interleaving_end_alike():
+    def last(counter, rank, note):
+        counter.add_safely()
+        counter.barrier.wait()
+        return counter.value
+
+    def make():
+        counter = Counter(threading.Lock())
+        counter.barrier = threading.Barrier(3)
+        return counter
+
+    explored = explore(make, last, 3, n_interleavings=300)
+    assert values(explored) == [[3, 3, 3]]
+    assert explored.n_interleavings == 300
+    assert explored.n_points > 10
+
+
+def test_locks_that_wait_for_each_other_hang_in_some_order_and_are_told():
+    class Two:
+        def __init__(self):
+            self.a, self.b = threading.Lock(), threading.Lock()
+
+        def both(self, first, second):
+            with first, second:
+                return True
+
+    def program(two, rank, note):
+        return two.both(two.a, two.b) if rank == 0 else two.both(two.b, two.a)
+
+    explored = explore(Two, program, 2, n_interleavings=200)
+    assert explored.outcomes[0].results == [True, True]
+    assert explored.outcomes[-1].kind == "hung"
+    assert "with first, second" in explored.outcomes[-1].text
+    assert any("rank 1" in step for step in explored.outcomes[-1].story)
+
+
+def test_a_rank_that_raises_is_named_with_its_line():
+    class Half:
+        def __init__(self):
+            self.buffer = {}
+
+        def take(self, rank):
+            self.buffer.setdefault("x", 1)
+            return self.buffer.pop("x")
+
+    explored = explore(Half, lambda half, rank, note: half.take(rank), 2, n_interleavings=200)
+    found = explored.outcomes[-1]
+    assert found.kind == "raised"
+    assert found.text == "KeyError: 'x'"
+    assert found.line == 'return self.buffer.pop("x")'
+    assert found.story[-1] == f"rank {found.rank} raises KeyError: 'x'"
+
+
+def test_a_rank_that_looks_again_and_again_is_endless_not_waited_for():
+    class Spin:
+        def __init__(self):
+            self.ready = False
+
+        def wait(self):
+            while not self.ready:
+                pass
+
+    explored = explore(Spin, lambda spin, rank, note: spin.wait(), 2, n_interleavings=5)
+    assert [outcome.kind for outcome in explored.outcomes] == ["endless"]
+
+
+def test_a_loop_that_touches_nothing_is_ended_at_the_time_limit():
+    def forever():
+        while True:
+            pass
+
+    explored = explore(lambda: None, lambda shared, rank, note: forever(), 2, n_interleavings=5, timeout_s=0.2)
+    assert [outcome.kind for outcome in explored.outcomes] == ["endless"]
+    assert re.search(r"test_interleavings.py, line \d+: (while True:|pass)", explored.outcomes[0].text)
+
+
+LOCK = threading.Lock()
+
+
+@pytest.mark.parametrize("kind", ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue"])
+def test_every_kind_of_lock_gives_the_turn_away(kind):
+    class Shared:
+        lock = threading.RLock()
+
+        def __init__(self):
+            self.value = 0
+            self.imported, self.rlock, self.condition = Lock(), threading.RLock(), Condition()
+            self.semaphore, self.event, self.queue = threading.Semaphore(1), threading.Event(), Queue()
+            self.queue.put(None)
+            self.meet = threading.Barrier(2)
+
+        def add(self, rank):
+            if kind == "Event":
+                self.value += 1
+                return self.event.wait() if rank else self.event.set()
+            if kind == "Queue":
+                token = self.queue.get()
+                self.value += 1
+                return self.queue.put(token)
+            locks = {"module": LOCK, "class": Shared.lock, "imported": self.imported, "RLock": self.rlock}
+            with {**locks, "Condition": self.condition, "Semaphore": self.semaphore}[kind]:
+                self.value += 1
+
+    def program(shared, rank, note):
+        shared.add(rank)
+        shared.meet.wait()
+        return shared.value
+
+    explored = explore(lambda: Shared(), program, 2, n_interleavings=150)
+    assert all(outcome.kind == "returned" for outcome in explored.outcomes), explored.outcomes[-1].text
+    assert [2, 2] in values(explored)
+    assert len(explored.outcomes) == (2 if kind == "Event" else 1)  # an event protects nothing
+
+
+def test_a_wait_with_a_limit_ends_when_nobody_else_can_go_on():
+    class Late:
+        def __init__(self):
+            self.barrier = threading.Barrier(3)
+
+        def wait(self):
+            try:
+                self.barrier.wait(timeout=5)
+            except threading.BrokenBarrierError:
+                return "late"
+
+    explored = explore(Late, lambda late, rank, note: late.wait(), 2, n_interleavings=3)
+    assert values(explored) == [["late", "late"]]
+
+
+def test_sleeping_takes_no_time_and_orders_nothing():
+    class Hopeful:
+        def __init__(self):
+            self.written = False
+
+        def read(self, rank):
+            if rank == 0:
+                self.written = True
+                return True
+            time.sleep(1000)
+            return self.written
+
+    explored = explore(Hopeful, lambda hopeful, rank, note: hopeful.read(rank), 2, n_interleavings=100)
+    assert sorted(values(explored)) == [[True, False], [True, True]]
+
+
+def test_locks_are_the_real_ones_again_afterwards():
+    real = threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep
+    n_threads = threading.active_count()
+    explore(lambda: Counter(threading.Lock()), add_safely, 2, n_interleavings=20)
+    with pytest.raises(ZeroDivisionError), Turns(1) as turns, managed_locks(turns):
+        raise ZeroDivisionError
+    assert (threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep) == real
+    assert type(LOCK) is type(threading.Lock())
+    assert threading.active_count() == n_threads
+
+
+def test_a_story_ends_with_the_step_that_is_asked_for():
+    lines = [(0, "starts", 0), (1, "reads", 0), (0, "writes", 0), (1, "fails", 0), (0, "goes on", 0)]
+    assert tell(lines, upto_rank=1, upto_text="fails") == [
+        "rank 0 starts",
+        "rank 1 reads",
+        "rank 0 writes",
+        "rank 1 fails",
+    ]
+    assert tell(lines, n_lines=2) == ["(3 steps before)", "rank 1 fails", "rank 0 goes on"]
+
+
+def test_threads_take_turns_in_the_order_that_is_chosen():
+    seen = []
+
+    def work(rank):
+        for _ in range(2):
+            seen.append(rank)
+            turns.pause()
+        return rank * rank
+
+    with Turns(3) as turns:
+        ended = turns.run([work] * 3, lambda runnable, me: next((r for r in runnable if r > me), runnable[0]), 5.0)
+    assert seen == [0, 1, 2, 0, 1, 2]
+    assert [e.result for e in ended] == [0, 1, 4]
+
+
+def test_parked_ranks_are_ended_when_nobody_can_run():
+    def work(rank):
+        turns.park(lambda: False)
+
+    with Turns(2) as turns:
+        ended = turns.run([work] * 2, lambda runnable, me: runnable[0], 5.0)
+        assert turns.stuck
+        assert all(isinstance(e.error, Stopped) for e in ended)
+        assert turns.run([lambda rank: rank] * 2, lambda runnable, me: runnable[0])[1].result == 1

@@ -1,0 +1,1 @@
+"""Programs as others write them, on both engines."""

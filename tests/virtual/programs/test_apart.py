@@ -1,0 +1,386 @@
+"""A rank is a process, also when it is virtual: what a process has once is its own, or the run says why not."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+from datetime import timedelta
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hw_utils import Deadlock, WorkerFailed, simulate
+
+NUMBER = None
+ITEMS: list[int] = []
+TABLE: dict[str, int] = {}
+COUNT = itertools.count()
+WEIGHTS = torch.zeros(2)
+
+
+class Manager:
+    rank = None
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        self.rank = -1
+
+
+MANAGER = Manager()
+
+
+def module_global(rank: int, world_size: int) -> int:
+    global NUMBER
+    NUMBER = rank
+    dist.barrier()
+    return NUMBER
+
+
+def global_for_a_while(rank: int, world_size: int) -> int:
+    global NUMBER
+    NUMBER = rank
+    dist.barrier()
+    seen, NUMBER = NUMBER, None
+    return seen
+
+
+def list_of_a_module(rank: int, world_size: int) -> list[int]:
+    ITEMS.append(rank)
+    dist.barrier()
+    return ITEMS
+
+
+def table_of_a_module(rank: int, world_size: int) -> dict[str, int]:
+    TABLE["rank"] = rank
+    dist.barrier()
+    return TABLE
+
+
+def class_attribute(rank: int, world_size: int) -> int:
+    Manager.rank = rank
+    dist.barrier()
+    return Manager.rank
+
+
+def list_of_a_class(rank: int, world_size: int) -> list[int]:
+    Manager.seen.append(rank)
+    dist.barrier()
+    return Manager.seen
+
+
+def object_of_a_module(rank: int, world_size: int) -> int:
+    MANAGER.rank = rank
+    dist.barrier()
+    return MANAGER.rank
+
+
+def tensor_of_a_module(rank: int, world_size: int) -> list[float]:
+    WEIGHTS.add_(rank)
+    dist.barrier()
+    return WEIGHTS.tolist()
+
+
+def iterator_of_a_module(rank: int, world_size: int) -> int:
+    dist.barrier()
+    return next(COUNT)
+
+
+@functools.lru_cache
+def my_rank() -> int:
+    return dist.get_rank()
+
+
+def cached_function(rank: int, world_size: int) -> int:
+    dist.barrier()
+    return my_rank()
+
+
+def attribute_of_a_function(rank: int, world_size: int) -> int:
+    my_function.rank = rank
+    dist.barrier()
+    return my_function.rank
+
+
+def my_function() -> None: ...
+
+
+def default_dtype(rank: int, world_size: int) -> str:
+    if rank == 1:
+        torch.set_default_dtype(torch.float64)
+    dist.barrier()
+    return str(torch.ones(1).dtype)
+
+
+def deterministic(rank: int, world_size: int) -> bool:
+    torch.use_deterministic_algorithms(rank == 1, warn_only=True)
+    dist.barrier()
+    return torch.are_deterministic_algorithms_enabled()
+
+
+def autocast(rank: int, world_size: int) -> str:
+    with torch.autocast("cpu", enabled=rank == 1):
+        dist.barrier()
+        return str((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)
+
+
+def environment(rank: int, world_size: int) -> tuple:
+    os.environ["MINE"] = str(rank)
+    dist.barrier()
+    return os.environ["MINE"], os.getenv("RANK"), os.environ["WORLD_SIZE"], int(os.environ["LOCAL_RANK"])
+
+
+def working_directory(rank: int, world_size: int, folder: str) -> str:
+    os.makedirs(f"{folder}/{rank}")
+    os.chdir(f"{folder}/{rank}")
+    dist.barrier()
+    return os.path.basename(os.getcwd())
+
+
+def arguments(rank: int, world_size: int) -> str:
+    sys.argv = ["train.py", str(rank)]
+    dist.barrier()
+    return sys.argv[1]
+
+
+def hook_of_all_modules(rank: int, world_size: int) -> int:
+    calls = []
+    if rank == 1:
+        torch.nn.modules.module.register_module_forward_hook(lambda *_: calls.append(1))
+    dist.barrier()
+    torch.nn.Linear(1, 1)(torch.ones(1))
+    return len(calls)
+
+
+def mode(rank: int, world_size: int) -> int:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    with Counting() as counting:
+        if rank == 1:
+            torch.ones(1) + 1
+        before = counting.calls
+        dist.barrier()
+        return before
+
+
+OWN = {
+    module_global: [0, 1, 2],
+    global_for_a_while: [0, 1, 2],
+    list_of_a_module: [[0], [1], [2]],
+    table_of_a_module: [{"rank": 0}, {"rank": 1}, {"rank": 2}],
+    class_attribute: [0, 1, 2],
+    list_of_a_class: [[0], [1], [2]],
+    object_of_a_module: [0, 1, 2],
+    tensor_of_a_module: [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]],
+    iterator_of_a_module: [0, 0, 0],
+    cached_function: [0, 1, 2],
+    attribute_of_a_function: [0, 1, 2],
+    default_dtype: ["torch.float32", "torch.float64", "torch.float32"],
+    deterministic: [False, True, False],
+    autocast: ["torch.float32", "torch.bfloat16", "torch.float32"],
+    environment: [(str(r), str(r), "3", r) for r in range(3)],
+    arguments: ["0", "1", "2"],
+    hook_of_all_modules: [0, 1, 0],
+    mode: [0, 2, 0],
+}
+
+
+@pytest.mark.parametrize("worker", OWN, ids=lambda worker: worker.__name__)
+def test_what_a_process_has_once_is_a_ranks_own(worker):
+    assert simulate(worker, 3, compute="free", echo=False).results == OWN[worker]
+
+
+def test_the_working_directory_is_a_ranks_own(tmp_path):
+    assert simulate(working_directory, 3, (str(tmp_path),), compute="free", echo=False).results == ["0", "1", "2"]
+
+
+def test_the_caller_keeps_its_own_state():
+    simulate(environment, 2, compute="free", echo=False, isolate=False)
+    assert "MINE" not in os.environ
+
+
+def test_more_ranks_than_processes_is_an_error_that_names_what_they_share():
+    with pytest.raises(WorkerFailed, match=r"a global of the module .*up to 128 ranks get a process each, got 200"):
+        simulate(module_global, 200, compute="free", echo=False)
+
+
+def messages(rank: int, world_size: int):
+    """Every kind of call, with a global that makes each rank a process."""
+    global NUMBER
+    NUMBER = rank
+    x, y = torch.full((3,), float(rank)), torch.empty(3)
+    sending = dist.isend(x, (rank + 1) % world_size)
+    dist.recv(y, (rank - 1) % world_size)
+    sending.wait()
+    gathered: list = [None] * world_size
+    dist.all_gather_object(gathered, {"rank": NUMBER})
+    group = dist.new_group([0, 2])
+    z = torch.ones(2) * rank
+    if rank in (0, 2):
+        dist.all_reduce(z, group=group)
+    parts = [torch.empty(1) for _ in range(world_size)]
+    dist.all_to_all(parts, [torch.tensor([float(10 * rank + r)]) for r in range(world_size)])
+    any_source = torch.empty(1)
+    source = dist.recv(any_source) if rank == 0 else dist.send(torch.ones(1), 0) if rank == 1 else None
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item() + 1)
+    return y.tolist(), gathered, z.tolist(), [p.item() for p in parts], source, future.wait()
+
+
+def test_processes_and_greenlets_give_the_same_values_times_and_ledger():
+    apart, together = (simulate(w, 3, compute="free", echo=False) for w in (messages, messages_of_greenlets))
+    assert apart.results == together.results
+    assert apart.seconds == together.seconds
+    rows = [[(e.rank, e.op, e.peer, e.n_bytes, e.start_s, e.end_s) for e in run.trace] for run in (apart, together)]
+    assert rows[0] == rows[1]
+
+
+def messages_of_greenlets(rank: int, world_size: int):
+    x, y = torch.full((3,), float(rank)), torch.empty(3)
+    sending = dist.isend(x, (rank + 1) % world_size)
+    dist.recv(y, (rank - 1) % world_size)
+    sending.wait()
+    gathered: list = [None] * world_size
+    dist.all_gather_object(gathered, {"rank": rank})
+    group = dist.new_group([0, 2])
+    z = torch.ones(2) * rank
+    if rank in (0, 2):
+        dist.all_reduce(z, group=group)
+    parts = [torch.empty(1) for _ in range(world_size)]
+    dist.all_to_all(parts, [torch.tensor([float(10 * rank + r)]) for r in range(world_size)])
+    any_source = torch.empty(1)
+    source = dist.recv(any_source) if rank == 0 else dist.send(torch.ones(1), 0) if rank == 1 else None
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item() + 1)
+    return y.tolist(), gathered, z.tolist(), [p.item() for p in parts], source, future.wait()
+
+
+def prints(rank: int, world_size: int) -> None:
+    print("before", rank)
+    ITEMS.append(rank)
+    dist.barrier()
+    print("after", len(ITEMS))
+
+
+def test_what_ranks_print_is_shown_once(capsys):
+    run = simulate(prints, 2, compute="free")
+    assert run.output == ["before 0\nafter 1\n", "before 1\nafter 1\n"]
+    shown = sorted(capsys.readouterr().out.splitlines())
+    assert shown == ["[rank 0] after 1", "[rank 0] before 0", "[rank 1] after 1", "[rank 1] before 1"]
+
+
+def ends(rank: int, world_size: int, how: str) -> None:
+    ITEMS.append(rank)
+    dist.barrier()
+    if rank == 1:
+        if how == "exit":
+            os._exit(3)
+        raise ValueError("of rank 1")
+    dist.barrier()
+
+
+@pytest.mark.parametrize(("how", "reason"), [("exit", "exit code 3"), ("raise", "ValueError: of rank 1")])
+def test_a_process_that_ends_is_named(how: str, reason: str):
+    with pytest.raises(WorkerFailed, match=reason) as caught:
+        simulate(ends, 3, (how,), compute="free", echo=False)
+    assert [f.rank for f in caught.value.failures] == [1]
+    assert "ranks 0, 2 waited for rank 1" in str(caught.value)
+
+
+def waits_in_cpp(rank: int, world_size: int) -> None:
+    torch._C.Future.wait(torch.futures.Future())
+
+
+def waits_for_a_key(rank: int, world_size: int) -> bytes:
+    return dist.distributed_c10d._get_default_store().get("nobody sets this")
+
+
+def waits_for_its_own_lock(rank: int, world_size: int) -> None:
+    if rank == 0:
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("worker", [waits_in_cpp, waits_for_a_key, waits_for_its_own_lock])
+def test_a_wait_that_nobody_can_end_is_named_with_the_students_line(worker):
+    with pytest.raises(Deadlock) as caught:
+        simulate(worker, 2, compute="free", echo=False, timeout_s=30)
+    assert "test_apart.py" in str(caught.value)
+
+
+def set_and_get(rank: int, world_size: int) -> tuple[bytes, bytes, int]:
+    store = dist.distributed_c10d._get_default_store()
+    if rank == world_size - 1:
+        store.set("key", "value")
+    own = dist.TCPStore("localhost", 0, world_size, rank == 0)
+    own.add("n", rank)
+    dist.barrier()
+    return store.get("key"), own.get("n"), own.add("n", 0)
+
+
+def test_a_get_lets_others_set():
+    assert simulate(set_and_get, 3, compute="free", echo=False).results == [(b"value", b"3", 3)] * 3
+
+
+def late(rank: int, world_size: int) -> str:
+    if rank == 1:
+        return ""
+    try:
+        dist.monitored_barrier(timeout=timedelta(seconds=2))
+    except RuntimeError as error:
+        return str(error)
+    return "nobody was late"
+
+
+def test_a_monitored_barrier_names_who_is_late():
+    run = simulate(late, 3, compute="free", echo=False)
+    assert run[0] == "Rank 1 failed to pass monitoredBarrier in 2000 ms"
+    assert "please check rank 0" in run[2].lower()
+    assert run.seconds == 2.0
+
+
+def destroyed(rank: int, world_size: int) -> tuple[bool, float]:
+    dist.init_process_group("gloo")
+    dist.destroy_process_group()
+    was_there = dist.is_initialized()
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return was_there, x.item()
+
+
+def test_the_default_group_is_taken_over_destroyed_and_made_again():
+    assert simulate(destroyed, 3, compute="free", echo=False).results == [(False, 3.0)] * 3
+
+
+def in_a_thread(rank: int, world_size: int) -> float:
+    x = torch.ones(1)
+    thread = threading.Thread(target=dist.all_reduce, args=(x,))
+    thread.start()
+    thread.join()
+    return x.item()
+
+
+def test_a_thread_of_a_rank_communicates():
+    assert simulate(in_a_thread, 3, compute="free", echo=False).results == [3.0] * 3
+
+
+def profiled(rank: int, world_size: int) -> list[str]:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(3))
+    return [e.name for e in profile.events() if e.name == "gloo:all_reduce" and e.input_shapes == [[3]]]
+
+
+def test_ranks_profile_at_the_same_time():
+    assert simulate(profiled, 3, compute="free", echo=False).results == [["gloo:all_reduce"]] * 3

@@ -1,0 +1,5 @@
+import sys
+
+from tools.publish import main
+
+sys.exit(main())
