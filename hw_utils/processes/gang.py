@@ -290,7 +290,7 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
             exception = pickling.load(found["exception"])
     frames = tuple(Frame(locate(file, line), name) for file, line, name in found["frames"])
     reason = with_places(" ".join(part for part in (found["reason"], found["note"]) if part))
-    return Failure(r, found["kind"], reason, frames, exception, found.get("stack", ""))
+    return Failure(r, found["kind"], reason, frames, exception, stack=found.get("stack", ""))
 
 
 def read_stack(path: str) -> tuple[Frame, ...]:

@@ -27,6 +27,7 @@ from hw_utils.virtual.ranks.copies import Copies
 from hw_utils.virtual.ranks.environment import own_environment
 from hw_utils.virtual.ranks.modules import own_modules
 from hw_utils.virtual.ranks.printed import Streams
+from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.random_states import own_random_states
 from hw_utils.virtual.ranks.shared_state import SharedState
 from hw_utils.virtual.subgroups import Groups, Meetings
@@ -148,6 +149,7 @@ class _Cluster:
             own_modules(engine),
             virtual_stores(engine),
             virtual_futures(),
+            asynchronous_ranges(),
             meshes_of_their_own(engine),
             self.shared.watched(),
             redirect_stdout(self.streams.out),

@@ -10,10 +10,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.operations import caller, sizes_of
+from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.collectives import Call, Post
-
-is_profiled = torch.autograd._profiler_enabled
 
 _TORCHS = c10d._world
 
@@ -322,17 +321,3 @@ def _alike(method: str, tensors, like: torch.Tensor) -> None:
                 f"ProcessGroupGloo::{method}: invalid tensor size at index {i} "
                 f"(expected {list(like.shape)}, got {list(tensor.shape)})"
             )
-
-
-def profiled(method: str, tensors):
-    """While a profiler runs, the range `gloo:all_reduce` with the shapes that gloo would give it."""
-    name = f"gloo:{PROFILED.get(method, method)}"
-    return torch._C._profiler._RecordFunctionFast(name, list(tensors), {})
-
-
-# What ProcessGroupGloo calls its ranges.
-PROFILED = {
-    "allreduce": "all_reduce", "allreduce_coalesced": "all_reduce", "allgather": "all_gather",
-    "_allgather_base": "all_gather", "allgather_coalesced": "all_gather", "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all", "recv_anysource": "recvAnySource", "monitored_barrier": "monitored_barrier",
-}  # fmt: skip

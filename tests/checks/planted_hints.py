@@ -6,8 +6,8 @@ from tests.checks.wrong_answers import Wrong
 
 HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
-        0: "returns_the_text forgets_the_mark says_it_twice",
-        1: "counts_from_one name_is_written_in prints_the_world_size",
+        0: "returns_the_text says_it_twice",
+        1: "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size",
         2: "speaks_for_all only_rank_zero_prints",
     },
     "lesson_01.predictions": {
@@ -57,9 +57,9 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_02.tree_partner": {
         0: "divides_with_a_slash gives_false",
         1: (
-            "counts_steps_from_0 sends_up everybody_sends_always tests_one_bit everybody_to_the_root "
-            "gives_minus_one wrong_direction "
+            "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one wrong_direction "
         ),
+        2: "tests_one_bit",
     },
     "lesson_02.tree_all_reduce": {
         0: (

@@ -144,8 +144,8 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
     hint="the hints of exercise 3.1d",
     hints={
         "hint 3 of exercise 3.1d": "last iteration|zero_grad",
-        "hint 1 of exercise 3.1d": "no examples|nan",
         "hint 2 of exercise 3.1d": "no rank can go on|leaves early",
+        "hint 1 of exercise 3.1d": "no examples|nan",
     },
 )
 def step_follows(distributed_step, /, **case):

@@ -26,6 +26,7 @@ from hw_utils.virtual.failures import failure_of, sendable
 from hw_utils.virtual.group import Members
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.environment import MASTER_PORT
+from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.random_states import SEED
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic import reductions
@@ -214,6 +215,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 groups.installed(),
                 virtual_stores(member),
                 virtual_futures(),
+                asynchronous_ranges(),
             ):
                 stack_.enter_context(part)
             worker, args = pickling.load(call)
