@@ -1,6 +1,6 @@
 """Looks for the instructor's notebook everywhere."""
 
-# expects: fail
+# expects: fail limit
 import os
 
 found = []
