@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from hw_utils.virtual.group import VirtualGroup, World
+from hw_utils.virtual.group import VirtualGroup, World, add_to_world
 
 _KINDS = {  # what a group's method is called in torch.distributed, from its inputs, outputs, root and reduction
     "all_reduce": lambda i, o, root, op: ((i[0], op), {}),
@@ -110,10 +110,9 @@ class Worlds:
             return real
         name, (rank, world_size) = called
         if name not in worlds:
-            world, group = World(), FarGroup(rank, world_size)
-            world.add(group, {r: r for r in range(world_size)}, None)
-            world.default_pg = group
-            worlds[name] = world
+            worlds[name], group = World(), FarGroup(rank, world_size)
+            add_to_world(group, {r: r for r in range(world_size)}, None)
+            worlds[name].default_pg = group
         return worlds[name]
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Models of lesson 05 whose backward pass takes a known time, so that overlap can be told from luck."""
+"""Models whose backward pass takes a known time, and an optimizer whose step does, so that nothing is left to luck."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ class TakesTime(torch.autograd.Function):
     def backward(ctx, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         time.sleep(ctx.backward_s)
         return gradient, None
+
+
+class TimedSGD(torch.optim.SGD):
+    """SGD whose step takes `step_s` seconds."""
+
+    def __init__(self, parameters, step_s: float, **settings) -> None:
+        super().__init__(parameters, **settings)
+        self.defaults["step_s"] = step_s  # of an optimizer's attributes this one is pickled
+
+    def step(self, closure=None):
+        time.sleep(self.defaults["step_s"])
+        return super().step(closure)
 
 
 class TimedChain(nn.Module):

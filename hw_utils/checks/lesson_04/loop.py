@@ -12,7 +12,7 @@ from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_04 import judges, seconds
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.core.network import Network
-from hw_utils.material.timed_layers import TakesTime
+from hw_utils.material.timed_layers import TakesTime, TimedSGD
 from hw_utils.simulate import simulate
 
 
@@ -44,14 +44,6 @@ class _Slow(nn.Module):
         return TakesTime.apply(self.linear(x), seconds.BACKWARD_S)
 
 
-class _SlowSGD(torch.optim.SGD):
-    """SGD whose step takes `seconds.STEP_S`."""
-
-    def step(self, closure=None):
-        time.sleep(seconds.STEP_S)
-        return super().step(closure)
-
-
 def _slow_sync(model: nn.Module) -> None:
     time.sleep(seconds.SYNC_S)
     for p in model.parameters():
@@ -61,7 +53,7 @@ def _slow_sync(model: nn.Module) -> None:
 
 def _drive_train(rank, world_size, train, n_iterations, momentum):
     model, said = _Slow(n_iterations), []
-    optimizer = _SlowSGD(model.parameters(), lr=judges.STEP_SIZE, momentum=momentum)
+    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, lr=judges.STEP_SIZE, momentum=momentum)
     x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
     returned = train(model, batches, _slow_sync, optimizer, said.append)
