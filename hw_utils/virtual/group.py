@@ -180,7 +180,11 @@ class VirtualGroup(dist.ProcessGroup):
 
     # Collectives: the names by which torch's Python and C++ code call them, in several versions.
 
-    def _call(self, method: str, kind: str, inputs, outputs, n_bytes: int, root: int = 0, reduce_op=None, limit_s=None):
+    def _call(
+        self, method: str, kind: str, inputs, outputs, n_bytes: int, root: int = 0, reduce_op=None, limit_s=None,
+        in_profile=None,
+    ):  # fmt: skip
+        """in_profile: the tensors whose shapes a profile shows, if they are not the inputs; empty for no range."""
         name, site, outer = self._caller(method)
         for tensor in (*inputs, *outputs):
             reductions.flat(tensor)  # raises if there are gaps
@@ -188,8 +192,8 @@ class VirtualGroup(dist.ProcessGroup):
             reductions.reducer(reduce_op, inputs[0].dtype)  # raises if gloo cannot
         post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
         post.limit_s = self.members.limit_s if limit_s is None else limit_s
-        if is_profiled():
-            with profiled(method, inputs):
+        if is_profiled() and in_profile != []:
+            with profiled(method, in_profile or inputs):
                 work = self.engine.collective(self, post, outer)
         else:
             work = self.engine.collective(self, post, outer)
@@ -211,13 +215,14 @@ class VirtualGroup(dist.ProcessGroup):
         root = opts.rootRank if hasattr(opts, "rootRank") else opts or 0
         return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root)
 
-    def allgather(self, outputs, inputs, opts=None, timeout=None):
+    def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
         _alike("allgather", outputs[0], inputs[0])
-        return self._call("allgather", "all_gather", inputs, outputs[0], sizes_of(inputs))
+        return self._call("allgather", "all_gather", inputs, outputs[0], sizes_of(inputs), in_profile=in_profile)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        works = [self.allgather([out], [mine], opts) for out, mine in zip(zip(*outputs), inputs)]
-        return works[-1]
+        pairs = enumerate(zip(zip(*outputs), inputs))
+        in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
+        return [self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs][-1]
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
@@ -268,7 +273,7 @@ class VirtualGroup(dist.ProcessGroup):
             list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
             for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))
         )
-        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input))
+        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input), in_profile=[input])
 
     all_to_all_single = alltoall_base
 
@@ -276,7 +281,7 @@ class VirtualGroup(dist.ProcessGroup):
         return self._call("barrier", "barrier", [], [], 0, limit_s=limit_of(getattr(opts, "timeout", timeout)))
 
     def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        limit_s = limit_of(timeout) or self.members.limit_s
+        limit_s = 0.0 if timeout == timedelta(0) else limit_of(timeout) or self.members.limit_s
         work = self._call("monitored_barrier", "barrier", [], [], 0, limit_s=limit_s)
         try:
             work.wait()
@@ -285,6 +290,8 @@ class VirtualGroup(dist.ProcessGroup):
             if limit_s is None:
                 raise
             if self.place == 0:
+                if limit_s == 0:
+                    raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.") from None
                 who = ", ".join(map(str, late if wait_all_ranks else late[:1]))
                 raise RuntimeError(
                     f"{'Ranks' if wait_all_ranks and len(late) > 1 else 'Rank'} {who} failed to pass monitoredBarrier "

@@ -38,7 +38,7 @@ class RemoteWork(WithFuture, Work):
 
     def wait(self, timeout=None) -> bool:
         if not self.is_done:
-            self.take(self.member.ask("wait", self.number))
+            self.take(self.member.ask("wait", self.number, timeout))
             if self.sent is not None and contents(flat(self.sent[0]), self.sent[0].nbytes) != self.sent[1]:
                 raise RuntimeError(
                     f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
@@ -46,6 +46,10 @@ class RemoteWork(WithFuture, Work):
                 )
         self.settle_future()
         return True
+
+    def waits_for(self) -> tuple[int, ...]:
+        """The ranks that have not come yet."""
+        return self.member.ask("waits_for", self.number)
 
     def is_completed(self) -> bool:
         if not self.is_done:

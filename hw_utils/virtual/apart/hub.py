@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from contextlib import suppress
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,6 +151,7 @@ class Hub:
             spec["name"], engine.places.number_of(spec["site"]), spec["kind"], inputs, outputs, spec["root"], reduce_op,
             spec["n_bytes"],
         )  # fmt: skip
+        post.limit_s = spec["limit_s"]
         group = SimpleNamespace(engine=engine, members=members, place=members.place_of[rank])
         return self._kept(rank, collectives.call(group, post, spec["outer"]))
 
@@ -164,10 +166,12 @@ class Hub:
         engine.note_part(request.row, spec["name"], spec["outer"])
         return self._kept(rank, request.of_group(engine.groups[number]))
 
-    def wait(self, rank: int, number: int) -> tuple[list[bytes], int]:
-        handle = self.handles[rank][number]
-        handle.wait()
+    def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[list[bytes], int]:
+        self.handles[rank][number].wait(timeout)
         return self._taken(rank, number)
+
+    def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
+        return self.handles[rank][number].waits_for()
 
     def test(self, rank: int, number: int) -> tuple[list[bytes], int] | None:
         return self._taken(rank, number) if self.handles[rank][number].is_completed() else None

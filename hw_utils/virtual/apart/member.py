@@ -122,7 +122,7 @@ class Member:
             "n_bytes": post.n_bytes, "reduce_op": reductions.reduce_name(post.reduce_op) or None,
             "inputs": [wire.packed(t) for t in post.inputs],
             "outputs": None if is_in_place else [wire.packed(t, with_bytes=False) for t in post.outputs],
-            "outer": self._token(post.name, outer),
+            "outer": self._token(post.name, outer), "limit_s": post.limit_s,
         }  # fmt: skip
         return RemoteWork(self, self.ask("collective", group.members.number, spec), list(post.outputs))
 

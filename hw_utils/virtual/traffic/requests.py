@@ -140,7 +140,10 @@ def requests_of(engine) -> type[Request]:
             """Stands still until the message has crossed; a received tensor is filled now."""
             rank, done_s = self.rank, self.done_s
             start_s = clock[rank] if is_free else engine.now()
-            if done_s < 0:
+            if done_s < 0 and timeout:
+                if not engine.block_for(rank, self, timeout.total_seconds()):
+                    raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
+            elif done_s < 0:
                 waiting[rank] = self
                 engine.switch(rank)
             elif done_s > start_s:
