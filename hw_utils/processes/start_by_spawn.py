@@ -44,8 +44,8 @@ class SpawnStarter:
     def fileno(self) -> int:
         return self.wake.fileno()
 
-    def start(self, rank: int) -> tuple[socket.socket, Copied, Copied]:
-        """(frames, stdout, stderr) of a rank's process."""
+    def start(self, rank: int) -> tuple:
+        """(frames, stdout, stderr) of a rank's process: a socket and two readers."""
         process = pool.take()
         self.processes[rank] = process
         frames.send_frame(process.sock, SPEC, pickle.dumps((rank, self.spec)))
@@ -68,8 +68,21 @@ class SpawnStarter:
         pool.refill(self.spec["world_size"])
 
 
+def reader_of(pipe):
+    """What reads a pipe of a process and can be waited for."""
+    if os.name != "posix":
+        return Copied(pipe)
+    from hw_utils.processes.start_by_fork import Pipe
+
+    with pipe:
+        return Pipe(os.dup(pipe.fileno()))
+
+
 class Copied:
-    """A pipe of a process, copied by a thread into a socket, which can be waited for on every platform."""
+    """A pipe of a process, copied by a thread into a socket: Windows can wait for no pipe.
+
+    What a rank has printed just before it returned may still be on its way when its result is there.
+    """
 
     def __init__(self, pipe) -> None:
         self.sock, self._into = socket.socketpair()
@@ -130,7 +143,7 @@ class Waiting:
 
     def connected(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.out, self.err = Copied(self.popen.stdout), Copied(self.popen.stderr)
+        self.out, self.err = reader_of(self.popen.stdout), reader_of(self.popen.stderr)
 
     def kill(self) -> None:
         import psutil

@@ -118,7 +118,7 @@ def test_a_failure_names_the_cell_and_the_line_and_shows_no_stack_of_ours(notebo
     [
         ("launch(hello, 0)", "ValueError: world_size must be at least 1, got 0"),
         ("launch(hello, '4')", "TypeError: world_size must be a whole number of at least 1, got '4' (str)"),
-        ("launch(5, 2)", "TypeError: worker must be a function of (rank, world_size, *args), got 5"),
+        ("launch(5, 2)", "TypeError: worker must be a function of (rank, world_size, *args) or a script's path, got 5"),
         ("launch(hello, 2, (0, (x for x in [])))", "Unpicklable: args[1] is a generator"),
     ],
 )
