@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.front_door.lab import CHROMIUM, FLAGS, require_chromium
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`made_once("course", make)`: the folder that `make(folder)` has filled, once for all test processes.
+
+    What costs minutes is made by the first process that asks; the others wait for it, and fail as it failed.
+    """
+    of_all = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        of_all = of_all.parent
+
+    def once(name: str, make: Callable[[Path], object]) -> Path:
+        folder, made, failed = (of_all / f"{name}{end}" for end in ("", ".made", ".failed"))
+        with FileLock(of_all / f"{name}.lock"):
+            if failed.exists():
+                pytest.fail(f"another test process could not make {name}: {failed.read_text()}")
+            if not made.exists():
+                folder.mkdir()
+                try:
+                    make(folder)
+                except BaseException as error:
+                    failed.write_text(repr(error))
+                    raise
+                made.touch()
+        return folder
+
+    return once
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ def test_a_student_solves_hangs_and_interrupts_the_first_exercise(page, lab, fol
     assert "Rank 2: Hello, Ada!" in notebook.run("launch(hello, 3")
 
 
-@pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("release", RELEASES[:: len(RELEASES) - 1], ids=lambda path: path.stem)  # first and last
 def test_an_untouched_release_sets_up_and_fails_its_first_check_kindly(release, page, lab):
     notebook = NotebookPage(page, lab, release.name)
     notebook.run("# Set-up.")

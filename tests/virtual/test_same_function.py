@@ -13,7 +13,7 @@ from hw_utils import Deadlock, WorkerFailed, launch, simulate
 N_ELEMENTS = 3
 COLLECTIVES = ("all_reduce", "max", "broadcast", "reduce", "all_gather", "gather", "scatter", "barrier", "object")
 few = settings(
-    max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
+    max_examples=15, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), print_blob=False
 )
 
 

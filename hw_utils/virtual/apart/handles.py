@@ -17,7 +17,7 @@ class RemoteWork(WithFuture, Work):
     def __init__(self, member, number: int, outputs: list[torch.Tensor], sent: torch.Tensor | None = None) -> None:
         super().__init__()
         self.member, self.number, self.outputs = member, number, outputs
-        self.is_done, self.source = False, -1
+        self.is_done, self.has_outputs, self.source = False, False, -1
         self.members = None
         self.sent = sent if sent is None else (sent, contents(flat(sent), sent.nbytes))
         self.text = ""
@@ -32,13 +32,22 @@ class RemoteWork(WithFuture, Work):
         if self.is_done:
             return
         self.is_done = True
+        self.member.under_way.pop(self.number, None)
         data, self.source = found
-        for tensor, part in zip(self.outputs, data):
-            wire.write(tensor, part)
+        self.fill(data)
+
+    def fill(self, data: list[bytes]) -> None:
+        """Puts what came where the rank wants it, once."""
+        if not self.has_outputs:
+            self.has_outputs = True
+            for tensor, part in zip(self.outputs, data):
+                wire.write(tensor, part)
 
     def wait(self, timeout=None) -> bool:
         if not self.is_done:
-            self.take(self.member.ask("wait", self.number, timeout))
+            found, others = self.member.ask("wait", self.number, timeout)
+            self.take(found)
+            self.member.fill(others)
             if self.sent is not None and contents(flat(self.sent[0]), self.sent[0].nbytes) != self.sent[1]:
                 raise RuntimeError(
                     f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "

@@ -19,6 +19,7 @@ from hw_utils.virtual.apart.family import Family, Stuck
 from hw_utils.virtual.engine import Engine, Stop
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
+from hw_utils.virtual.traffic.work import VirtualWork
 
 UNANSWERED = ("printed", "listens", "awaits")
 
@@ -59,6 +60,7 @@ class Hub:
         self.exceptions: dict[int, bytes | None] = {}
         self.handles: list[dict[int, Any]] = [{} for _ in range(engine.world_size)]
         self.awaited: list[set[int]] = [set() for _ in range(engine.world_size)]
+        self.seen: list[set[int]] = [set() for _ in range(engine.world_size)]  # whose outputs the rank has already
         self.n_handles = 0
         for name in job["modules"]:
             with suppress(Exception):  # imported ahead for speed; a rank that needs it will see the error itself
@@ -166,9 +168,19 @@ class Hub:
         engine.note_part(request.row, spec["name"], spec["outer"])
         return self._kept(rank, request.of_group(engine.groups[number]))
 
-    def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[list[bytes], int]:
+    def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int], dict]:
+        """What has come, and what came meanwhile of collectives that the rank has not waited for."""
         self.handles[rank][number].wait(timeout)
-        return self._taken(rank, number)
+        return self._taken(rank, number), self._came(rank)
+
+    def _came(self, rank: int) -> dict[int, list[bytes]]:
+        found = {}
+        for number, handle in self.handles[rank].items():
+            is_over = isinstance(handle, VirtualWork) and 0 <= handle.done_s <= self.engine.clock[rank]
+            if is_over and number not in self.seen[rank]:
+                self.seen[rank].add(number)
+                found[number] = [wire.packed(t)[2] for t in handle.result()]
+        return found
 
     def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
         return self.handles[rank][number].waits_for()
@@ -184,6 +196,7 @@ class Hub:
     def _taken(self, rank: int, number: int) -> tuple[list[bytes], int]:
         """What the rank gets, and who sent it."""
         handle = self.handles[rank].pop(number)
+        self.seen[rank].discard(number)
         if getattr(handle, "is_send", False):
             return [], -1
         return [wire.packed(t)[2] for t in handle.result()], getattr(handle, "peer", -1)

@@ -51,6 +51,7 @@ class Member:
         self.lock = threading.RLock()
         self.outer, self.n_outer = None, 0
         self.heard: dict[int, RemoteWork] = {}
+        self.under_way: dict[int, RemoteWork] = {}  # collectives whose outputs have not come
         self.is_listening = False
         self.resume_compute()
 
@@ -124,7 +125,14 @@ class Member:
             "outputs": None if is_in_place else [wire.packed(t, with_bytes=False) for t in post.outputs],
             "outer": self._token(post.name, outer), "limit_s": post.limit_s,
         }  # fmt: skip
-        return RemoteWork(self, self.ask("collective", group.members.number, spec), list(post.outputs))
+        work = RemoteWork(self, self.ask("collective", group.members.number, spec), list(post.outputs))
+        self.under_way[work.number] = work
+        return work
+
+    def fill(self, came: dict[int, list[bytes]]) -> None:
+        """Outputs of collectives that nobody has waited for."""
+        for number, data in came.items():
+            self.under_way.pop(number).fill(data)
 
     def message(self, group, is_send, name, tensor, peer, tag, site, is_blocking, outer) -> RemoteWork:
         spec = {

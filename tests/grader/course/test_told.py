@@ -57,14 +57,9 @@ def course(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def graded(course):
-    """Attack -> its record; each is right in the cases that the student sees."""
-    _, release = course
+def sandbox():
     with Sandbox() as sandbox:
-        yield {
-            name: grade_bytes(as_bytes(submission({"ping_pong": text + BODY})), release, sandbox, name, Times())
-            for name, text in ATTACKS.items()
-        }
+        yield sandbox
 
 
 def verdict_of(record: Record):
@@ -74,9 +69,11 @@ def verdict_of(record: Record):
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ATTACKS)
-def test_nothing_that_a_student_reads_holds_the_hidden_case(course, graded, name):
+def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, name):
+    """Each attack is right in the cases that the student sees."""
     root, release = course
-    record = graded[name]
+    data = as_bytes(submission({"ping_pong": ATTACKS[name] + BODY}))
+    record = grade_bytes(data, release, sandbox, name, Times())
     verdict = verdict_of(record)
     assert verdict.hidden
     assert verdict.points == 0
@@ -99,24 +96,22 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, graded, name
 
 @needs_sandbox
 @pytest.mark.slow
-def test_seconds_in_a_hidden_case_are_not_told(course):
+def test_seconds_in_a_hidden_case_are_not_told(course, sandbox):
     _, release = course
     text = HEAD + "    import time\n    if n_rounds > 700:\n        time.sleep(3)\n" + BODY
-    with Sandbox() as sandbox:
-        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
+    record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
     assert record.seconds > 3
     assert exports.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
 
 
 @needs_sandbox
 @pytest.mark.slow
-def test_what_one_check_keeps_the_next_one_cannot_tell(course):
+def test_what_one_check_keeps_the_next_one_cannot_tell(course, sandbox):
     """check-ping_pong's hidden case is put into a file; fit_link's visible case would say it."""
     _, release = course
     keeps = HEAD + KEEPS + BODY
     tells = "def fit_link(sizes_bytes, seconds):\n" + TELLS
-    with Sandbox() as sandbox:
-        record = grade_bytes(as_bytes(submission({"ping_pong": keeps, "fit_link": tells})), release, sandbox, "eve")
+    record = grade_bytes(as_bytes(submission({"ping_pong": keeps, "fit_link": tells})), release, sandbox, "eve")
     shown = {v.grade_id: v.shown for v in record.verdicts}
     assert "FileNotFoundError" in shown["check-fit_link"]
     assert RARE not in str(shown)

@@ -379,8 +379,50 @@ def test_a_thread_of_a_rank_communicates():
 def profiled(rank: int, world_size: int) -> list[str]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
         dist.all_reduce(torch.ones(3))
-    return [e.name for e in profile.events() if e.name == "gloo:all_reduce" and e.input_shapes == [[3]]]
+    return [e.name for e in profile.events() if e.is_async and e.input_shapes == [[3]]]
 
 
 def test_ranks_profile_at_the_same_time():
     assert simulate(profiled, 3, compute="free", echo=False).results == [["gloo:all_reduce"]] * 3
+
+
+def waits_for_the_last_only(rank: int, world_size: int) -> list:
+    parts = [torch.full((n,), float(rank)) for n in (1, 2)]
+    first, second = ([torch.zeros_like(part) for _ in range(world_size)] for part in parts)
+    dist.all_gather(first, parts[0], async_op=True)
+    dist.all_gather(second, parts[1], async_op=True).wait()
+    return [t.tolist() for t in (*first, *second)]
+
+
+@pytest.mark.parametrize("needs", ["", "a process a rank"])
+def test_what_nobody_waited_for_has_come_with_what_came_later(needs):
+    run = simulate(_own(waits_for_the_last_only) if needs else waits_for_the_last_only, 2, compute="free", echo=False)
+    assert run.results == [[[0.0], [1.0], [0.0, 0.0], [1.0, 1.0]]] * 2
+
+
+def gives_up(rank: int, world_size: int) -> str:
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
+    if rank == 0:
+        try:
+            dist.barrier(group)
+        except RuntimeError as error:
+            return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("needs", ["", "a process a rank"])
+def test_a_groups_own_timeout_ends_a_wait(needs):
+    run = simulate(_own(gives_up) if needs else gives_up, 2, compute="free", echo=False)
+    assert run.results == ["barrier: Timed out waiting 3000ms for rank 1", ""]
+    assert run.seconds >= 3
+
+
+class _own:
+    """The worker, after something that each rank needs a process for."""
+
+    def __init__(self, worker) -> None:
+        self.worker = worker
+
+    def __call__(self, rank: int, world_size: int):
+        os.chdir("/")
+        return self.worker(rank, world_size)
