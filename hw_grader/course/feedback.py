@@ -21,7 +21,7 @@ from hw_grader.notebook.outputs import safe_html
 from hw_grader.notebook.release import released
 
 MAX_BYTES = 1_000_000
-_MAX_TEXT_CHARS = 10_000
+_MAX_TEXT_CHARS, _MAX_HTML_CHARS = 10_000, 500_000
 _MAX_PICTURE_BYTES = 200_000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -33,7 +33,8 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere }
 section { border-left: .4rem solid transparent; padding-left: .8rem }
 .pass { border-color: #0072b2 } .lost { border-color: #d55e00 }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left } img { max-width: 100% }
+table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left }
+img { max-width: 100%; background: #fff }
 </style></head><body><main><h1>{{ title }}</h1><p>{{ points }} of {{ max_points }} points</p>
 <table><caption>Points</caption><thead><tr><th scope="col">check</th><th scope="col">points</th><th scope="col">of</th>
 </tr></thead><tbody>{% for c in checks %}<tr><th scope="row"><a href="#{{ c.id }}">{{ c.id }}</a></th>
@@ -117,7 +118,7 @@ def _output(output: NotebookNode, pictures: bool) -> list[Markup]:
     if isinstance(data.get("image/png"), str) and (picture := _picture(data["image/png"])):
         return [picture if pictures else _pre("[picture left out]")]
     if isinstance(data.get("text/html"), str):
-        return [_markup(safe_html(data["text/html"][: 5 * _MAX_TEXT_CHARS]))]
+        return [_markup(safe_html(data["text/html"][:_MAX_HTML_CHARS]))]
     return [_pre(data["text/plain"])] if isinstance(data.get("text/plain"), str) else []
 
 

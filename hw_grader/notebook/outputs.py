@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from html import escape, unescape
 from typing import Any
 
 import nh3
@@ -11,6 +13,7 @@ from hw_grader.driving.verdict import Verdict
 
 MAX_OUTPUTS = 100
 _MAX_TEXT_CHARS = 120_000
+_MAX_HTML_CHARS = 500_000  # pictures are in it
 _MAX_PICTURE_CHARS = 2_000_000
 _MAX_CELL_CHARS = 5_000_000
 _KINDS = ("text/plain", "text/html", "image/png", "text/markdown", "text/latex")  # none that a browser runs
@@ -18,6 +21,8 @@ _TAGS = {"b", "i", "em", "strong", "code", "pre", "p", "br", "hr", "ul", "ol", "
          "th", "td", "caption", "h1", "h2", "h3", "h4", "h5", "h6", "span", "div", "sub", "sup", "del", "blockquote",
          "img"}  # fmt: skip
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*\Z")
+_DRAWING = re.compile(r"<svg\b[^>]*?(?:aria-label=\"([^\"]*)\")?[^>]*?viewBox=\"([\d. ]+)\"[^>]*>(.*?)</svg>", re.S)
+_SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 
 
@@ -66,6 +71,8 @@ def _shown(kind: str, content: str) -> str:
 
 
 def _limit(kind: str) -> int:
+    if kind == "text/html":
+        return _MAX_HTML_CHARS
     return _MAX_PICTURE_CHARS if kind.startswith("image/") else _MAX_TEXT_CHARS
 
 
@@ -78,11 +85,27 @@ def safe_html(html: str) -> str:
     """HTML that runs, loads, links and hides nothing: text, lists, tables, and pictures that it holds itself.
 
     Neither links nor other addresses are left: a page of the instructor's that asks the server for something, asks
-    with the instructor's session.
+    with the instructor's session. A drawing becomes such a picture, in which no browser runs or loads anything.
     """
-    html = html.encode(errors="replace").decode()
-    return nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
+    drawings: list[str] = []
+
+    def put_aside(drawing: re.Match) -> str:
+        drawings.append(_as_image(*drawing.groups()))
+        return f"\ue000{len(drawings) - 1}\ue001"
+
+    html = _DRAWING.sub(put_aside, re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
+    html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
                      url_schemes={"data"})  # fmt: skip
+    return re.sub("\ue000(\\d+)\ue001", lambda place: drawings[int(place[1])], html)
+
+
+def _as_image(alt: str | None, box: str, parts: str) -> str:
+    """The drawing as a picture that holds itself."""
+    *_, width, height = [*box.split(), "600", "300"][:4]
+    size = f'viewBox="{box}" width="{width}" height="{height}"'
+    whole = f'<svg xmlns="{_SVG}" xmlns:xlink="{_XLINK}" {size}>{parts}</svg>'
+    alt = escape(unescape(alt or ""), quote=True)
+    return f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(whole.encode()).decode()}">'
 
 
 def safe_markdown(source: str) -> str:

@@ -10,6 +10,8 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
+from hw_utils.pictures import on_page
+
 COLORS = {
     "compute": "#0072B2",
     "communication": "#E69F00",
@@ -27,7 +29,7 @@ FEW_RANKS = 16
 
 
 def axes(ax=None, *, width: float = 8.0, height: float = 3.6):
-    """The given Axes, or those of a new figure on an opaque white ground."""
+    """The given Axes, or those of a new figure on a white ground, which a notebook leaves out."""
     if ax is None:
         figure, ax = plt.subplots(figsize=(width, height), layout="constrained")
         figure.set_facecolor("white")
@@ -39,17 +41,11 @@ def axes(ax=None, *, width: float = 8.0, height: float = 3.6):
 def alt(ax, text: str):
     """Gives the figure of `ax` its alt text, the other Axes' texts kept; returns `ax`.
 
-    Notebooks keep it in the picture's metadata and as its plain-text twin; HTML made from them has it as `alt`.
+    A notebook shows the figure as SVG in the page's colours, see on_page.py, and the returned Axes as nothing.
     """
     figure = ax.figure
-    texts = [*getattr(figure, "alt_texts", []), text]
-    figure.alt_texts = texts
-
-    def bundle(include=None, exclude=None):
-        whole = " ".join(texts)
-        return {"text/plain": whole}, {"image/png": {"alt": whole}}
-
-    figure._repr_mimebundle_ = bundle
+    figure.alt_texts = [*getattr(figure, "alt_texts", []), text]
+    on_page.show_as_svg(figure)
     return ax
 
 

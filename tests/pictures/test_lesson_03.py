@@ -22,7 +22,7 @@ def _closed():
 
 
 def alt_text(ax) -> str:
-    return ax.figure._repr_mimebundle_()[0]["text/plain"]
+    return ax.figure._repr_mimebundle_()["text/plain"]
 
 
 def test_examples_are_shown_with_their_labels():

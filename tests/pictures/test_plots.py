@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import io
+import re
 import time
 
 import matplotlib
@@ -16,6 +18,8 @@ from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
 from hw_utils import Event, Network, Trace, plots
+from hw_utils.pictures import figure as figure_of_plots
+from hw_utils.pictures import on_page
 from hw_utils.pictures.chunks import contributors
 
 
@@ -81,9 +85,43 @@ def test_a_new_figure_is_opaque_and_light_so_that_it_reads_in_a_dark_notebook(na
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_carries_alt_text_into_the_notebook(name):
     figure = PICTURES[name](None).figure
-    data, metadata = InteractiveShell.instance().display_formatter.format(figure)
+    data = figure._repr_mimebundle_()
     assert len(data["text/plain"]) > 20
-    assert metadata["image/png"]["alt"] == data["text/plain"]
+    assert f'aria-label="{html.escape(data["text/plain"], quote=True)}"' in data["text/html"]
+    assert "<svg" in data["text/html"]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_in_a_page_takes_its_text_colour_and_keeps_its_own_figure(name):
+    figure = PICTURES[name](None).figure
+    before = [text.get_color() for ax in figure.axes for text in ax.texts]
+    drawn = on_page.html_of(figure)
+    assert "currentColor" in drawn
+    assert on_page.INK not in drawn
+    assert "<metadata" not in drawn
+    assert [text.get_color() for ax in figure.axes for text in ax.texts] == before
+    assert "<style" not in drawn
+    assert not re.findall(r' id="(axes|patch|text|figure)_', drawn)
+
+
+def test_words_on_a_coloured_ground_stay_black():
+    drawn = on_page.html_of(plots.plot_chunk_frame([[1, 11], [10, 11]]).figure)
+    assert on_page.FIXED in drawn
+
+
+def test_a_very_large_drawing_is_a_png_with_its_alt_text():
+    ax = figure_of_plots.axes()
+    for k in range(400):
+        ax.plot(np.random.default_rng(k).random(200), linewidth=0.3)
+    drawn = on_page.html_of(figure_of_plots.alt(ax, 'Four hundred "lines".').figure)
+    assert '<img alt="Four hundred &quot;lines&quot;."' in drawn
+    assert "data:image/png;base64," in drawn
+
+
+def test_a_cell_that_ends_in_a_plot_shows_the_picture_and_no_line_above_it():
+    shell = InteractiveShell.instance()
+    ax = PICTURES["link"](None)
+    assert shell.display_formatter.format(ax) == ({}, {})
 
 
 @pytest.mark.parametrize("name", ["space_time", "timeline", "link", "lines"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
@@ -171,6 +172,13 @@ def test_what_a_student_writes_neither_runs_nor_loads_nor_links(text):
     for kept in (html, safe_markdown(text)):
         tags = re.findall(r"<[^>]*>", kept)
         assert all("=" not in tag or re.fullmatch(r'<img( alt="[^"]*")*>', tag) for tag in tags), tags
+
+
+def test_a_drawing_becomes_a_picture_in_which_nothing_runs():
+    drawn = '<p>x</p><svg role="img" aria-label="a &quot;ring&quot;" viewBox="0 0 4 2"><script>alert(1)</script></svg>'
+    html = safe_html(drawn + "\ue0000\ue001")
+    found = re.fullmatch(r'<p>x</p><img alt="a &quot;ring&quot;" src="data:image/svg\+xml;base64,([\w+/=]+)">0', html)
+    assert b'viewBox="0 0 4 2"' in base64.b64decode(found[1])
 
 
 def test_the_formgraders_page_of_an_autograded_notebook_is_dead():
