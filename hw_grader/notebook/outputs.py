@@ -21,7 +21,7 @@ _TAGS = {"b", "i", "em", "strong", "code", "pre", "p", "br", "hr", "ul", "ol", "
          "th", "td", "caption", "h1", "h2", "h3", "h4", "h5", "h6", "span", "div", "sub", "sup", "del", "blockquote",
          "img"}  # fmt: skip
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*\Z")
-_DRAWING = re.compile(r"<svg\b[^>]*?(?:aria-label=\"([^\"]*)\")?[^>]*?viewBox=\"([\d. ]+)\"[^>]*>(.*?)</svg>", re.S)
+_DRAWING = re.compile(r'<svg\b([^>]*)viewBox="([\d. ]+)"[^>]*>(.*?)</svg>', re.S)
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 
@@ -99,12 +99,13 @@ def safe_html(html: str) -> str:
     return re.sub("\ue000(\\d+)\ue001", lambda place: drawings[int(place[1])], html)
 
 
-def _as_image(alt: str | None, box: str, parts: str) -> str:
+def _as_image(attributes: str, box: str, parts: str) -> str:
     """The drawing as a picture that holds itself."""
     *_, width, height = [*box.split(), "600", "300"][:4]
     size = f'viewBox="{box}" width="{width}" height="{height}"'
     whole = f'<svg xmlns="{_SVG}" xmlns:xlink="{_XLINK}" {size}>{parts}</svg>'
-    alt = escape(unescape(alt or ""), quote=True)
+    label = re.search(r'aria-label="([^"]*)"', attributes)
+    alt = escape(unescape(label[1] if label else ""), quote=True)
     return f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(whole.encode()).decode()}">'
 
 
