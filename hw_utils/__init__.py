@@ -9,6 +9,7 @@ import importlib
 import sys
 
 try:
+    from hw_utils.core import errors
     from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
     from hw_utils.core.network import Network
     from hw_utils.core.run import Run
@@ -37,6 +38,7 @@ _LATE = {  # imported when first used: they import much
 
 
 start_by_fork.start_early()
+errors.say_what_is_missing()
 
 
 def __getattr__(name: str):

@@ -15,6 +15,7 @@ None of them shows a stack of this package in a notebook: IPython asks `_render_
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -113,6 +114,42 @@ def without_our_stack() -> Iterator[None]:
     except (ValueError, TypeError, KeyboardInterrupt) as error:
         error._render_traceback_ = partial(_students_traceback, error)
         raise
+
+
+def say_what_is_missing() -> None:
+    """In a notebook: a cell that needs what is not written or not run yet says that in a line, and shows no stack."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None:
+        return
+
+    def show(shell, kind, error, tb, tb_offset=None):
+        while tb.tb_next is not None:
+            tb = tb.tb_next
+        if missing := _missing(error, tb.tb_frame, locate(tb.tb_frame.f_code.co_filename, tb.tb_lineno)):
+            error._render_traceback_ = lambda: [missing]
+        shell.showtraceback((kind, error, error.__traceback__), tb_offset=tb_offset)
+
+    shell.set_custom_exc((NotImplementedError, NameError), show)
+
+
+def _missing(error: Exception, frame, where: Where) -> str:
+    """Which function of the student's is still a stub, or which name no cell has defined; empty for other errors.
+
+    frame, where: the innermost of the error's.
+    """
+    if not is_students(frame.f_code.co_filename):
+        return ""
+    if type(error) is NameError and frame.f_code.co_name == "<module>":
+        return (
+            f"NameError: {error} ({where}): run the cell that defines it first (Run > Run All Above Selected Cell), "
+            "or correct the name."
+        )
+    if type(error) is NotImplementedError and not error.args and frame.f_code.co_name != "<module>":
+        own = frame.f_locals.get("self")
+        name = frame.f_code.co_name if own is None else f"{type(own).__name__}.{frame.f_code.co_name}"
+        name = name.removesuffix(".__init__")
+        return f"{name} is not written yet ({where}): write it, run its cell, then this one again."
+    return ""
 
 
 def _students_traceback(error: BaseException) -> list[str]:

@@ -47,6 +47,8 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
         return "wire", lost(str(error).splitlines()[0])
     lines = "".join(traceback.format_exception_only(type(error), error)).strip()
     ran_out = isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _MEMORY.search(str(error)))
+    if lines == "NotImplementedError":
+        lines = "NotImplementedError: it is not written yet"
     if _GPU.search(str(error)):
         lines += f"\n    {NO_GPU}"
     return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")

@@ -130,6 +130,39 @@ def test_a_launch_that_cannot_begin_shows_the_students_line_and_no_stack_of_ours
     assert "launch.py" not in error
 
 
+STUB = """class Layer:
+    def __init__(self):
+        # YOUR CODE HERE
+        raise NotImplementedError()
+
+def steps(n):
+    raise NotImplementedError()
+
+def own():
+    return nobody_knows
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "lines"),
+    [
+        (
+            "[steps(n) for n in (1, 2)]",
+            [r"steps is not written yet \(Cell In\[\d+\], line 7\): write it, run its cell.*"],
+        ),
+        ("Layer()", [r"Layer is not written yet \(Cell In\[\d+\], line 4\): write it.*"]),
+        ("x = not_run_yet", [r"NameError: name 'not_run_yet' is not defined \(Cell .* line 1\): run the cell that .*"]),
+        ("own()", ["-+", r"NameError .*", r"[\s\S]*nobody_knows[\s\S]*"]),
+        ("raise NotImplementedError('mine')", ["-+", r"NotImplementedError .*", r"[\s\S]*mine"]),
+    ],
+)
+def test_what_is_not_written_or_not_run_yet_is_said_in_one_line(notebook, call, lines):
+    notebook.run(STUB)
+    notebook.run(call)
+    shown = re.sub(r"\x1b\[[\d;]*m", "", notebook.errors[-1]).split("\n", 3)[1:]
+    assert re.fullmatch("\n".join(lines), "\n".join(shown)), notebook.errors
+
+
 @pytest.mark.parametrize(
     "body",
     ["while True: pass", "dist.recv(torch.ones(1), 1 - rank) if False else time.sleep(1000)"],
