@@ -122,12 +122,12 @@ def _autograder(options: argparse.Namespace) -> int:
 
 
 def _similarity(options: argparse.Namespace) -> int:
-    from hw_grader.course.similarity import alike, report
+    from hw_grader.course.similarity import alike, report, runs_text
 
     root = options.course.resolve()
     release, _ = _release(root, options.assignment)
     notebooks = {s.student: nbformat.from_dict(json.loads(s.restored)) for s in grade.submissions(root, release)}
-    print(report(alike(notebooks, release)))
+    print(report(alike(notebooks, release), {s: runs_text(n, release) for s, n in notebooks.items()}))
     return 0
 
 

@@ -1,15 +1,21 @@
 """Who wrote the same: compares the students' own code, exercise by exercise, and lists the closest pairs.
 
 A hint for a person to look at, never a verdict. What the release gave everybody, comments, and short answers, of
-which there are only so many, do not count.
+which there are only so many, do not count. An answer is compared with all of another student's own functions, wherever
+they stand: in a helper cell, or in a text that is run (`exec`), encoded or not.
 """
 
 from __future__ import annotations
 
+import ast
+import base64
+import binascii
 import io
 import keyword
 import tokenize
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,17 +26,27 @@ from hw_grader.notebook.release import Release
 
 MIN_TOKENS = 30
 LIKE = 90.0
+MOST_CHARS = 50_000  # of a cell or a text that is looked into
+_SHORTEST_TEXT = 60
+_RUN_TEXT = frozenset({"exec", "eval", "compile", "__import__"})
+_DECODERS: tuple[Callable[[bytes], bytes], ...] = (
+    bytes, base64.b64decode, base64.b85decode, base64.b32decode, binascii.unhexlify,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two students whose code for one exercise is alike; 100 is the same but for names and layout."""
+    """Two students whose code for one exercise is alike; 100 is the same but for names and layout.
+
+    where: of the second's, if it is not in the exercise's own cell.
+    """
 
     exercise: str
     first: str
     second: str
     likeness: float
     n_tokens: int
+    where: str = ""
 
 
 def tokens(source: str) -> list[str]:
@@ -44,38 +60,119 @@ def tokens(source: str) -> list[str]:
     return ["n" if t.type == tokenize.NAME and not keyword.iskeyword(t.string) else t.string for t in kept]
 
 
-def own_code(notebook: NotebookNode, release: Release) -> dict[str, list[str]]:
-    """Exercise -> tokens of a restored submission, for those that the student has changed."""
-    marked = release.marked
-    found = {}
+def parsed(source: str) -> ast.AST | None:
+    """The code's tree; None if it is none, or too long to be looked into."""
+    if len(source) > MOST_CHARS:
+        return None
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.parse(source)
+    return None
+
+
+def texts_in(source: str) -> Iterator[str]:
+    """Code that stands in the code's strings, as it is or encoded (base64, hexadecimal, zlib, ...)."""
+    tree = parsed(source)
+    for node in ast.walk(tree) if tree else ():
+        text = node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(text, str | bytes) or not _SHORTEST_TEXT <= len(text) <= MOST_CHARS:
+            continue
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        for decode in _DECODERS:
+            with suppress(ValueError, zlib.error):
+                found = decode(data)
+                with suppress(zlib.error):
+                    found = zlib.decompressobj().decompress(found, MOST_CHARS)
+                hidden = found.decode()
+                if parsed(hidden) is not None and len(tokens(hidden)) >= MIN_TOKENS:
+                    yield hidden
+                    break
+
+
+def functions_in(source: str) -> Iterator[str]:
+    """The source of each function and class, those inside others too."""
+    tree = parsed(source)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield ast.get_source_segment(source, node) or ""
+
+
+def runs_text(notebook: NotebookNode, release: Release) -> list[str]:
+    """The lines of a submission's own cells that run a text as code."""
+    given = {cell.source for cell in release.cells}
+    found = []
     for cell in notebook.cells:
-        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
-        given = marked.get(grade_id)
-        if given is not None and given.is_students and cell.cell_type == "code":
-            mine = tokens(cell.source)
-            if mine != tokens(given.source):
-                found[grade_id] = mine
+        tree = parsed(cell.source) if cell.cell_type == "code" and cell.source not in given else None
+        calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree else []
+        lines = sorted({c.lineno for c in calls if getattr(c.func, "id", getattr(c.func, "attr", "")) in _RUN_TEXT})
+        found += [cell.source.splitlines()[line - 1].strip()[:120] for line in lines]
     return found
 
 
+@dataclass(frozen=True)
+class _Own:
+    """A student's code: for each exercise, and every function of theirs with where it stands."""
+
+    answers: dict[str, list[str]]
+    pieces: list[tuple[str, list[str]]]
+
+
+def _own(notebook: NotebookNode, release: Release) -> _Own:
+    """Of a restored submission, what the student has changed or added."""
+    given = {tuple(tokens(cell.source)) for cell in release.cells if cell.kind == "code"}
+    given |= {tuple(tokens(f)) for c in release.cells if c.kind == "code" for f in functions_in(c.source)}
+    answers: dict[str, list[str]] = {}
+    pieces: list[tuple[str, list[str]]] = []
+    for cell in notebook.cells:
+        if cell.cell_type != "code" or tuple(tokens(cell.source)) in given:
+            continue
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        marked = release.marked.get(grade_id)
+        if marked is not None and not marked.is_students:
+            continue
+        if marked is not None:
+            answers[grade_id] = tokens(cell.source)
+        place = grade_id if marked is not None else "another cell"
+        pieces += [(place, tokens(source)) for source in functions_in(cell.source)]
+        for hidden in texts_in(cell.source):
+            pieces += [(f"a text in {place}", tokens(source)) for source in (hidden, *functions_in(hidden))]
+    return _Own(answers, [(place, t) for place, t in pieces if len(t) >= MIN_TOKENS and tuple(t) not in given])
+
+
 def alike(submissions: Mapping[str, NotebookNode], release: Release, like: float = LIKE) -> list[Pair]:
-    """The pairs that are at least `like` alike, closest first."""
-    code = {student: own_code(notebook, release) for student, notebook in submissions.items()}
-    pairs: list[Pair] = []
-    for exercise in sorted({e for mine in code.values() for e in mine}):
-        students = [s for s in sorted(code) if len(code[s].get(exercise, ())) >= MIN_TOKENS]
-        texts = [code[s][exercise] for s in students]
-        scores = process.cdist(texts, texts, scorer=fuzz.ratio, score_cutoff=like)
-        for i, j in zip(*np.nonzero(np.triu(scores, 1))):
-            pairs.append(Pair(exercise, students[i], students[j], round(float(scores[i, j]), 1), len(texts[i])))
-    return sorted(pairs, key=lambda p: (-p.likeness, -p.n_tokens, p.exercise, p.first, p.second))
+    """The pairs that are at least `like` alike, closest first; of two students one pair an exercise."""
+    code = {student: _own(notebook, release) for student, notebook in submissions.items()}
+    pieces = [(student, place, t) for student in sorted(code) for place, t in code[student].pieces]
+    best: dict[tuple[str, str, str], Pair] = {}
+    for exercise in sorted({e for own in code.values() for e in own.answers}):
+        students = [s for s in sorted(code) if len(code[s].answers.get(exercise, ())) >= MIN_TOKENS]
+        texts = [code[s].answers[exercise] for s in students]
+        others = [(s, "", t) for s, t in zip(students, texts)] + pieces
+        scores = process.cdist(texts, [t for _, _, t in others], scorer=fuzz.ratio, score_cutoff=like)
+        for i, j in zip(*np.nonzero(scores)):
+            (first, mine), (second, place, _) = (students[i], texts[i]), others[j]
+            where = "" if place in ("", exercise) else place
+            key = (exercise, *sorted((first, second)))
+            pair = Pair(exercise, first, second, round(float(scores[i, j]), 1), len(mine), where)
+            if first != second and (key not in best or _rank(pair) < _rank(best[key])):
+                best[key] = pair
+    return sorted(best.values(), key=_rank)
 
 
-def report(pairs: list[Pair]) -> str:
-    """The pairs as a table in text."""
-    if not pairs:
-        return "no two submissions are alike"
-    rows = [("exercise", "students", "alike", "tokens")]
-    rows += [(p.exercise, f"{p.first}, {p.second}", f"{p.likeness:g} %", str(p.n_tokens)) for p in pairs]
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
+def _rank(pair: Pair) -> tuple:
+    return -pair.likeness, bool(pair.where), -pair.n_tokens, pair.exercise, pair.first, pair.second
+
+
+def report(pairs: list[Pair], running_text: Mapping[str, list[str]] | None = None) -> str:
+    """The pairs as a table in text; then who runs texts as code, with the lines."""
+    lines = ["no two submissions are alike"]
+    if pairs:
+        rows = [("exercise", "students", "alike", "tokens", "the second's stands in")]
+        rows += [
+            (p.exercise, f"{p.first}, {p.second}", f"{p.likeness:g} %", str(p.n_tokens), p.where or "its own cell")
+            for p in pairs
+        ]
+        widths = [max(len(row[i]) for row in rows) for i in range(5)]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
+    for student, found in (running_text or {}).items():
+        lines += [f"{student} runs a text as code:", *(f"    {line}" for line in found)] if found else []
+    return "\n".join(lines)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import subprocess
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 
 import jsonschema
@@ -16,7 +18,7 @@ import pytest
 
 from hw_grader.course import exports, records
 from hw_grader.course.feedback import MAX_BYTES, page
-from hw_grader.course.similarity import alike, report
+from hw_grader.course.similarity import alike, report, runs_text
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
@@ -201,3 +203,40 @@ def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
     pairs = alike(notebooks, release)
     assert [(p.exercise, p.first, p.second) for p in pairs] == [("ping_pong", "ada", "bob")]
     assert "ada, bob" in report(pairs)
+
+
+HEAD = EXERCISES["ping_pong"][0]
+OWN = HEAD + EXERCISES["ping_pong"][1]
+MOVED = OWN.replace("def ping_pong", "def played").replace("ball", "token")
+PACKED = base64.b64encode(zlib.compress(MOVED.encode())).decode()
+
+
+@pytest.mark.parametrize(
+    ("answer", "helper", "where"),
+    [
+        (HEAD + "    return played(rank, world_size, n_rounds)\n", MOVED, "another cell"),
+        (
+            HEAD + f"    exec({MOVED!r}, globals())\n    return played(rank, world_size, n_rounds)\n",
+            "",
+            "a text in ping",
+        ),
+        (HEAD + f"    exec(zlib.decompress(base64.b64decode({PACKED!r})))\n    return played(rank)\n", "", "a text in"),
+        (
+            HEAD + "    return played(rank, world_size, n_rounds)\n",
+            f"exec(bytes.fromhex('{MOVED.encode().hex()}'))",
+            "a text",
+        ),
+    ],
+)
+def test_copied_code_is_found_in_helper_cells_and_in_texts_that_are_run(tmp_path, answer, helper, where):
+    release = read_release(make_course(tmp_path))
+    notebooks = {
+        name: restore(as_bytes(submission({"ping_pong": text}, extra=extra)), release)
+        for name, text, extra in (("ada", OWN, ""), ("bob", answer, helper))
+    }
+    (pair,) = [p for p in alike(notebooks, release) if p.exercise == "ping_pong"]
+    assert (pair.first, pair.second) == ("ada", "bob")
+    assert pair.where.startswith(where)
+    told = report([pair], {name: runs_text(notebook, release) for name, notebook in notebooks.items()})
+    assert ("bob runs a text as code" in told) is ("exec(" in answer + helper)
+    assert "ada runs" not in told
