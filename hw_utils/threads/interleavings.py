@@ -474,13 +474,19 @@ def tell(
 
 
 def _told_turn(steps: list[tuple[int, str, int]]) -> list[str]:
-    """What one rank did until another had its turn: first and last line, writes, and all that it noted."""
+    """What one rank did until another had its turn: first and last line, writes, and all that it noted.
+
+    Of equal lines the first since its last note, which says that a call is over: a write of the next call is told.
+    """
     lines = [i for i, step in enumerate(steps) if step[2]]
     marked = (i for i, (_, text, line) in enumerate(steps) if not line or _WRITES.search(source_of(text, line)))
     shown = {*lines[:1], *lines[-1:], *marked}
-    told = []
+    told: list[str] = []
+    said: set[str] = set()
     for i in sorted(shown):
         rank, text, line = steps[i]
         at = str(locate(text, line)).split(", ")[-1] if line else ""
-        told.append(f"rank {rank}, {at}: {source_of(text, line)}" if line else f"rank {rank} {text}")
-    return list(dict.fromkeys(told))
+        words = f"rank {rank}, {at}: {source_of(text, line)}" if line else f"rank {rank} {text}"
+        told += [words] if words not in said else []
+        said = {*said, words} if line else set()
+    return told

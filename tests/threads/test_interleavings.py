@@ -228,6 +228,19 @@ def test_a_story_ends_with_the_step_that_is_asked_for():
     assert tell(lines, n_lines=2) == ["(3 steps before)", "rank 1 fails", "rank 0 goes on"]
 
 
+def test_a_write_of_the_next_call_is_told_again(tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text("slot[rank] = tensor\nbarrier.wait()\n")
+    write, wait = (1, str(mine), 1), (1, str(mine), 2)
+    told = tell([write, write, wait, (1, "has returned from call 1", 0), write, wait])
+    assert told == [
+        "rank 1, line 1: slot[rank] = tensor",
+        "rank 1 has returned from call 1",
+        "rank 1, line 1: slot[rank] = tensor",
+        "rank 1, line 2: barrier.wait()",
+    ]
+
+
 def test_threads_take_turns_in_the_order_that_is_chosen():
     seen = []
 
