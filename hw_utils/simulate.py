@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.core import pickling, source
+from hw_utils.core import pickling, source, versions
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed
 from hw_utils.core.network import Network
 from hw_utils.core.run import Run
@@ -63,6 +63,8 @@ def simulate(
     call = bytes(pickling.dump((worker, args), ""))
     job = {"world_size": world_size, "network": network, "compute": compute, "eager_bytes": eager_bytes, "echo": echo}
     alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
+    if _isolated is not _in_this_process:
+        versions.say_untried_once()
     outcome = _isolated(call, alone, timeout_s) if isolate else _here(call, job)
     if "apart" in outcome:
         outcome = _apart(call, job, outcome, timeout_s)

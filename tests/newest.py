@@ -1,4 +1,4 @@
-"""The engines, one check a lesson and doctor on the oldest and the newest torch that pip gives.
+"""The engines, every check on its reference answers and doctor on the oldest and the newest torch that pip gives.
 
 python -m tests.newest            # both; the environments (6 GB each: CUDA builds) are kept in the user's cache
 python -m tests.newest 2.6.0      # one
@@ -18,13 +18,14 @@ OLDEST = ".".join(map(str, (*TORCH_OLDEST, 0)))
 NEWEST = "newest"
 BESIDES = (
     "cloudpickle", "greenlet", "ipywidgets", "matplotlib", "numpy", "psutil", "scikit-learn", "tqdm", "torchvision",
-    "hypothesis", "pytest", "pytest-timeout",
+    "filelock", "hypothesis", "jupytext", "nbformat", "pytest", "pytest-timeout",
 )  # fmt: skip
 SUITE = (
     "tests/gloo/test_groups.py", "tests/processes/test_launch.py", "tests/processes/test_before_the_first_line.py",
     "tests/virtual/test_same_function.py", "tests/virtual/test_messages.py", "tests/virtual/test_simulate.py",
     "tests/virtual/test_training.py",
 )  # fmt: skip
+CHECKS = ("tests/checks/test_checks.py", "-k", "reference_passes")
 
 
 def environment(version: str) -> Path:
@@ -45,7 +46,8 @@ def main(versions: list[str]) -> int:
     for version in versions or [OLDEST, NEWEST]:
         python = environment(version)
         clean = {**os.environ, "PYTHONPATH": str(ROOT)}
-        for command in (["hw_utils", "doctor"], ["pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone", *SUITE]):
+        tests = ["pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone"]
+        for command in (["hw_utils", "doctor"], [*tests, *SUITE], [*tests, *CHECKS]):
             print(f"== torch {version}: {' '.join(command[:2])}", flush=True)
             if subprocess.run([python, "-m", *command], cwd=ROOT, env=clean).returncode:
                 failed.append(f"torch {version}: {command[0]}")
