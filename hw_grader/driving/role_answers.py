@@ -34,6 +34,7 @@ from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
+from hw_utils.material.kept_tensors import kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.interleavings import CallsInOrders
 from hw_utils.virtual.ranks.copies import is_constant
@@ -200,9 +201,7 @@ class Call:
             value = getattr(kept[number], name)
             return ("method",) if callable(value) and not isinstance(value, torch.Tensor) else value
         if "tensors" in message:
-            found = vars(kept[message["tensors"]])
-            own = {**found, **found.get("_parameters", {}), **found.get("_buffers", {})}
-            return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+            return kept_tensors(kept[message["tensors"]])
         return self._hook(*message["hook"])
 
     def _hook(self, thing: int, name: str, kind: str) -> torch.Tensor | None:

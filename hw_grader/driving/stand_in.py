@@ -221,7 +221,7 @@ class FarObject:
         return self._session.call({**what, "object": self._number}, [self._set, *args], options)
 
     def kept_tensors(self) -> dict[str, torch.Tensor]:
-        """Its attributes that are tensors, each with all the memory that it is a view of."""
+        """Path -> tensor that hangs on its attributes, each with all the memory that it is a view of."""
         return self._ask({"tensors": self._number})
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -265,7 +265,8 @@ class Calls:
     """A program for `explore`: every rank calls a method of what they share, a few times in a row.
 
     When a call has returned, the rank writes into all that it got, and into the tensor that it brought: nobody else
-    may see that. Gives for each call what it returned, and the rank's own tensor after it and after the writing.
+    may see that. Gives for each call what it returned, and the rank's own tensor after it and after the writing;
+    `changed_later` says what stands in the results of a call after the last one, if that is not what was written.
     """
 
     def __init__(self, method: str, brought: list[list[torch.Tensor]], args: list[tuple]) -> None:
@@ -273,7 +274,7 @@ class Calls:
         self.method, self.brought, self.args = method, brought, args
 
     def __call__(self, context: Any, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
-        seen = []
+        seen, results = [], []
         for k, tensor in enumerate(self.brought[rank]):
             mine = tensor.clone()
             got = getattr(context, self.method)(mine, rank, *self.args[k])
@@ -282,8 +283,19 @@ class Calls:
             entry["own"] = mine.flatten().tolist()
             mine.fill_(-1001.0 - rank)
             seen.append(entry)
+            results.append(got)
             note(f"has returned from call {k + 1} and writes into its tensors")
+        for entry, got in zip(seen, results):
+            changed = [value for value in _numbers(got) if value != -1.0 - rank]
+            if changed:
+                entry["changed_later"] = changed
         return seen
+
+
+def _numbers(got: Any) -> list[float]:
+    if isinstance(got, torch.Tensor):
+        return got.flatten().tolist()
+    return [value for g in got for value in _numbers(g)] if isinstance(got, list | tuple) else []
 
 
 def _values(got: Any, like: torch.Tensor) -> Any:

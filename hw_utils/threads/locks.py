@@ -1,11 +1,13 @@
 """Locks whose waiting ranks give their turn away, in place of `threading`'s for the length of a run.
 
-Barriers, conditions, events, semaphores and queues need no twin: Python builds all of them on the one lock.
+Barriers, conditions, events, semaphores and queues need no twin: Python builds all of them on the one lock. Only
+`queue.SimpleQueue` waits in C; its twin is the one that Python itself takes where it has no such module.
 """
 
 from __future__ import annotations
 
 import _thread
+import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -55,7 +57,7 @@ class ManagedLock:
 
 @contextmanager
 def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
-    """Within it, `threading` makes its locks, barriers, conditions, events and semaphores of `ManagedLock`.
+    """Within it, locks, barriers, conditions, events, semaphores and queues are made of `ManagedLock`.
 
     Only for `turns`' ranks and the thread `turns.caller`, at first the calling one; all others go on with real ones.
     `students` are functions and classes: what their globals import from `threading` follows, and so does a lock
@@ -95,11 +97,12 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
 
 
 def _swaps(make_lock: Any, now_s: Any, sleep: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
-    """(where, name, real, managed): the names in `threading` and `time`, and the student's names for the same."""
+    """(where, name, real, managed): the names in `threading`, `time` and `queue`, and the student's for them."""
     found = [(vars(threading), name, getattr(threading, name), make_lock) for name in ("Lock", "_allocate_lock")]
     found.append((vars(threading), "RLock", threading.RLock, threading._PyRLock))
     found.append((vars(threading), "_time", threading._time, now_s))
     found.append((vars(time), "sleep", time.sleep, sleep))
+    found.append((vars(queue), "SimpleQueue", queue.SimpleQueue, queue._PySimpleQueue))
     students = {id(real): (real, managed) for _, name, real, managed in found if name != "_time"}
     for space in spaces:
         for name, value in list(space.items()):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
+from hw_utils.material.kept_tensors import kept_tensors as kept_here
 from hw_utils.threads.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -31,11 +32,10 @@ def strict(judge: Callable[..., None]) -> Callable[..., None]:
 
 
 def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
-    """The attributes of an answer's object that are tensors, each with all the memory that it is a view of."""
+    """Path -> tensor that hangs on an answer's object, each with all the memory that it is a view of."""
     if hasattr(type(thing), "kept_tensors"):  # it is in another process
         return thing.kept_tensors()
-    own = {**vars(thing), **vars(thing).get("_parameters", {}), **vars(thing).get("_buffers", {})}
-    return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+    return kept_here(thing)
 
 
 def n_ranks(world_size: int) -> str:

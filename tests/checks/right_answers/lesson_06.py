@@ -128,12 +128,10 @@ class OneBufferForAllGroups(SlotsInADictionary):
         return tuple(super().all_gather(tensor, rank, "one"))
 
     def all_reduce(self, tensor, rank, group_id, op="sum"):
-        parts = torch.stack(self.all_gather(tensor, rank, group_id))
-        if op == "sum":
-            return parts.sum(dim=0)
-        if op == "mean":
-            return parts.mean(dim=0)
-        raise ValueError(f"no such op: {op}")
+        reduce = {"sum": torch.sum, "mean": torch.mean}.get(op)
+        if reduce is None:
+            raise ValueError(f"no such op: {op}")
+        return reduce(torch.stack(self.all_gather(tensor, rank, group_id)), dim=0)
 
 
 @right(REDUCE)

@@ -208,13 +208,13 @@ class _Changed(_Context):
         return [self.change(part) for part in super().all_gather(tensor, rank, group_id)]
 
 
-@wrong(GATHER, says="one tensor of shape .2,. in its list.*the shape and the dtype of what was brought")
+@wrong(GATHER, says="one tensor of shape .3,. in its list.*the shape and the dtype of what was brought")
 class FlattensTheTensors(_Changed):
     def change(self, part):
         return part.flatten()
 
 
-@wrong(GATHER, says="shape .1, 2. and dtype float32 in its list.*the shape and the dtype of what was brought")
+@wrong(GATHER, says="shape .1, 3. and dtype float32 in its list.*the shape and the dtype of what was brought")
 class GathersSinglePrecision(_Changed):
     def change(self, part):
         return part.float()
@@ -405,7 +405,7 @@ class AveragesIfNotTold(_Reducing):
         return super().all_reduce(tensor, rank, group_id, op)
 
 
-@wrong(REDUCE, says="op='average': expected a ValueError, got nothing")
+@wrong(REDUCE, says="op='average', called on rank 0: expected a ValueError, got nothing")
 class TakesTheAverageForTheMean(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
         return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)

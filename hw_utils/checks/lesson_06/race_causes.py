@@ -1,0 +1,201 @@
+"""What is wrong with what lesson 06's communication layer gives, and which race leads there."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hw_utils.core.errors import ranks_text
+
+GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another
+_UNEVEN = (0.1, 1e8, -1e8)  # floats whose sum depends on the order in which they are added
+
+
+SHAPE, OTHER_SHAPE = (1, 3), (3, 1)  # of what is brought
+
+
+def tensor_of(rank: int, k: int, shape: tuple[int, int] = SHAPE) -> torch.Tensor:
+    """What a rank brings to its call number k: float64."""
+    return torch.tensor(numbers_of(rank, k), dtype=torch.float64).reshape(shape)
+
+
+def numbers_of(rank: int, k: int) -> list[float]:
+    """What stands in that tensor; sums of calls and of ranks all differ, and the last one's shows its order."""
+    return [10.0**rank * GROWTH**k, GROWTH**k, _UNEVEN[rank % 3] * GROWTH**k]
+
+
+LOST = (
+    "two ranks looked whether the buffer is there, and each made one: what was in the first is lost. "
+    "Look and make under one lock"
+)
+NEXT_CALL = "a fast rank is in its next call while a slow one still reads: a second barrier, after reading, is missing"
+UNWRITTEN = "nothing makes a rank wait until all have written: a barrier is missing between writing and reading"
+ALIASED = "ranks share one tensor: give each rank copies of its own (.clone())"
+
+
+def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str, str] | None]:
+    """What is wrong with a gathered list."""
+
+    def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
+        expected = [numbers_of(r, k) for r in range(world_size)]
+        at = f"call {k + 1} on rank {rank}"
+        if got == expected and type(got) is list:
+            return None
+        odd = [g for g in got if isinstance(g, dict)] if isinstance(got, list) else []
+        if odd and "tensor of" in _shown(odd[0]):
+            return (
+                f"{at} has {_shown(odd[0])} in its list; every rank brings shape {SHAPE} and dtype float64",
+                "a copy has the shape and the dtype of what was brought",
+            )
+        if not isinstance(got, list) or not all(isinstance(g, list) for g in got if g is not None):
+            return (
+                f"{at} gives {_shown(got)}, not a list of {world_size} tensors",
+                "return the list of all ranks' tensors",
+            )
+        if any(g and isinstance(g[0], float) and g[0] < 0 for g in got):
+            return f"{at} sees what another rank wrote into its own tensors afterwards: {got}", ALIASED
+        if len(got) == world_size and None not in got and sorted(got) == sorted(expected):
+            cause = "tensors are in order of arrival: give each rank a slot of its own, list[rank]"
+            if all(mine[k]["got"] == expected[r:] + expected[:r] for r, mine in enumerate(outcome["results"])):
+                cause = "each rank has its own tensor first; the order is that of the ranks, 0 first, on every rank"
+            return f"{at} has all tensors, in the wrong order: {_firsts(got)}", cause
+        if len(got) > world_size:
+            cause = "the buffer still holds the last call's tensors: the next call on a group_id starts afresh"
+            return f"{at} has {len(got)} tensors, not {world_size}", cause
+        missing = [r for r in range(world_size) if r >= len(got) or got[r] is None or len(got) < world_size]
+        if missing:
+            cause = UNWRITTEN if outcome["number"] == 1 else LOST
+            return f"{at} lacks the tensor of {ranks_text(missing)}: {_firsts(got)}", cause
+        return _other_call(at, got, expected, k)
+
+    return explain
+
+
+def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
+    for r, (g, e) in enumerate(zip(got, expected)):
+        if g != e:
+            for other, cause in ((k + 1, NEXT_CALL), (k - 1, UNWRITTEN)):
+                if other >= 0 and g == numbers_of(r, other):
+                    return f"{at} has rank {r}'s tensor of call {other + 1}: {_firsts(got)}", cause
+    return f"{at} gives {_firsts(got)}, expected {_firsts(expected)}", ""
+
+
+def _shown(got: Any) -> str:
+    return got["unknown"] if isinstance(got, dict) and "unknown" in got else repr(got)
+
+
+def _firsts(got: list) -> str:
+    return "[" + ", ".join("None" if g is None else f"{g[0]:g}" for g in got) + "]"
+
+
+def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int, Any], tuple[str, str] | None]:
+    """What is wrong with a reduced tensor."""
+
+    def explain(outcome: dict, rank: int, k: int, got: Any) -> tuple[str, str] | None:
+        op = ops[k % len(ops)]
+        brought = [numbers_of(r, k) for r in range(world_size)]
+        divisor = world_size if op == "mean" else 1
+        expected = [math.fsum(numbers) / divisor for numbers in zip(*brought)]
+        if not (isinstance(got, list) and len(got) == 3 and all(isinstance(g, float) for g in got)):
+            cause = ""
+            if "tensor of shape" in _shown(got):
+                cause = "only the ranks are reduced, the first dimension of the stack: sum(0), mean(0)"
+            if "and dtype" in _shown(got):
+                cause = "the result has the dtype of what was brought"
+            if got is None:
+                cause = "every rank returns the result"
+            return f"call {k + 1} on rank {rank} gives {_shown(got)}, not one tensor of shape {SHAPE}", cause
+        are_near = [abs(g - e) <= 1e-4 * abs(e) for g, e in zip(got, expected)]
+        if all(are_near):
+            return _why_bits_differ(outcome, rank, k, got)
+        at = f"call {k + 1} ({op}) on rank {rank}"
+        if all(are_near[:2]):
+            return (
+                f"{at} makes {got[2]:g} of {', '.join(f'{b[2]:g}' for b in brought)}, expected {expected[2]:g}",
+                "digits are lost on the way: reduce in the dtype of what was brought",
+            )
+        text = f"{at} gives {got[0]:g}, expected {expected[0]:g}"
+        alike = all(mine[k]["got"] == got for mine in outcome["results"])
+        if rank and got == numbers_of(rank, k) and outcome["results"][0][k]["got"] == expected:
+            return f"{text}, its own number", "the result is not returned on every rank: no `if rank == 0`"
+        cause = _cause_of_value(got[0], [b[0] for b in brought], op, outcome["number"], k, alike)
+        return (f"{text}{cause[0]}", cause[1])
+
+    return explain
+
+
+def _why_bits_differ(outcome: dict, rank: int, k: int, got: list[float]) -> tuple[str, str] | None:
+    """What is wrong with a sum that is another one on rank 0, if it is one."""
+    first = outcome["results"][0][k]["got"]
+    if got == first or not isinstance(first, list):
+        return None
+    here, there = next((a, b) for a, b in zip(got, first) if a != b)
+    return (
+        f"call {k + 1} gives {here!r} on rank {rank} and {there!r} on rank 0",
+        "each rank adds in an order of its own, and floats round: all add in rank order, or one adds for all",
+    )
+
+
+def _cause_of_value(value: float, share: list[float], op: str, number: int, k: int, alike: bool) -> tuple[str, str]:
+    n, total = len(share), sum(share)
+
+    def near(x: float) -> bool:
+        return abs(value - x) <= 1e-4 * abs(x)
+
+    if value < 0:
+        return ", what another rank wrote into its own tensors afterwards", ALIASED
+    if op == "mean" and near(total) and alike:
+        return ", the sum", "for the mean, the sum is divided by the number of ranks"
+    if op == "sum" and near(total / n):
+        return ", the mean", "for the sum, nothing is divided; and a call that names no op means the sum"
+    if op == "mean" and near(total / n**2) and alike:
+        return ", the mean divided by the number of ranks", "it is divided twice"
+    if op == "mean":
+        for m in range(1, n):
+            if near(total / m):
+                return f", the sum of all divided by {m}", ARRIVED
+    return _cause_of_share(near, share, op, number, k)
+
+
+ARRIVED = "the mean is over the ranks that had arrived: divide by world_size, after all have written"
+
+
+def _cause_of_share(near: Callable[[float], bool], share: list[float], op: str, number: int, k: int) -> tuple[str, str]:
+    n, ranks = len(share), range(len(share))
+    for size in range(1, n):
+        for some in itertools.combinations(ranks, size):
+            part, missing = sum(share[r] for r in some), [r for r in ranks if r not in some]
+            if op == "mean" and (near(part / size)):
+                return f", the mean of {ranks_text(some)} alone", ARRIVED
+            if near(part / (n if op == "mean" else 1)):
+                cause = UNWRITTEN if number == 1 else LOST_UPDATE
+                return f": the share of {ranks_text(missing)} is missing", cause
+    for calls in itertools.product(range(max(k - 1, 0), k + 2), repeat=n):
+        mixed = sum(10.0**r * GROWTH**c for r, c in zip(ranks, calls)) / (n if op == "mean" else 1)
+        if near(mixed):
+            late = max(calls) > k
+            others = [r for r in ranks if calls[r] != k]
+            which = "next" if late else "last"
+            return f", with what {ranks_text(others)} brought to the {which} call", NEXT_CALL if late else UNWRITTEN
+    return _cause_of_stale(near, share, op, k)
+
+
+LOST_UPDATE = (
+    "two ranks read the shared sum, and each wrote back its own: one share is lost. Read, add and write under one lock"
+)
+STALE = "the buffer still holds an earlier call's sum: the next call on a group_id starts afresh"
+
+
+def _cause_of_stale(near: Callable[[float], bool], share: list[float], op: str, k: int) -> tuple[str, str]:
+    n, total = len(share), sum(share)
+    divisor = n if op == "mean" else 1
+    before = [total * GROWTH ** (j - k) for j in range(k)]
+    if any(near((total + sum(before[j:])) / divisor) or near((total + before[j]) / divisor) for j in range(k)):
+        return ", this call's sum and an earlier one's", STALE
+    if near(n * total / divisor):
+        return f", {n} times too much", "every rank adds all shares, and they are added again"
+    return "", "stack the gathered tensors, then reduce over the first dimension"
