@@ -12,38 +12,6 @@ from hw_utils.checks.lesson_06.shards import distance, n_ranks, random_tensor, r
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.models import SimpleMLP
 
-
-def judge_split(data: Any, *, n_examples: int, world_size: int) -> None:
-    what = f"split_batch of {n_examples} examples over {n_ranks(world_size)}"
-    parts = [
-        require_array(
-            part, (len(part), 2) if isinstance(part, np.ndarray) and part.ndim else (0, 2), f"{what}: rank {r}"
-        )
-        for r, part in enumerate(data)
-    ]
-    if len(parts) != world_size:
-        raise ValueError(f"{len(parts)} parts for {world_size} ranks")
-    sizes = [len(part) for part in parts]
-    rows = np.concatenate(parts)[:, 0].astype(int).tolist() if parts else []
-    lost = sorted(set(range(n_examples)) - set(rows))
-    if lost:
-        where = "the remainder is dropped" if lost[-1] == n_examples - 1 else "some rank's part is cut wrongly"
-        raise CheckFailed(f"{what} loses {len(lost)} examples, the first is number {lost[0]}", cause=where)
-    if len(rows) != n_examples:
-        raise CheckFailed(f"{what} gives {len(rows)} examples in all: some are on two ranks", cause="the parts overlap")
-    if max(sizes) - min(sizes) > 1:
-        rounded_up = sizes[0] * world_size > n_examples and sizes == sorted(sizes, reverse=True)
-        cause = "sizes are rounded up (as chunk does), so that the last ranks run short: hand the remainder out"
-        if not (rounded_up and sizes.count(sizes[0]) > 1):
-            cause = "one rank gets the whole remainder: hand it out one by one"
-        raise CheckFailed(f"{what} gives parts of {sizes}: sizes may differ by 1 at most", cause=cause)
-    if rows != list(range(n_examples)):
-        raise CheckFailed(
-            f"{what}: the parts in rank order are not x again; rank 0 has examples {rows[: sizes[0]][:4]}",
-            cause="every rank takes one run of neighbours, rank 0 the first",
-        )
-
-
 _STEP_SIZE, _LESSONS_STEP_SIZE = 0.04, 0.05  # of SGD; not the lesson's, so that one written in shows
 
 
@@ -52,10 +20,11 @@ def _training_set(n_examples: int, seed: int) -> tuple[torch.Tensor, torch.Tenso
     return x, (x[:, :1] * x[:, 1:]).tanh() + 0.1 * random_tensor(seed + 1, n_examples, 1)
 
 
-def _model(seed: int) -> torch.nn.Module:
+def _model(seed: int, apart: int = 0) -> torch.nn.Module:
+    """The model that a rank begins with; `apart`: another one for each number but 0."""
     model = SimpleMLP(2, 8, 1).double()
     for k, p in enumerate(model.parameters()):
-        p.data.copy_(random_tensor(seed + 10 + k, *p.shape))
+        p.data.copy_(random_tensor(seed + 10 + k, *p.shape) + 0.1 * apart * random_tensor(seed + 20 + k, *p.shape))
     return model
 
 
@@ -64,13 +33,13 @@ def _shards(n_examples: int, world_size: int) -> list[list[int]]:
     return [list(range(rank, n_examples, world_size)) for rank in range(world_size)]
 
 
-def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int) -> dict[str, Any]:
+def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool) -> dict[str, Any]:
     _train_plainly(1, 1, seed)  # torch imports much at the first step: not on a rank's time
     x, y = _training_set(n_examples, seed)
     shards = _shards(n_examples, world_size)
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
-        model = _model(seed)
+        model = _model(seed, rank if apart else 0)
         optimizer = torch.optim.SGD(model.parameters(), lr=_STEP_SIZE)
         mine = shards[rank]
         losses = [dp_step(model, optimizer, x[mine], y[mine], context, rank) for _ in range(n_steps)]
@@ -80,56 +49,129 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int)
     return run_ranks(worker, world_size)
 
 
-def _train_plainly(n_examples: int, n_steps: int, seed: int, *, weights=None, factor=1.0, clear=True) -> tuple:
-    """(losses, weights after) of one process that has the whole batch; `weights` of the examples in the gradient."""
+def _train_plainly(
+    n_examples: int, n_steps: int, seed: int, *, weights=None, factor=1.0, clear=True, back=None
+) -> tuple[list[float], np.ndarray]:
+    """(losses, weights after) of one process that has the whole batch; `weights` of the examples in the gradient,
+    `back(gradients, parameters)` what the optimizer finds in their place."""
     x, y = _training_set(n_examples, seed)
     model = _model(seed)
-    optimizer = torch.optim.SGD(model.parameters(), lr=_STEP_SIZE * factor)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=_STEP_SIZE * factor)
     losses = []
     for _ in range(n_steps):
         if clear:
             optimizer.zero_grad()
         loss = mse_loss(model(x), y)
         (loss if weights is None else ((model(x) - y).square()[:, 0] * weights).sum()).backward()
+        if back:
+            for p, gradient in zip(parameters, back(torch.cat([p.grad.flatten() for p in parameters]), parameters)):
+                p.grad = gradient
         optimizer.step()
         losses.append(loss.item())
-    return losses, torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+    return losses, _flat(model)
 
 
-def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int) -> None:
+def _flat(model: torch.nn.Module) -> np.ndarray:
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
+
+
+def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False) -> None:
     what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
     crash = "put the reduced vector back piece by piece: p.numel() numbers in the shape of p"
     results, calls = require_results(data, what, crash_cause=crash)
-    losses, right = _train_plainly(n_examples, n_steps, seed)
+    if apart:
+        return _judge_apart(results, n_examples, world_size, n_steps, seed)
+    right = _train_plainly(n_examples, n_steps, seed)[1]
     weights = [
         require_array(r["weights"], right.shape, f"{what}: the weights of rank {i}") for i, r in enumerate(results)
     ]
     case = (n_examples, n_steps, seed)
-    start = torch.cat([p.detach().flatten() for p in _model(seed).parameters()]).numpy()
-    _require_drift_free(weights, calls, what, start, uneven=bool(n_examples % world_size))
+    _require_drift_free(weights, calls, what, case, world_size)
     if not distance(weights[0], right) <= 1e-6:
         text, cause = _why_weights(weights[0], case, world_size)
         far = distance(weights[0], right)
         raise CheckFailed(f"{what}: weights differ from those of one process by {far:.2g}{text}", cause=cause)
-    _require_losses(results, losses, n_examples, world_size, what)
-    _require_own_losses(results, case, world_size, what)
-    n_calls = [sum(c["rank"] == r for c in calls) for r in range(world_size)]
-    if world_size > 1 and (set(n_calls) != {n_steps} or any(c["call"] != "all_reduce" for c in calls)):
-        names = sorted({c["call"] for c in calls})
+    _require_losses(results, case, world_size, what)
+    if world_size > 1:
+        _require_one_all_reduce(calls, world_size, n_steps, len(right), what)
+
+
+def _judge_apart(results: list, n_examples: int, world_size: int, n_steps: int, seed: int) -> None:
+    what = f"{n_ranks(world_size)} that begin with different weights, {n_examples} examples"
+    rights = _train_apart(n_examples, world_size, n_steps, seed)
+    got = [require_array(r["weights"], rights[0].shape, f"{what}: weights of rank {i}") for i, r in enumerate(results)]
+    if all(distance(w, right) <= 1e-6 for w, right in zip(got, rights)):
+        return
+    if all(distance(w, got[0]) <= 1e-9 for w in got):
         raise CheckFailed(
-            f"{what}: {max(n_calls)} calls ({', '.join(names)}) on a rank, expected {n_steps} all_reduce",
-            cause="one collective a step: all gradients travel in one flat vector",
+            f"{what}: after {n_steps} steps all have the same; one update for all would leave them as far apart",
+            cause="weights travel: averaging them is another algorithm, for any optimizer but plain SGD. The gradient "
+            "travels, and each rank makes the update itself",
         )
+    worst = max(range(world_size), key=lambda r: distance(got[r], rights[r]))
+    raise CheckFailed(
+        f"{what}: rank {worst} is off by {distance(got[worst], rights[worst]):.2g} after {n_steps} steps of the mean "
+        "gradient",
+        cause="something else than the gradient of the rank's own model and shard goes into the all_reduce, or into "
+        "the update",
+    )
 
 
-def _require_drift_free(weights: list, calls: list, what: str, start: np.ndarray, *, uneven: bool) -> None:
+def _train_apart(n_examples: int, world_size: int, n_steps: int, seed: int) -> list[np.ndarray]:
+    """Each rank's weights after steps along the mean of all examples' gradients, each at its own rank's weights."""
+    x, y = _training_set(n_examples, seed)
+    models = [_model(seed, rank) for rank in range(world_size)]
+    shards = _shards(n_examples, world_size)
+    for _ in range(n_steps):
+        total = 0.0
+        for model, mine in zip(models, shards):
+            loss = (model(x[mine]) - y[mine]).square().sum() / n_examples
+            total = total + torch.nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
+        for model in models:
+            new = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - _STEP_SIZE * total
+            torch.nn.utils.vector_to_parameters(new, model.parameters())
+    return [torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy() for model in models]
+
+
+def _require_one_all_reduce(calls: list, world_size: int, n_steps: int, n_weights: int, what: str) -> None:
+    for rank in range(world_size):
+        mine = [c for c in calls if c["rank"] == rank]
+        names = sorted({c["call"] for c in mine})
+        large = [c for c in mine if c["numel"] >= n_weights]
+        if names != ["all_reduce"] or len(mine) != n_steps:
+            cause = "one collective a step: all gradients travel in one flat vector"
+            if "all_gather" in names:
+                cause = "all_gather brings every rank's whole vector to every rank; all_reduce gives what they make"
+            elif len(large) > n_steps:
+                cause = "one collective a step: the whole vector travels more than once"
+            elif len(large) == n_steps:
+                cause = "one collective a step: what else the ranks must know travels in the same vector"
+            raise CheckFailed(
+                f"{what}: {len(mine)} calls ({', '.join(names) or 'none'}) on a rank, expected {n_steps} all_reduce",
+                cause=cause,
+            )
+        if max(c["numel"] for c in mine) >= 2 * n_weights:
+            raise CheckFailed(
+                f"{what}: rank {rank} brings {max(c['numel'] for c in mine)} numbers to all_reduce; the model has "
+                f"{n_weights} weights",
+                cause="one gradient travels, and the sum of all comes back: no place for each rank in the vector, and "
+                "no weights beside the gradient",
+            )
+
+
+def _require_drift_free(weights: list, calls: list, what: str, case: tuple, world_size: int) -> None:
+    n_examples, _, seed = case
     apart = [r for r, w in enumerate(weights) if not distance(w, weights[0]) <= 1e-9]
     if not apart:
         return
-    cause = "the reduced gradient never reaches p.grad, or optimizer.step() comes before it"
-    if uneven:
-        cause = "a rank's own number of examples comes in after the sum, or " + cause
-    still = [r for r, w in enumerate(weights) if distance(w, start) == 0]
+    cause = ""
+    if n_examples % world_size:
+        cause = "a rank's own number of examples comes in after the sum: what comes back is the same on every rank"
+    own = [_train_plainly(*case, weights=_only(shard, n_examples))[1] for shard in _shards(n_examples, world_size)]
+    if all(distance(w, o) <= 1e-6 for w, o in zip(weights, own)):
+        cause = "the reduced gradient never reaches p.grad, or optimizer.step() comes before it"
+    still = [r for r, w in enumerate(weights) if distance(w, _flat(_model(seed))) == 0]
     if still:
         cause = f"{ranks_text(still)} never moved: every rank steps, with the same gradient, also for an empty shard"
     if not calls:
@@ -137,72 +179,98 @@ def _require_drift_free(weights: list, calls: list, what: str, start: np.ndarray
     raise CheckFailed(f"{what}: {ranks_text(apart)} and rank 0 end with different weights", cause=cause)
 
 
+def _only(shard: list[int], n_examples: int) -> torch.Tensor:
+    """Weights of the examples in the mean loss of one shard."""
+    weights = torch.zeros(n_examples, dtype=torch.float64)
+    weights[shard] = 1 / max(len(shard), 1)
+    return weights
+
+
+def _mean_of_means(n_examples: int, world_size: int) -> torch.Tensor:
+    return sum(_only(shard, n_examples) for shard in _shards(n_examples, world_size)) / world_size
+
+
+def _reversed(flat: torch.Tensor, parameters: list) -> list[torch.Tensor]:
+    pieces = flat.split([p.numel() for p in reversed(parameters)])
+    return [piece.reshape(p.shape) for piece, p in zip(reversed(pieces), parameters)]
+
+
+def _transposed(flat: torch.Tensor, parameters: list) -> list[torch.Tensor]:
+    pieces = flat.split([p.numel() for p in parameters])
+    return [piece.reshape(p.shape[::-1]).T for piece, p in zip(pieces, parameters)]
+
+
+def _first_piece(flat: torch.Tensor, parameters: list) -> list[torch.Tensor]:
+    return [flat[: p.numel()].reshape(p.shape) for p in parameters]
+
+
 def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, str]:
-    n_examples, _, _ = case
+    n_examples, _, seed = case
+    per_shard = "the loss of a shard is the mean over its examples, not their sum"
+    if n_examples % world_size:
+        per_shard = "the sum is over all examples: divide by the number of all examples, not of the ranks"
+    order = "every number of the flat vector goes back to where it came from, in the same order"
     for text, cause, options in (
         ("; so does one process with N times the step size", "the gradients' sum is used: the mean divides it by N",
          {"factor": float(world_size)}),
         ("; so does one process with a step N times too small", "the gradient is divided by N twice",
          {"factor": 1 / world_size}),
-        ("; so does one process with a step as many times longer as a shard has examples",
-         "the loss of a shard is the mean over its examples, not their sum", {"factor": n_examples / world_size}),
+        ("; so does one process with a step as many times longer as a shard has examples", per_shard,
+         {"factor": n_examples / world_size}),
+        ("; so does one process with a step as many times longer as there are examples",
+         "the sum over all examples is used: divide it by their number", {"factor": float(n_examples)}),
+        ("; so does one process with a shorter step", "the divisor counts every shard as large as the largest: add up "
+         "how many examples the ranks have", {"factor": n_examples / (world_size * -(-n_examples // world_size))}),
         (f"; so does one process with the step {_LESSONS_STEP_SIZE}, which is not the optimizer's",
          "the step is the given optimizer's: optimizer.step()", {"factor": _LESSONS_STEP_SIZE / _STEP_SIZE}),
         ("; so does one process that never clears gradients", "optimizer.zero_grad() is missing", {"clear": False}),
         ("; so does one in which every shard counts the same, large or small",
          "a mean of means: weigh each shard's gradient by its number of examples",
          {"weights": _mean_of_means(n_examples, world_size)}),
+        ("; so does one that takes the pieces in reverse order", order, {"back": _reversed}),
+        ("; so does one that takes each piece for the transpose", order, {"back": _transposed}),
+        ("; so does one that gives every parameter the first piece", order, {"back": _first_piece}),
     ):  # fmt: skip
         if distance(got, _train_plainly(*case, **options)[1]) <= 1e-6:
             return text, cause
-    start = torch.cat([p.detach().flatten() for p in _model(case[2]).parameters()]).numpy()
-    if distance(got, start) <= 1e-9:
+    if distance(got, _flat(_model(seed))) <= 1e-9:
         return "; they are still the initial ones", "no optimizer.step(), or it sees no gradient"
-    if n_examples % world_size:
-        return "", "weigh a shard's gradient by its examples before the sum; then divide by the number of all examples"
-    order = "every number of the flat vector goes back to where it came from, in the same order"
-    return "", order if world_size > 1 else f"one rank is plain training: the loss is mse_loss, and {order}"
+    return "", ""
 
 
-def _require_own_losses(results: list, case: tuple, world_size: int, what: str) -> None:
+def _require_losses(results: list, case: tuple, world_size: int, what: str) -> None:
+    """Each rank returns the loss of its own shard before each step."""
     n_examples, n_steps, seed = case
     x, y = _training_set(n_examples, seed)
-    shards = _shards(n_examples, world_size)
-    for step in range(n_steps):
-        weights = _train_plainly(n_examples, step, seed)[1]
+    at = [torch.from_numpy(_train_plainly(n_examples, step, seed)[1]) for step in range(n_steps + 1)]
+
+    def loss_of(which: list[int], step: int) -> float:
         model = _model(seed)
-        torch.nn.utils.vector_to_parameters(torch.from_numpy(weights), model.parameters())
-        for rank, (shard, result) in enumerate(zip(shards, results)):
-            right = mse_loss(model(x[shard]), y[shard]).item() if shard else 0.0
-            if not abs(result["losses"][step] - right) <= 1e-6:
+        torch.nn.utils.vector_to_parameters(at[step], model.parameters())
+        return mse_loss(model(x[which]), y[which]).item() if which else 0.0
+
+    everything = list(range(n_examples))
+    for step in range(n_steps):
+        for rank, (shard, result) in enumerate(zip(_shards(n_examples, world_size), results)):
+            got, right = result["losses"][step], loss_of(shard, step)
+            where = f"{what}: step {step + 1} returns"
+            if type(got) not in (int, float) or not np.isfinite(got):
                 raise CheckFailed(
-                    f"{what}: step {step + 1} returns {result['losses'][step]:.6f} on rank {rank}, whose own shard of "
-                    f"{len(shard)} examples has {right:.6f}",
-                    cause="return the loss of the rank's own shard, not that of all ranks; 0.0 for an empty shard",
-                )
-
-
-def _mean_of_means(n_examples: int, world_size: int) -> torch.Tensor:
-    weights = torch.zeros(n_examples, dtype=torch.float64)
-    for shard in _shards(n_examples, world_size):
-        weights[shard] = 1 / (world_size * max(len(shard), 1))
-    return weights
-
-
-def _require_losses(results: list, losses: list[float], n_examples: int, world_size: int, what: str) -> None:
-    shards = _shards(n_examples, world_size)
-    for step, right in enumerate(losses):
-        got = 0.0
-        for rank, (shard, result) in enumerate(zip(shards, results)):
-            loss = result["losses"][step]
-            if type(loss) not in (int, float) or not np.isfinite(loss):
-                raise CheckFailed(
-                    f"{what}: step {step + 1} returns {loss!r} on rank {rank}, which has {len(shard)} examples",
+                    f"{where} {got!r} on rank {rank}, which has {len(shard)} examples",
                     cause="return the loss of the rank's own shard as a float; 0.0 for an empty shard",
                 )
-            got += loss * len(shard) / n_examples
-        if not abs(got - right) <= 1e-6:
-            raise CheckFailed(
-                f"{what}: the ranks' losses in step {step + 1} make {got:.6f}, one process has {right:.6f}",
-                cause="return the loss of the rank's own shard, before the step",
-            )
+            if not abs(got - right) <= 1e-6:
+                causes = {
+                    "return the loss of the rank's own shard, not that of all ranks": loss_of(everything, step),
+                    "that is the loss after the step: return the one before": loss_of(shard, step + 1),
+                    "the loss is the mean over the shard's examples, not their sum": right * len(shard),
+                    "that is the shard's part of the batch's loss: return the mean over its own examples": (
+                        right * len(shard) / n_examples
+                    ),
+                    "that is the loss divided by N: return it as it is": right / world_size,
+                    "return the loss; 0.0 for an empty shard only": 0.0,
+                }
+                raise CheckFailed(
+                    f"{where} {got:.6f} on rank {rank}, whose own shard of {len(shard)} examples has {right:.6f}",
+                    cause=next((cause for cause, value in causes.items() if abs(got - value) <= 1e-6), ""),
+                )

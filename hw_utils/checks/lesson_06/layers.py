@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp, judge_split
+from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp
 from hw_utils.checks.lesson_06.race_causes import explain_gather, explain_reduce
 from hw_utils.checks.lesson_06.races import judge_outcomes, judge_unknown_op, outcomes, raised_alone
 from hw_utils.checks.lesson_06.shards import strict
+from hw_utils.checks.lesson_06.splits import judge_split
 from hw_utils.checks.lesson_06.tensor_models import drive_block, drive_parallelize, judge_block, judge_parallelize
 from hw_utils.checks.lesson_06.tensor_parallel import drive_layer, judge_column, judge_row
 
@@ -81,19 +82,27 @@ _EVEN = [
 ]
 
 
+def _apart(n_examples: int, world_size: int) -> list[dict]:
+    """A case in which every rank begins with weights of its own: an update of the gradient leaves them as far apart."""
+    return [{"n_examples": n_examples, "world_size": world_size, "n_steps": 2, "seed": 9, "apart": True}]
+
+
 @check(
     "lesson_06.split_batch",
     judge=strict(judge_split),
     cases=[
         {"n_examples": n, "world_size": size}
         for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7)]
-    ],
+    ]
+    + [{"n_examples": 5, "world_size": 2, "n_dims": 1}],
     ok="no example is lost or doubled, and the parts' sizes differ by at most 1",
-    hint="hint 1 of exercise 6.2",
+    hint="hint 1 of exercise 6.2a",
+    look="print where each rank starts and where it ends; one ends where the next one starts.",
 )
-def split_batch(split_batch, /, n_examples, world_size):
-    """The part of every rank; row i of x is [i, -i]."""
+def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
+    """The part of every rank; row i of x is [i, -i], or i alone."""
     x = torch.arange(n_examples, dtype=torch.float32)[:, None] * torch.tensor([1.0, -1.0])
+    x = x[:, 0] if n_dims == 1 else x
     parts = [split_batch(x, rank, world_size) for rank in range(world_size)]
     return [p if p is None or isinstance(p, torch.Tensor) else {"unknown": type(p).__name__} for p in parts]
 
@@ -101,13 +110,15 @@ def split_batch(split_batch, /, n_examples, world_size):
 @check(
     "lesson_06.dp_step",
     judge=strict(judge_dp),
-    cases=_EVEN,
-    ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce a step",
-    hint="hint 2 of exercise 6.2",
+    cases=_EVEN + _apart(12, 3),
+    ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce of the gradient a step",
+    hints={"hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|went back|where it came from|piece"},
+    hint="hint 1 of exercise 6.2b",
+    look="compare p.grad on rank 0 after the all_reduce with the gradient of the whole batch on one process.",
 )
-def dp_step(dp_step, /, n_examples, world_size, n_steps, seed):
+def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False):
     """A few steps on every rank's shard: losses, and the weights after."""
-    return drive_dp(dp_step, n_examples, world_size, n_steps, seed)
+    return drive_dp(dp_step, n_examples, world_size, n_steps, seed, apart)
 
 
 @check(
@@ -116,25 +127,35 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed):
     cases=[
         {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 6}
         for n, size in [(7, 2), (6, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
-    ],
-    ok="uneven and empty shards follow one process with the whole batch, with one all_reduce a step",
-    hint="hint 3 of exercise 6.2",
+    ]
+    + _apart(7, 3),
+    ok="uneven and empty shards follow one process with the whole batch, with one all_reduce of the gradient a step",
+    hints={"hint 1 of exercise 6.2c": "nan|0 examples|empty shard|that not all ranks call"},
+    hint="hint 2 of exercise 6.2c",
+    look="work out for shards of 2 and 1 examples, by hand, what each rank's vector must hold for the sum to be right.",
 )
-def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed):
+def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed, apart=False):
     """The same on shards of different sizes, empty ones included."""
-    return drive_dp(weighted_dp_step, n_examples, world_size, n_steps, seed)
+    return drive_dp(weighted_dp_step, n_examples, world_size, n_steps, seed, apart)
 
 
-def _layer_cases(*, seed: int) -> list[dict]:
+def _layer_cases(axis: int, **settings: Any) -> list[dict]:
+    """N divides only what is cut, so that who looks at the other size shows."""
+    sizes = ((1, 3, 4), (2, 7, 6), (4, 6, 8), (8, 7, 16)) if axis else ((1, 3, 4), (2, 6, 7), (4, 8, 6), (8, 16, 7))
     return [
-        {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, "seed": seed}
+        {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, **settings}
         for dtype in ("float64", "float32")
-        for n, d_in, d_out in ((1, 3, 4), (2, 6, 4), (4, 4, 8), (8, 16, 8))
+        for n, d_in, d_out in sizes
     ]
 
 
-_FORWARD = [{**case, "backward": False} for case in _layer_cases(seed=3)]
-_BACKWARD = [{**case, "backward": True} for case in _layer_cases(seed=4)]
+def _forward_cases(axis: int) -> list[dict]:
+    cases = _layer_cases(axis, seed=3, backward=False)
+    uneven = [(3, 6, 4), (4, 8, 6), (4, 8, 2)] if axis else [(3, 4, 6), (4, 6, 8), (4, 2, 8)]
+    refused = [
+        {**cases[0], "world_size": n, "d_in": d_in, "d_out": d_out, "divides": False} for n, d_in, d_out in uneven
+    ]
+    return [*cases[:4], *refused, *cases[4:]]
 
 
 def _shapes_first(hint: str) -> dict[str, str]:
@@ -145,7 +166,7 @@ def _shapes_first(hint: str) -> dict[str, str]:
 @check(
     "lesson_06.column_forward",
     judge=strict(judge_column),
-    cases=_FORWARD,
+    cases=_forward_cases(1),
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the columns and has the plain layer's output, with one all_gather",
     hints=_shapes_first("hint 1 of exercise 6.3"),
 )
@@ -157,7 +178,7 @@ def column_forward(ColumnParallelLinear, /, **case):
 @check(
     "lesson_06.column_backward",
     judge=strict(judge_column),
-    cases=_BACKWARD,
+    cases=_layer_cases(1, seed=4, backward=True),
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_reduce",
     hints=_shapes_first("hint 2 of exercise 6.3"),
 )
@@ -169,7 +190,7 @@ def column_backward(ColumnParallelLinear, /, **case):
 @check(
     "lesson_06.row_forward",
     judge=strict(judge_row),
-    cases=_FORWARD,
+    cases=_forward_cases(0),
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the rows and has the plain layer's output, with one all_reduce",
     hints=_shapes_first("hint 1 of exercise 6.3"),
 )
@@ -181,7 +202,7 @@ def row_forward(RowParallelLinear, /, **case):
 @check(
     "lesson_06.row_backward",
     judge=strict(judge_row),
-    cases=_BACKWARD,
+    cases=_layer_cases(0, seed=4, backward=True),
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_gather",
     hints=_shapes_first("hint 3 of exercise 6.3"),
 )

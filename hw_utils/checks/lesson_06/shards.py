@@ -15,7 +15,7 @@ from hw_utils.material.kept_tensors import kept_tensors as kept_here
 from hw_utils.threads.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_SHAPES = ("shape", "size", "dimension", "same device", "must match")
+_SHAPES = ("shape", "size", "dimension", "same device", "must match", "divis")
 
 
 def strict(judge: Callable[..., None]) -> Callable[..., None]:
@@ -90,19 +90,24 @@ def require_results(data: Any, what: str, *, crash_cause: str = "") -> tuple[lis
     return data["results"], data["calls"]
 
 
-def require_array(got: Any, shape: tuple[int, ...], what: str, *, cause: str = "") -> np.ndarray:
-    """The array, if it is one of this shape and of finite numbers.
+def require_array(got: Any, shape: tuple[int, ...], what: str, *, cause: str = "", none: str = "") -> np.ndarray:
+    """The array, if it is one of this shape and of finite numbers. cause: of another shape; none: of None.
 
     Raises:
         CheckFailed: it is not.
     """
+    if got is None:
+        raise CheckFailed(f"{what} is not a tensor but None", cause=none or "nothing comes back: `return` is missing")
     if not isinstance(got, np.ndarray):
         kind = got.get("unknown", "dict") if isinstance(got, dict) else type(got).__name__
-        raise CheckFailed(f"{what} is not a tensor but {'None' if got is None else kind}")
+        raise CheckFailed(f"{what} is not a tensor but {kind}", cause="a torch.Tensor is asked for, and only one")
     if got.shape != tuple(shape):
         raise CheckFailed(f"{what} has shape {got.shape}, expected {tuple(shape)}", cause=cause)
     if not np.isfinite(got).all():
-        raise CheckFailed(f"{what} has {int((~np.isfinite(got)).sum())} values that are not finite numbers")
+        raise CheckFailed(
+            f"{what} has {int((~np.isfinite(got)).sum())} values that are not finite numbers",
+            cause="nan is 0 / 0, the mean of nothing for example; inf a number by 0",
+        )
     return got
 
 
@@ -118,16 +123,20 @@ def distance(got: np.ndarray, expected: Any) -> float:
     return far if math.isfinite(far) else math.inf
 
 
-def require_parts(got: list, expected: list, what: str, limit: float, causes: dict[str, str]) -> None:
+def require_parts(got: list, expected: list, what: str, limit: float, causes: dict[str, Any]) -> None:
     """Raises CheckFailed unless every rank's array is as expected; says how it differs, if that is known.
 
-    `causes`: what to say for "shape", "partial" (the ranks' arrays add up to the right one), "times N", "mean",
-    "other" (another rank's part), "order" (the right numbers, elsewhere), and "" for the rest.
+    `causes`: what to say for "shape" (a function of it, if it matters which), "none", "partial" (the ranks' arrays
+    add up to the right one), "times N", "mean", "other" (another rank's part), "part" (right where it is not zero),
+    "order" (the right numbers, elsewhere), and "" for the rest.
     """
     for rank, (mine, right) in enumerate(zip(got, expected)):
-        transposed = isinstance(mine, np.ndarray) and mine.shape == right.shape[::-1]
-        cause = "it is the transpose" if transposed else causes.get("shape", "")
-        mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=cause)
+        cause = causes.get("shape", "")
+        if isinstance(mine, np.ndarray):
+            cause = cause(mine.shape) if callable(cause) else cause
+            cause = "it is the transpose" if mine.shape == right.shape[::-1] else cause
+        none = causes.get("none", "")
+        mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=cause, none=none)
         far = distance(mine, right)
         if not far <= limit:
             text, cause = _difference(rank, got, expected, limit, causes)
@@ -138,10 +147,12 @@ def require_parts(got: list, expected: list, what: str, limit: float, causes: di
             )
 
 
-def _difference(rank: int, got: list, expected: list, limit: float, causes: dict[str, str]) -> tuple[str, str]:
+def _difference(rank: int, got: list, expected: list, limit: float, causes: dict[str, Any]) -> tuple[str, str]:
     n, mine, right = len(got), got[rank], expected[rank]
     if not np.abs(mine).any():
         return "; it is all zeros", causes.get("zeros", causes.get("", ""))
+    if distance(np.where(mine == 0, right, mine), right) <= limit:
+        return "; it is right where it is not zero", causes.get("part", causes.get("", ""))
     if n > 1:
         if distance(mine, right * n) <= limit:
             return f"; it is {n} times too large", causes.get("times N", causes.get("", ""))

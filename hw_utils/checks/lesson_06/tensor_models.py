@@ -18,7 +18,7 @@ from hw_utils.checks.lesson_06.shards import (
     require_results,
     run_ranks,
 )
-from hw_utils.core.errors import CheckFailed
+from hw_utils.core.errors import CheckFailed, WorkerFailed
 from hw_utils.material.models import SimpleMLP
 
 
@@ -41,10 +41,10 @@ def _block(d_in: int, d_hidden: int, d_out: int, seed: int) -> tuple[torch.Tenso
 def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: int, seed: int) -> None:
     what = f"column_then_row with {n_ranks(world_size)}"
     causes = {
+        "shape": "the output is (batch, d_out) on every rank: shares of it are added up, not set side by side",
         "partial": "every rank has a share of the output: they are not reduced",
         "times N": "the block's output is reduced twice",
         "mean": "the shares are summed, not averaged",
-        "": "GELU acts on the rank's own columns, before they meet its rows; w1 and w2 are cut already",
     }
     calls = {
         "all_gather more": "no gather is needed: the columns that a rank has are what its rows need",
@@ -58,10 +58,14 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
         ("that of two linear layers", "the GELU between them is missing", x @ w1 @ w2),
         ("right with a ReLU between the layers", "the activation is GELU", (x @ w1).relu() @ w2),
         ("right with the approximate GELU", "plain gelu(x) is the exact one", gelu(x @ w1, approximate="tanh") @ w2),
+        ("GELU of two linear layers", "GELU acts on the rank's own columns, before they meet its rows",
+         gelu(x @ w1 @ w2)),
         ("right before another GELU", "nothing comes after the second layer", gelu(gelu(x @ w1) @ w2)),
-    ):
+    ):  # fmt: skip
         if isinstance(outputs[0], np.ndarray) and distance(outputs[0], output.numpy()) <= 1e-10:
             raise CheckFailed(f"{what}: the output is {found}", cause=cause)
+    if any(call["call"] == "all_gather" for call in made):
+        causes[""] = causes["times N"] = f"{calls['all_gather more']}; w1 and w2 are cut already"
     require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
     if world_size > 1:
         require_calls(made, world_size, {"all_reduce": 1}, what, calls)
@@ -111,6 +115,10 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         made = run_ranks(worker, world_size, prepare)
     except (ValueError, AssertionError) as error:
         return {"refused": str(error), "by": type(error).__name__}
+    except WorkerFailed:
+        if d_hidden % world_size == 0:
+            raise
+        made = {"crash": {}}  # it came late: a rank had started
     replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
     changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
     return {**made, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
@@ -123,12 +131,15 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
         if divisible:
             raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=_TRANSPOSED)
         if data["by"] != "ValueError":
-            raise CheckFailed(f"{what}, {d_hidden} hidden units: expected a ValueError, got an {data['by']}")
+            raise CheckFailed(
+                f"{what}, {d_hidden} hidden units: expected a ValueError, got an {data['by']}",
+                cause="`raise ValueError(...)` in the layer's constructor: an assert can be switched off",
+            )
         return
     if not divisible:
         raise CheckFailed(
             f"{what}, {d_hidden} hidden units: expected a ValueError before any rank starts, got none",
-            cause="the layers' constructors refuse a size that N does not divide",
+            cause="the layers' constructors refuse a size that N does not divide, and all are made in parallelize",
         )
     results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
     if data["n_models"] != world_size:
@@ -161,12 +172,14 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
         if result["n_kept"] != n_kept:
             raise CheckFailed(
                 f"{what}: rank {rank} keeps {result['n_kept']} weights, expected {n_kept}",
-                cause="a layer of the map is not replaced, or one that is not in it, or it has no slice of its own",
+                cause=_why_kept(result["n_kept"], sizes, world_size, layers),
             )
         for step, (loss, expected) in enumerate(zip(result["losses"], right)):
             if not (type(loss) is float and abs(loss - expected) <= 1e-6):
                 first = "the slices are not those of the plain model's weights, or are of the wrong rank"
-                later = "the optimizer does not see the layers' weights, or a gradient is wrong"
+                later = "the first loss is right: a gradient is wrong, or it never reaches the weight that is used"
+                if not isinstance(loss, float):
+                    first = later = "the loss is no float: the model's output has another form than the plain one's"
                 raise CheckFailed(
                     f"{what}: loss {step + 1} on rank {rank} is {loss!r:.12}, the plain model's {expected:.6f}",
                     cause=later if step else first,
@@ -175,4 +188,19 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
             raise CheckFailed(f"{what}: rank {rank} made {len(result['losses'])} of {n_steps} steps")
     if world_size > 1:
         each = n_steps * len(layers)
-        require_calls(calls, world_size, {"all_gather": each, "all_reduce": each}, what, {})
+        cause = "in each step a cut layer makes one collective forward and one backward, and nothing else does"
+        causes = {f"{call} {how}": cause for call in ("all_gather", "all_reduce") for how in ("more", "fewer")}
+        require_calls(calls, world_size, {"all_gather": each, "all_reduce": each}, what, causes)
+
+
+def _why_kept(n_kept: int, sizes: dict[str, int], world_size: int, layers: list[str]) -> str:
+    """Which layers must have been cut for a rank to keep so many weights."""
+    for cut in ([], ["lin1"], ["lin2"], ["lin1", "lin2"]):
+        if n_kept == sum(size // world_size if name in cut else size for name, size in sizes.items()):
+            left, more = [n for n in layers if n not in cut], [n for n in cut if n not in layers]
+            found = [f"{' and '.join(left)}: a layer of the plan is not replaced"] if left else []
+            found += [f"{' and '.join(more)}: a layer that is not in the plan is replaced"] if more else []
+            return "; ".join(found)
+    if n_kept > sum(sizes.values()):
+        return "the plain layers are kept beside the cut ones: setattr under the same name replaces a layer"
+    return ""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks.lesson_06.layer_causes import COLUMN, ROW, crash_cause, shape_causes
 from hw_utils.checks.lesson_06.shards import (
     distance,
     kept_tensors,
@@ -27,15 +28,18 @@ def _problem(d_in: int, d_out: int, batch: int, dtype: str, seed: int) -> tuple[
     return tuple(random_tensor(100 * seed + k, *shape, dtype=dtype) for k, shape in enumerate(shapes))
 
 
-def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) -> dict[str, Any]:
-    """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`."""
+def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward, divides=True) -> dict[str, Any]:
+    """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`; what its constructor
+    raises if the world size does not divide what is cut."""
     weight, other, x, grad_output = _problem(d_in, d_out, batch, dtype, seed)
+    if not divides:
+        return run_ranks(lambda rank, context: {"raised": _what_it_raises(Layer, weight, rank, context)}, world_size)
     weights: list[Any] = [None] * world_size
-    stages = ["forward"] * world_size
+    stages = ["constructor"] * world_size
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         layer = Layer(weight, rank, context, "lin")
-        weights[rank] = layer.weight
+        weights[rank], stages[rank] = layer.weight, "forward"
         given = {"x": x.clone(), "grad_output": grad_output.clone()}
         if backward:
             layer.forward(other.clone())
@@ -49,7 +53,8 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) ->
             result["grad_input"] = layer.backward(given["grad_output"])
             result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
-        whole = [name for name, value in kept_tensors(layer).items() if _has_whole(value, weight)]
+        foreign = _foreign(weight, layer.weight) if world_size > 1 else weight.new_empty(0)
+        whole = [name for name, value in kept_tensors(layer).items() if _n_found(foreign, value) > 2]
         changed = [
             name for name, right in (("x", x), ("grad_output", grad_output)) if not torch.equal(given[name], right)
         ]
@@ -63,15 +68,35 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward) ->
     return {**run_ranks(worker, world_size), "weights": weights, "stages": stages}
 
 
-def _has_whole(value: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether it is a view of the whole weight, or a copy of it."""
-    memory = torch.empty(0, dtype=torch.uint8).set_(value.untyped_storage())
-    whole = torch.empty(0, dtype=torch.uint8).set_(weight.untyped_storage())
-    return torch.equal(memory, whole)
+def _what_it_raises(Layer: Any, weight: torch.Tensor, rank: int, context: Any) -> str:
+    try:
+        Layer(weight, rank, context, "lin")
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        return type(error).__name__
+    return "nothing"
+
+
+def _foreign(weight: torch.Tensor, mine: Any) -> torch.Tensor:
+    """The numbers of the weight that are not in the rank's own part."""
+    own = mine.detach().flatten() if isinstance(mine, torch.Tensor) else weight.new_empty(0)
+    return weight.flatten()[~torch.isin(weight.flatten(), own.to(weight.dtype))]
+
+
+def _n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
+    """How many of the numbers lie in the memory that a tensor is a view of."""
+    if not value.dtype.is_floating_point or value.layout != torch.strided:
+        return 0
+    memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
+    return int(torch.isin(numbers.to(value.dtype).double(), memory.double()).sum())
 
 
 def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls: dict, case: dict) -> None:
     n, limit = case["world_size"], _LIMIT[case["dtype"]]
+    causes = shape_causes(causes, axis, case)
+    if not case.get("divides", True):
+        return _require_refused(data, axis, case)
     what = f"{'backward' if case['backward'] else 'forward'} with {n} rank{'s' if n > 1 else ''}, {case['dtype']}"
     weight, other, x, grad_output = (
         t.double() for t in _problem(*(case[k] for k in ("d_in", "d_out", "batch", "dtype", "seed")))
@@ -80,12 +105,16 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     made_before = [w for w in data["weights"] if w is not None]  # after a crash, those of the ranks that began
     if made_before:
         first = len(shards) - len(made_before)  # ranks begin in falling order
-        require_parts(data["weights"][first:], shards[first:], f"{what}: the weight", limit, causes["weight"])
+        strided = [(weight[:, r::n] if axis else weight[r::n]).numpy() for r in range(n)]
+        every = {_EVERY_NTH.format(*(("columns",) if axis else ("rows",)) * 2): [[a] for a in strided[first:]]}
+        got, right = data["weights"][first:], shards[first:]
+        _require_none_of(every, got, right, f"{what}: the weight", limit)
+        require_parts(got, right, f"{what}: the weight", limit, causes["weight"])
     stage = data["stages"][data["crash"]["rank"]] if "crash" in data else "forward"
-    results, made = require_results(data, what, crash_cause=causes["crash"][stage])
+    results, made = require_results(data, what, crash_cause=crash_cause(data, stage, axis, case))
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
-    _require_little_kept(results, case, n, what)
+    _require_little_kept(results, case, what)
     _require_unchanged(results, what)
     _require_by_hand(results, what)
     if case["backward"]:
@@ -96,11 +125,62 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         parts = (("weight_grad", grads, "the weight gradient"), ("grad_input", [whole] * n, "the input gradient"))
     else:
         parts = (("output", [(x @ weight).numpy()] * n, "the output"),)
+    known = _known_mistakes(axis, case, weight, other, x, grad_output)
     for name, expected, words in parts:
+        _require_none_of(known[name], [r[name] for r in results], expected, f"{what}: {words}", limit)
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
     if n > 1:
         require_calls(made, n, calls, what, causes["calls"])
         _require_small_parts(made, axis, case, what)
+
+
+_EVERY_NTH = "rank r keeps one run of neighbouring {}, rank 0 the first; not every N-th of the {}"
+_OTHER_INPUT = (
+    "it is made of another forward's input, or another layer's: keep the last forward's, on the object and not on the "
+    "class"
+)
+_OVER_BATCH = "nothing is divided by the batch: the mean is in the upstream gradient already"
+
+
+def _known_mistakes(axis: int, case: dict, weight, other, x, grad_output) -> dict[str, dict[str, list]]:
+    """For each result, cause -> what a rank then has: for each rank the arrays, one of which it is."""
+    n, batch = case["world_size"], case["batch"]
+
+    def cut(tensor: torch.Tensor) -> list[np.ndarray]:
+        return [part.numpy() for part in tensor.chunk(n, axis)]
+
+    whole = (grad_output @ weight.T).numpy()
+    of_other = cut(other.T @ grad_output)
+    output = {}
+    if n > 1 and not axis:
+        slices, rows = x.chunk(n, 1), weight.chunk(n, 0)
+        shifted = [sum(slices[order(r)] @ rows[r] for r in range(n)).numpy() for order in _orders(n)]
+        output = {"each rank's rows meet another rank's slice of x: cut x where the weight is cut": [shifted] * n}
+    return {
+        "output": output,
+        "weight_grad": {
+            _OTHER_INPUT: [[mine] if axis else of_other for mine in of_other],
+            _OVER_BATCH: [[part / batch] for part in cut(x.T @ grad_output)],
+        },
+        "grad_input": {_OVER_BATCH: [[whole / batch]] * n},
+    }
+
+
+def _orders(n: int) -> list:
+    return [lambda r: (r + 1) % n, lambda r: (r - 1) % n, lambda r: n - 1 - r, lambda r: 0]
+
+
+def _require_none_of(known: dict[str, list], got: list, expected: list, what: str, limit: float) -> None:
+    """Raises CheckFailed if a known mistake gives what came."""
+    wrong = [r for r, (g, e) in enumerate(zip(got, expected)) if not _near(g, e, limit)]
+    for cause, arrays in known.items():
+        if wrong and all(any(_near(got[r], array, limit) for array in arrays[r]) for r in wrong):
+            far = distance(got[wrong[0]], expected[wrong[0]])
+            raise CheckFailed(f"{what} on rank {wrong[0]} is wrong: off by {far:.2g} of its largest value", cause=cause)
+
+
+def _near(got: Any, expected: np.ndarray, limit: float) -> bool:
+    return isinstance(got, np.ndarray) and distance(got, expected) <= limit
 
 
 def _require_small_parts(made: list, axis: int, case: dict, what: str) -> None:
@@ -132,18 +212,35 @@ def _require_not_added(results: list, both: list, limit: float, what: str) -> No
             )
 
 
-def _require_little_kept(results: list, case: dict, n: int, what: str) -> None:
-    local = case["d_in"] * case["d_out"] // n * (4 if case["dtype"] == "float32" else 8)
+def _require_little_kept(results: list, case: dict, what: str) -> None:
+    local = case["d_in"] * case["d_out"] // case["world_size"] * (4 if case["dtype"] == "float32" else 8)
     for rank, result in enumerate(results):
         if not result["kept_bytes"] <= local:
             raise CheckFailed(
                 f"{what}: rank {rank} keeps {result['kept_bytes']} bytes alive for a weight of {local}",
                 cause="a slice is a view of the whole weight; keep a copy of the slice (.clone())",
             )
-        if result["whole"] and n > 1:
+        if result["whole"]:
             raise CheckFailed(
-                f"{what}: self.{result['whole'][0]} keeps the whole weight alive on rank {rank}",
+                f"{what}: self.{result['whole'][0]} keeps other ranks' part of the weight alive on rank {rank}",
                 cause="1/N of the weight is kept: a copy of the slice (.clone()), and nothing of the whole",
+            )
+
+
+def _require_refused(data: Any, axis: int, case: dict) -> None:
+    n, name = case["world_size"], "d_out" if axis else "d_in"
+    what = f"weight of {case['d_in']} x {case['d_out']} over {n} ranks"
+    results, _ = require_results(data, what)
+    for rank, result in enumerate(results):
+        if result["raised"] != "ValueError":
+            cause = f"the constructor looks at {name} % context.world_size first: `raise ValueError(...)`"
+            if result["raised"] == "AssertionError":
+                cause = "`raise ValueError(...)`: an assert can be switched off"
+            elif result["raised"] == "nothing":
+                cause = f"chunk, tensor_split and // cut any size: look at {name} % context.world_size first"
+            raise CheckFailed(
+                f"{what}, {name} is {case[name]}: expected a ValueError on rank {rank}, got {result['raised']}",
+                cause=cause,
             )
 
 
@@ -156,97 +253,11 @@ def _require_unchanged(results: list, what: str) -> None:
             )
 
 
-_GATHERED = "the ranks' parts are gathered and put side by side, in rank order, along the feature dimension"
-_COLUMN = {
-    "crash": {
-        "forward": "x (batch, d_in) meets the rank's own columns (d_in, d_out / N)",
-        "backward": "the upstream gradient has all columns, the weight only the rank's own: slice the gradient",
-    },
-    "weight": {
-        "shape": "rank r keeps d_out / N whole columns: (d_in, d_out / N)",
-        "other": "the slice is another rank's: rank 0 has the first columns",
-        "": "rank r keeps one run of neighbouring columns, rank 0 the first",
-    },
-    "output": {
-        "shape": _GATHERED,
-        "order": _GATHERED,
-        "partial": "the gathered parts are set side by side, not added",
-        "times N": "the gathered parts are the whole output; nothing is summed after that",
-        "": _GATHERED,
-    },
-    "weight_grad": {
-        "shape": "the upstream gradient is not sliced: only the rank's own columns meet its weight",
-        "other": "the slice of the upstream gradient is another rank's",
-        "": "it is made of the last forward's input, kept on the object and not on the class, and of the rank's own "
-        "columns of the upstream gradient",
-        "times N": "the weight gradient is the rank's own: nothing is summed over ranks",
-        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
-    },
-    "grad_input": {
-        "partial": "each rank has its own columns' share of the input gradient: it is not reduced",
-        "times N": "it is reduced twice, or every rank adds the whole gradient",
-        "mean": "the shares are summed, not averaged",
-        "shape": "forgotten transpose, or a gather where a sum belongs",
-        "": "every column adds its share to the input gradient",
-    },
-    "calls": {
-        "all_reduce more": "it is reduced more than once",
-        "all_reduce none": "in the forward nothing is summed: the columns are set side by side",
-        "all_gather more": "the output is gathered more than once",
-        "all_reduce fewer": "the sum over ranks is one all_reduce",
-        "all_gather fewer": "the columns come together in one all_gather",
-    },
-}
-_SLICED = "a rank's rows meet its own slice of the input only: slice x"
-_ROW = {
-    "crash": {
-        "forward": _SLICED,
-        "backward": "the upstream gradient (batch, d_out) meets the rank's (d_in / N, d_out)",
-    },
-    "weight": {
-        "shape": "rank r keeps d_in / N whole rows: (d_in / N, d_out)",
-        "other": "the slice is another rank's: rank 0 has the first rows",
-        "": "rank r keeps one run of neighbouring rows, rank 0 the first",
-    },
-    "output": {
-        "partial": "every rank has a share of every output: they are not reduced",
-        "times N": "the whole product is added on every rank: it is counted N times",
-        "mean": "the shares are summed, not averaged",
-        "shape": "a gather where a sum belongs: every rank has a share of every output",
-        "": _SLICED,
-    },
-    "weight_grad": {
-        "shape": "the cached input is not sliced: only the rank's own slice met its rows",
-        "other": "the cached input is the slice of another rank: slice by rank, and cache it on the object, "
-        "not on the class",
-        "times N": "the upstream gradient is already the same on all ranks: nothing is summed",
-        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
-        "mean": "the upstream gradient is already the same on all ranks: nothing is averaged",
-        "": "the cached input is of the wrong shard, another forward or another layer: cache it on the object, not on "
-        "the class",
-        "not rank 0": "the cached input is of the wrong shard: rank 0's slice on every rank",
-    },
-    "grad_input": {
-        "shape": _GATHERED,
-        "order": _GATHERED,
-        "times N": "each rank has its own part of the input gradient: parts are gathered, not summed",
-        "": "each rank has its own part of the input gradient; " + _GATHERED,
-    },
-    "calls": {
-        "all_reduce more": "it is reduced more than once: the upstream gradient is already the same on all ranks",
-        "all_gather more": "it is gathered more than once",
-        "all_gather none": "in the forward nothing is gathered: the ranks' shares are summed by one all_reduce",
-        "all_reduce fewer": "the sum over ranks is one all_reduce",
-        "all_gather fewer": "the parts come together in one all_gather",
-    },
-}
-
-
 def judge_column(data: Any, **case: Any) -> None:
     calls = {"all_gather": 3, "all_reduce": 2} if case["backward"] else {"all_gather": 1}
-    _judge_layer(data, 1, _COLUMN, calls, case)
+    _judge_layer(data, 1, COLUMN, calls, case)
 
 
 def judge_row(data: Any, **case: Any) -> None:
     calls = {"all_reduce": 3, "all_gather": 2} if case["backward"] else {"all_reduce": 1}
-    _judge_layer(data, 0, _ROW, calls, case)
+    _judge_layer(data, 0, ROW, calls, case)

@@ -867,7 +867,7 @@ class ReducesTheWeightGradient(_Column):
         return grad
 
 
-@wrong(COLUMN_B, says="last forward's input")
+@wrong(COLUMN_B, says="another forward's input")
 class KeepsTheFirstInput(_Column):
     def forward(self, x):
         out = super().forward(x)
@@ -875,14 +875,14 @@ class KeepsTheFirstInput(_Column):
         return out
 
 
-@wrong(COLUMN_F, says="self.whole keeps the whole weight alive")
+@wrong(COLUMN_F, says="self.whole keeps other ranks. part of the weight")
 class KeepsTheWholeWeightToo(_Column):
     def __init__(self, weight, rank, context, group_id):
         super().__init__(weight, rank, context, group_id)
         self.whole = weight
 
 
-@wrong(ROW_F, says="self.whole keeps the whole weight alive")
+@wrong(ROW_F, says="self.whole keeps other ranks. part of the weight")
 class KeepsTheWholeRowsToo(_Row):
     def __init__(self, weight, rank, context, group_id):
         super().__init__(weight, rank, context, group_id)
@@ -896,7 +896,7 @@ class GathersTheWeight(_Column):
         return x @ self.gather(self.weight)
 
 
-@wrong(COLUMN_B, says="kept on the object and not on the class")
+@wrong(COLUMN_B, says="on the object and not on the class")
 class CachesTheInputOnTheClass(_Column):
     def forward(self, x):
         CachesTheInputOnTheClass.x = x
@@ -963,7 +963,7 @@ class CutsColumns(_Row):
         return tensor.chunk(self.n, 1)[self.rank]
 
 
-@wrong(ROW_F, says="slice x")
+@wrong(ROW_F, says="cut x where the weight is cut")
 class SlicesTheWrongInput(_Row):
     def forward(self, x):
         self.x = x[:, self.cut((self.rank + 1) % self.n)]
@@ -986,7 +986,7 @@ class CachesTheInputOfAnotherShard(_Row):
         return out
 
 
-@wrong(ROW_B, says="another layer: cache it on the object, not on the class")
+@wrong(ROW_B, says="another layer's: .* on the object and not on the class")
 class CachesOnTheClass(_Row):
     def forward(self, x):
         CachesOnTheClass.x = x[:, self.mine]
@@ -1211,8 +1211,8 @@ _plant("forgets_the_transpose", r"nn\.Linear stores its weight", lambda m, p, c:
 _plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_model_for_all)
 _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)
 _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
-_plant("ignores_the_map", "layer of the map is not replaced, or one that is not in it", _always_both)
-_plant("replaces_nothing", "layer of the map is not replaced", _replaces_nothing)
+_plant("ignores_the_map", "that is not in the plan is replaced", _always_both)
+_plant("replaces_nothing", "layer of the plan is not replaced", _replaces_nothing)
 _plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
 _plant("gives_one_model", "0 different models for 1 rank", lambda m, p, c: _parallelize(m, p, c)[0])
 _plant("cuts_the_model_itself", "the plain model itself is cut", lambda m, p, c: _parallelize(m, p, c, copied=False))

@@ -1,0 +1,134 @@
+"""Likely causes for lesson 06's tensor-parallel layers, by what is wrong with a shape, a number or a call."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+_NO_GRADIENT = "backward leaves the local weight gradient on the layer: self.weight_grad = ..."
+_WHOLE_X = "x is whole in a column layer: all its features meet the rank's columns; only a row layer slices x"
+_SLICED = "a rank's rows meet its own slice of the input only: slice x"
+_SLICED_GRADIENT = "the upstream gradient has all columns, the weight only the rank's own: slice the gradient"
+_TOO_MANY_COLUMNS = "the upstream gradient is not sliced: only the rank's own columns meet its weight"
+_WHOLE_GRADIENT = (
+    "the upstream gradient is whole in a row layer: all its columns meet the rank's rows; only a column layer slices it"
+)
+_BY_HAND = "for y = x @ W, with W as it is kept, the gradients are x.T @ g and g @ W.T"
+_MATRICES = re.compile(r"\((\d+)x(\d+) and (\d+)x(\d+)\)")
+
+
+def crash_cause(data: Any, stage: str, axis: int, case: dict) -> str:
+    """Why two shapes did not fit, by the shapes; "" if nothing crashed."""
+    if "crash" not in data:
+        return ""
+    cut = "d_out = weight.shape[1]" if axis else "d_in = weight.shape[0]"
+    if stage == "constructor":
+        return f"the constructor cuts along {cut}, and refuses only what N does not divide"
+    found = _MATRICES.search(data["crash"]["reason"])
+    left, right = ((0, 0), (0, 0)) if found is None else (tuple(map(int, found.groups()[k : k + 2])) for k in (0, 2))
+    batch, d_in, d_out = case["batch"], case["d_in"], case["d_out"]
+    whole, rest = (d_in, d_in) if stage == "forward" else (d_out, d_out)
+    if left == (batch, whole) and right == (d_in, d_out)[::-1]:
+        return _BY_HAND
+    if left[0] == batch and right[0] != batch:
+        is_whole = left[1] == rest
+        if stage == "forward" and bool(axis) != is_whole:
+            return _WHOLE_X if axis else _SLICED
+        if stage == "backward" and bool(axis) == is_whole:
+            return _SLICED_GRADIENT if axis else _WHOLE_GRADIENT
+    if found:
+        return "x @ W, with W as it is kept: no transpose, unlike nn.Linear's" if stage == "forward" else _BY_HAND
+    return {
+        (1, "forward"): "x (batch, d_in) meets the rank's own columns (d_in, d_out / N)",
+        (1, "backward"): _SLICED_GRADIENT,
+        (0, "forward"): _SLICED,
+        (0, "backward"): "the upstream gradient (batch, d_out) meets the rank's (d_in / N, d_out)",
+    }[axis, stage]
+
+
+def shape_causes(causes: dict, axis: int, case: dict) -> dict:
+    """The same causes, with what a wrong shape of this case's gradients says."""
+    n, d_in, d_out = case["world_size"], case["d_in"], case["d_out"]
+
+    def of_the_weight(shape: tuple) -> str:
+        if axis:
+            return _WHOLE_X if shape[:1] != (d_in,) else _TOO_MANY_COLUMNS
+        if shape[:1] != (d_in // n,) and shape[1:] == (d_out,):
+            return "the cached input is not sliced: only the rank's own slice met its rows"
+        return _WHOLE_GRADIENT if shape[:1] == (d_in // n,) else _BY_HAND
+
+    def of_the_input(shape: tuple) -> str:
+        if not axis:
+            return _GATHERED
+        gathered = "a gather where a sum belongs: each rank's columns give a share of the whole input gradient"
+        return gathered if shape[-1:] == (n * d_in,) or shape[:1] == (n * case["batch"],) else _BY_HAND
+
+    shapes = {"weight_grad": of_the_weight, "grad_input": of_the_input}
+    return causes | {name: causes[name] | {"shape": found} for name, found in shapes.items()}
+
+
+_GATHERED = "the ranks' parts are gathered and put side by side, in rank order, along the feature dimension"
+COLUMN: dict[str, dict[str, Any]] = {
+    "weight": {
+        "shape": "rank r keeps d_out / N whole columns: (d_in, d_out / N)",
+        "other": "the slice is another rank's: rank 0 has the first columns",
+    },
+    "output": {
+        "shape": _GATHERED,
+        "order": _GATHERED,
+        "partial": "the gathered parts are set side by side, not added",
+        "times N": "the gathered parts are the whole output; nothing is summed after that",
+    },
+    "weight_grad": {
+        "none": _NO_GRADIENT,
+        "other": "the slice of the upstream gradient is another rank's",
+        "times N": "the weight gradient is the rank's own: nothing is summed over ranks",
+        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
+    },
+    "grad_input": {
+        "partial": "each rank has its own columns' share of the input gradient: it is not reduced",
+        "times N": "it is reduced twice, or every rank adds the whole gradient",
+        "mean": "the shares are summed, not averaged",
+    },
+    "calls": {
+        "all_reduce more": "it is reduced more than once",
+        "all_reduce none": "in the forward nothing is summed: the columns are set side by side",
+        "all_gather more": "the output is gathered more than once",
+        "all_reduce fewer": "the sum over ranks is one all_reduce",
+        "all_gather fewer": "the columns come together in one all_gather",
+    },
+}
+ROW: dict[str, dict[str, Any]] = {
+    "weight": {
+        "shape": "rank r keeps d_in / N whole rows: (d_in / N, d_out)",
+        "other": "the slice is another rank's: rank 0 has the first rows",
+    },
+    "output": {
+        "partial": "every rank has a share of every output: they are not reduced",
+        "times N": "the whole product is added on every rank: it is counted N times",
+        "mean": "the shares are summed, not averaged",
+        "shape": "a gather where a sum belongs: every rank has a share of every output",
+    },
+    "weight_grad": {
+        "none": _NO_GRADIENT,
+        "part": _WHOLE_GRADIENT,
+        "other": "the cached input is the slice of another rank: slice by rank, and cache it on the object, "
+        "not on the class",
+        "times N": "the upstream gradient is already the same on all ranks: nothing is summed",
+        "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
+        "mean": "the upstream gradient is already the same on all ranks: nothing is averaged",
+        "not rank 0": "the cached input is of the wrong shard: rank 0's slice on every rank",
+    },
+    "grad_input": {
+        "shape": _GATHERED,
+        "order": _GATHERED,
+        "times N": "each rank has its own part of the input gradient: parts are gathered, not summed",
+    },
+    "calls": {
+        "all_reduce more": "it is reduced more than once: the upstream gradient is already the same on all ranks",
+        "all_gather more": "it is gathered more than once",
+        "all_gather none": "in the forward nothing is gathered: the ranks' shares are summed by one all_reduce",
+        "all_reduce fewer": "the sum over ranks is one all_reduce",
+        "all_gather fewer": "the parts come together in one all_gather",
+    },
+}
