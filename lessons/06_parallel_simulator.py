@@ -7,7 +7,8 @@
 # 2. train data-parallel, and say why the mean of the ranks' means is not the mean;
 # 3. cut a linear layer by columns or by rows, with its forward and backward written by hand.
 #
-# About 150 minutes, 70 points. You need Python classes, the gradient of a matrix product, and what an all-reduce is.
+# About 210 minutes: 180 for the tasks, 30 for reading; 70 points. You need Python classes, the gradient of a matrix
+# product, and what an all-reduce is.
 
 # %% [markdown]
 # ## Words
@@ -81,9 +82,11 @@ except WorkerFailed as error:
 # %% [markdown]
 # The table says who waits, for whom, and at which line. You will meet it again.
 #
-# **Task** (35 minutes, 10 points). Write `DistributedContext`. Its two methods are called by all ranks, each from its
-# own thread. Results are the same on every rank and are *copies*: nobody sees what another rank does with its result.
-# The same `group_id` can be used again at once. Target: right in 2,001 interleavings, 0 hangs.
+# **Task** (40 minutes, 15 points). Write `DistributedContext`, from what `threading` (or `queue`) has. Its two methods
+# are called by all ranks, each from its own thread. Results have the same bits on every rank and are *copies*: nobody
+# sees what another rank, or a later call, does with its result. The same `group_id` can be used again at once, also
+# with another shape. An unknown op is refused on every rank, before any rank waits. Target: right in 2,001
+# interleavings, 0 hangs.
 
 # %% [markdown]
 # <details><summary>Hint 1: the shape of it</summary>
@@ -92,10 +95,10 @@ except WorkerFailed as error:
 # think about the fast rank that already makes its next call.
 #
 # </details>
-# <details><summary>Hint 2: "KeyError" or "None" in one interleaving out of a thousand</summary>
+# <details><summary>Hint 2: "removed the buffer", "under one lock"</summary>
 #
-# Two ranks looked whether the list exists, both found nothing, and both made one. Look and make under one lock, or use
-# a call that does both in one step. If the story shows a `pop` or `del`, someone tidied up while another still read.
+# Two ranks looked whether the list exists, both found nothing, and both made one: nothing may come between looking and
+# making. If the story shows a `pop` or `del`, someone tidied up while another still read.
 #
 # </details>
 # <details><summary>Hint 3: "no rank can go on"</summary>
@@ -111,10 +114,11 @@ class DistributedContext:
     """The communication layer of `world_size` threads. About 20 lines.
 
     all_gather gives a list of copies of every rank's tensor, in rank order; all_reduce one tensor, the "sum" or the
-    "mean" over all ranks. Every rank calls both with its own `tensor` and `rank`, and the same `group_id`.
+    "mean" over all ranks, with the same bits on each. Every rank calls both with its own `tensor` and `rank`, and the
+    same `group_id`; in one call all tensors have one shape and dtype, and so have the results.
 
     Raises:
-        ValueError: op is neither "sum" nor "mean".
+        ValueError: op is neither "sum" nor "mean"; raised at once, on every rank.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -159,7 +163,7 @@ lesson_06.plot_slots(run.results)
 # orders that it chooses: one switch at every access to an attribute, list or dictionary, then hundreds of random ones.
 # When one of them breaks something, it tells you the story of that order, step by step, and the same one every time.
 
-# %% check="gather" points=5
+# %% check="gather" points=8
 checks.lesson_06.all_gather(DistributedContext)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.all_gather(
@@ -167,7 +171,7 @@ checks.lesson_06.all_gather(
 )
 ### END HIDDEN TESTS
 
-# %% check="reduce" points=5
+# %% check="reduce" points=7
 checks.lesson_06.all_reduce(DistributedContext)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.all_reduce(
@@ -188,16 +192,18 @@ checks.lesson_06.all_reduce(
 # same update everywhere. The model is a `SimpleMLP` without biases on 200 points of two moons; its loss is the mean
 # squared error.
 #
+# ### 6.2a A shard of the batch
+#
 # **Predict.** 10 examples over 4 ranks: which sizes have the shards? And over 16 ranks?
 #
 # **Task** (10 minutes, 5 points). Write `split_batch`. Sizes differ by at most one, no example is lost or doubled, and
 # the parts in rank order are `x` again. Target: 0 examples lost, for any N.
 
 # %% [markdown]
-# <details><summary>Hint 1: split_batch and the remainder</summary>
+# <details><summary>Hint 1: "the remainder is"</summary>
 #
-# `divmod(n, world_size)` gives the small size and how many ranks have one more. A rank starts after all the ranks
-# before it: how many of those have one more?
+# `divmod(n, world_size)` gives the small size and how many ranks have one more. A rank starts where the one before it
+# ends: how many of the ranks before it have one more?
 #
 # </details>
 
@@ -221,33 +227,46 @@ for n_ranks in (4, 16):
 checks.lesson_06.split_batch(split_batch)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.split_batch(
-    split_batch, cases=[{"n_examples": 23, "world_size": 6}, {"n_examples": 1, "world_size": 3}]
+    split_batch,
+    cases=[
+        {"n_examples": 23, "world_size": 6},
+        {"n_examples": 1, "world_size": 3},
+        {"n_examples": 4, "world_size": 3, "n_dims": 1},
+    ],
 )
 ### END HIDDEN TESTS
 
 # %% [markdown]
-# **Task** (25 minutes, 8 points). Write `dp_step`. All gradients travel in *one* flat vector, in *one* all-reduce with
-# the mean. Return the loss of the own shard. Target: losses equal to one process's to 1e-6 for N = 1 to 10, 1
-# collective a step.
+# ### 6.2b One step
+#
+# **Predict.** A model of 3 layers, 4 ranks, one step: how many calls does a rank make if every parameter's gradient
+# travels alone, and how many if all travel together?
+#
+# **Task** (25 minutes, 8 points). Write `dp_step`. Gradients travel, not weights: all of them in *one* flat vector, in
+# *one* `all_reduce`. Each rank then makes the same update, with its optimizer. Return the loss of the own shard, before
+# the step. Target: losses and weights equal to one process's to 1e-6 for N = 1 to 10, 1 `all_reduce` a step.
 
 # %% [markdown]
-# <details><summary>Hint 2: flat and back</summary>
+# <details><summary>Hint 1: sum or mean</summary>
 #
-# `torch.cat([p.grad.flatten() for p in ...])` makes one vector. `vector.split([numbers])` cuts it again;
-# `piece.view_as(p)` gives a piece its shape. The optimizer reads `p.grad`, and nothing else.
+# The loss of a shard is a mean already. With equal shards, what must be done with N such means to get the mean over
+# the whole batch? `all_reduce` can do it.
 #
 # </details>
-# <details><summary>Hint 3: uneven shards, and "nan"</summary>
+# <details><summary>Hint 2: flat and back</summary>
 #
-# The mean over an empty shard is 0/0. A rank without examples brings zeros, but it must still make the call: the
-# others wait. How many examples a rank has can travel in the same vector, as one more number.
+# `torch.cat` makes one vector of flattened gradients, `split` cuts one at given sizes, `view_as(p)` gives a piece its
+# shape. The optimizer reads `p.grad`, and nothing else.
 #
 # </details>
 
 
 # %% exercise="dp_step"
 def dp_step(model, optimizer, x: torch.Tensor, y: torch.Tensor, context, rank: int) -> float:
-    """The loss (MSE) of this rank's shard x (n, 2), y (n, 1), before one data-parallel step. About 10 lines."""
+    """The loss (MSE) of this rank's shard x (n, 2), y (n, 1), before one data-parallel step. About 10 lines.
+
+    context has `world_size`, all_gather and all_reduce, as in 6.1.
+    """
     ### BEGIN SOLUTION
     optimizer.zero_grad()
     loss = mse_loss(model(x), y)
@@ -309,6 +328,8 @@ checks.lesson_06.dp_step(dp_step, cases=[{"n_examples": 15, "world_size": 5, "n_
 # %% [markdown]
 # **What it shows.** Five curves, one line: with even shards the mean of the means *is* the mean of the batch.
 #
+# ### 6.2c Shards of any size
+#
 # **Predict.** Now 10 examples over 4 ranks, so shards of 3, 3, 2, 2. How much does an example in a small shard count,
 # compared with one in a large shard?
 
@@ -329,7 +350,21 @@ lesson_06.plot_gaps({f"{n} ranks, plain mean": gap(dp_step, n) for n in (2, 4)})
 # a shard of 3. That is a different training run, and nothing crashed.
 #
 # **Task** (20 minutes, 7 points). Write `weighted_dp_step`: the same, right for any shard sizes, empty ones included
-# (loss 0.0). Still one collective. Target: losses equal to 1e-6, 1 collective a step.
+# (loss 0.0). Target: losses and weights equal to 1e-6, still 1 `all_reduce` a step.
+
+# %% [markdown]
+# <details><summary>Hint 1: "nan", and an empty shard</summary>
+#
+# The mean over an empty shard is 0/0. A rank without examples brings a gradient of zeros, but it must still make the
+# call and the step: the others wait.
+#
+# </details>
+# <details><summary>Hint 2: what is to be known</summary>
+#
+# The mean of the batch is a sum over all examples, divided by their number. Which two things must each rank bring, so
+# that both can be had from sums? One vector has room for both.
+#
+# </details>
 
 
 # %% exercise="weighted_dp_step"
@@ -384,10 +419,13 @@ checks.lesson_06.weighted_dp_step(
 # **Predict.** Cover the two right columns, and say for each layer which collective it needs in which direction.
 
 # %% [markdown]
-# **Task** (35 minutes, 15 points). Write `ColumnParallelLinear`: no autograd, no `requires_grad`. `backward` gets the
-# upstream gradient (batch, d_out), the same on every rank, leaves the local weight gradient in `self.weight_grad`, and
-# returns the input gradient (batch, d_in), the same on every rank. Target: 1e-10 in float64, one collective a
-# direction, 1/N of the weight kept.
+# ### 6.3a By columns
+#
+# **Task** (35 minutes, 15 points). Write `ColumnParallelLinear`, without autograd: nothing has `requires_grad`.
+# `backward` gets the upstream gradient (batch, d_out), the same on every rank, leaves the local weight gradient in
+# `self.weight_grad` (the last backward's, not a sum), and returns the input gradient (batch, d_in), the same on every
+# rank. Target: 1e-10 in float64 (1e-5 in float32), one collective a direction, 1/N of the weight kept and nothing of
+# the other ranks' parts.
 
 # %% [markdown]
 # <details><summary>Hint 1: which part is mine</summary>
@@ -402,10 +440,9 @@ checks.lesson_06.weighted_dp_step(
 # has d_out: only the rank's own columns of g meet its W. Which shares are then missing from g @ W.T?
 #
 # </details>
-# <details><summary>Hint 3: the row layer</summary>
+# <details><summary>Hint 3: "on the object and not on the class"</summary>
 #
-# Everything turns round: x is sliced, g is whole. What forward computed on this rank's slice of x must be kept on the
-# *object*; the class is shared by all threads.
+# backward needs what forward got. Keep it on `self`: the class is shared by all threads, and by all layers.
 #
 # </details>
 
@@ -458,7 +495,19 @@ checks.lesson_06.column_forward(ColumnParallelLinear)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.column_forward(
     ColumnParallelLinear,
-    cases=[{"world_size": 3, "d_in": 5, "d_out": 12, "batch": 2, "dtype": "float64", "seed": 41, "backward": False}],
+    cases=[
+        {"world_size": 3, "d_in": 5, "d_out": 12, "batch": 2, "dtype": "float64", "seed": 41, "backward": False},
+        {
+            "world_size": 5,
+            "d_in": 5,
+            "d_out": 12,
+            "batch": 2,
+            "dtype": "float64",
+            "seed": 41,
+            "backward": False,
+            "divides": False,
+        },
+    ],
 )
 ### END HIDDEN TESTS
 
@@ -475,8 +524,27 @@ checks.lesson_06.column_backward(
 # **What it shows.** Each rank's piece has the colours of its own columns, left to right: put side by side they are the
 # weight again, and so are their outputs. No rank ever held more than 1/N of it.
 #
-# **Task** (25 minutes, 15 points). Write `RowParallelLinear`. It takes the whole x and uses its own slice. Target:
-# 1e-10 in float64, one collective a direction, 1/N of the weight kept.
+# ### 6.3b By rows
+#
+# **Predict.** With W cut by rows, a rank can use only some of x's features. Which shape has what it computes, and what
+# must happen to N of these?
+#
+# **Task** (20 minutes, 10 points). Write `RowParallelLinear`: what 6.3a asks for, cut the other way. It takes the whole
+# x and uses its own slice. Target: 1e-10 in float64 (1e-5 in float32), one collective a direction, 1/N of the weight
+# kept and nothing of the other ranks' parts.
+
+# %% [markdown]
+# <details><summary>Hint 1: everything turns round</summary>
+#
+# In the column layer x was whole and the upstream gradient was cut. Which of the two must be cut so that it meets
+# d_in / N rows, and where else is that cut needed?
+#
+# </details>
+# <details><summary>Hint 2: whose gradient is it</summary>
+#
+# `g @ W.T` with the rank's rows gives (batch, d_in / N): the gradient of the features that this rank used, complete.
+#
+# </details>
 
 
 # %% exercise="row"
@@ -529,16 +597,28 @@ lesson_06.plot_pieces(
 )
 lesson_06.plot_pieces(some_x @ weight.T, [output for _, output in run.results], title="after the all-reduce")
 
-# %% check="row_forward" points=7
+# %% check="row_forward" points=5
 checks.lesson_06.row_forward(RowParallelLinear)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.row_forward(
     RowParallelLinear,
-    cases=[{"world_size": 3, "d_in": 12, "d_out": 5, "batch": 2, "dtype": "float64", "seed": 43, "backward": False}],
+    cases=[
+        {"world_size": 3, "d_in": 12, "d_out": 5, "batch": 2, "dtype": "float64", "seed": 43, "backward": False},
+        {
+            "world_size": 5,
+            "d_in": 12,
+            "d_out": 5,
+            "batch": 2,
+            "dtype": "float64",
+            "seed": 43,
+            "backward": False,
+            "divides": False,
+        },
+    ],
 )
 ### END HIDDEN TESTS
 
-# %% check="row_backward" points=8
+# %% check="row_backward" points=5
 checks.lesson_06.row_backward(RowParallelLinear)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.row_backward(
@@ -550,6 +630,8 @@ checks.lesson_06.row_backward(
 # %% [markdown]
 # **What it shows.** A row layer's ranks each have a pale share of *every* output; only the sum is the output. That is
 # why it reduces where the column layer gathers. In the backward the two change roles.
+#
+# ### 6.3c Column, then row
 #
 # A transformer's block is a column layer, an activation, a row layer. Gather after the first, slice in the second: the
 # slice that a rank cuts out is the one that it had before the gather.
@@ -592,7 +674,9 @@ checks.lesson_06.column_then_row(
 ### END HIDDEN TESTS
 
 # %% [markdown] manual="why_no_gather" points=2
-# **In words** (5 minutes, 2 points). How many bytes does the all-gather between the two layers cost a rank, in terms of
+# ### 6.3d In words
+#
+# **Task** (5 minutes, 2 points). How many bytes does the all-gather between the two layers cost a rank, in terms of
 # batch B, hidden size H and N? Why may it go when the activation is GELU, and would it also go with a softmax over the
 # hidden dimension? Two or three sentences.
 #
@@ -619,8 +703,8 @@ checks.lesson_06.column_then_row(
 # **Predict.** `SimpleMLP(2, 16, 1)` over 4 ranks, lin1 by columns, lin2 by rows: how many weights does a rank keep?
 #
 # **Task** (15 minutes, 5 points). Write `parallelize`: one model a rank, in which every layer named in `plan` is
-# replaced. It is called once, before any thread starts, so a size that N does not divide fails there. Target: losses
-# equal to 1e-6.
+# replaced, and no other. It is called once, before any thread starts, so a size that N does not divide fails there,
+# with the layer's ValueError. Target: losses equal to the plain model's to 1e-6, 1/N of each cut weight a rank.
 
 # %% [markdown]
 # <details><summary>Hint 1: "shapes cannot be multiplied"</summary>

@@ -266,7 +266,7 @@ class Calls:
 
     When a call has returned, the rank writes into all that it got, and into the tensor that it brought: nobody else
     may see that. Gives for each call what it returned, and the rank's own tensor after it and after the writing;
-    `changed_later` says what stands in the results of a call after the last one, if that is not what was written.
+    `changed_later` says what stands in the results of a call after a later one, if that is not what was written.
     """
 
     def __init__(self, method: str, brought: list[list[torch.Tensor]], args: list[tuple]) -> None:
@@ -279,17 +279,23 @@ class Calls:
             mine = tensor.clone()
             got = getattr(context, self.method)(mine, rank, *self.args[k])
             entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
+            _look_back(seen, results, -1.0 - rank)
             _scribble(got, -1.0 - rank)
             entry["own"] = mine.flatten().tolist()
             mine.fill_(-1001.0 - rank)
             seen.append(entry)
             results.append(got)
             note(f"has returned from call {k + 1} and writes into its tensors")
-        for entry, got in zip(seen, results):
-            changed = [value for value in _numbers(got) if value != -1.0 - rank]
-            if changed:
-                entry["changed_later"] = changed
+        _look_back(seen, results, -1.0 - rank)
         return seen
+
+
+def _look_back(seen: list[dict[str, Any]], results: list, written: float) -> None:
+    """Notes in a call's entry if something else than what was written stands in its results by now."""
+    for entry, got in zip(seen, results):
+        changed = [value for value in _numbers(got) if value != written]
+        if changed:
+            entry.setdefault("changed_later", changed)
 
 
 def _numbers(got: Any) -> list[float]:

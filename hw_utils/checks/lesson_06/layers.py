@@ -25,7 +25,7 @@ _RACES = [
 _RACE_HINTS = {
     "hint 2 of exercise 6.1": "under one lock|removed the buffer|second barrier|one share is lost",
     "hint 3 of exercise 6.1": "no rank can go on",
-    "hint 1 of exercise 6.1": "between writing and reading|list.rank|give each rank copies",
+    "hint 1 of exercise 6.1": "between writing and reading|list.rank|give each rank copies|starts afresh",
 }
 _STORY = "read the steps above upwards: which line reads what another rank has not written, or still uses?"
 
@@ -112,7 +112,10 @@ def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
     judge=strict(judge_dp),
     cases=_EVEN + _apart(12, 3),
     ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce of the gradient a step",
-    hints={"hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|went back|where it came from|piece"},
+    hints={
+        "hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|where it came from",
+        "hint 1 of exercise 6.2b": "sum is used|divided by N twice|not their sum",
+    },
     hint="hint 1 of exercise 6.2b",
     look="compare p.grad on rank 0 after the all_reduce with the gradient of the whole batch on one process.",
 )
@@ -130,7 +133,12 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False):
     ]
     + _apart(7, 3),
     ok="uneven and empty shards follow one process with the whole batch, with one all_reduce of the gradient a step",
-    hints={"hint 1 of exercise 6.2c": "nan|0 examples|empty shard|that not all ranks call"},
+    hints={
+        "hint 1 of exercise 6.2c": "nan|has 0 examples|empty shard|that not all ranks call",
+        "hint 2 of exercise 6.2c": "weigh each|number of all examples|by their number|in the same vector|after the sum"
+        "|as large as the largest",
+        "hint 2 of exercise 6.2b": "p.numel|p.grad|where it came from",
+    },
     hint="hint 2 of exercise 6.2c",
     look="work out for shards of 2 and 1 examples, by hand, what each rank's vector must hold for the sum to be right.",
 )
@@ -158,9 +166,22 @@ def _forward_cases(axis: int) -> list[dict]:
     return [*cases[:4], *refused, *cases[4:]]
 
 
-def _shapes_first(hint: str) -> dict[str, str]:
-    """Hint 2 is about shapes that do not fit; for everything else this one."""
-    return {"hint 2 of exercise 6.3": "cannot be multiplied|slice x", hint: ""}
+_COLUMN_HINTS = {
+    "hint 3 of exercise 6.3a": "on the object and not on the class",
+    "hint 2 of exercise 6.3a": "cannot be multiplied|upstream gradient|slice the gradient|x is whole|x.T @ g"
+    "|share of the|columns' share",
+    "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another",
+}
+_ROW_HINTS = {
+    "hint 3 of exercise 6.3a": "on the object",
+    "hint 1 of exercise 6.3b": "slice x|slice of x|upstream gradient|own slice|wrong shard|share of every output"
+    "|not reduced",
+    "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
+    "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another",
+}
+_BY_EYE = (
+    "print the shapes of x, of self.weight and of what is gathered or reduced, and write the product out for N = 2."
+)
 
 
 @check(
@@ -168,7 +189,9 @@ def _shapes_first(hint: str) -> dict[str, str]:
     judge=strict(judge_column),
     cases=_forward_cases(1),
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the columns and has the plain layer's output, with one all_gather",
-    hints=_shapes_first("hint 1 of exercise 6.3"),
+    hints=_COLUMN_HINTS,
+    hint="hint 1 of exercise 6.3a",
+    look=_BY_EYE,
 )
 def column_forward(ColumnParallelLinear, /, **case):
     """One forward on every rank: the weight it keeps, and its output."""
@@ -180,7 +203,9 @@ def column_forward(ColumnParallelLinear, /, **case):
     judge=strict(judge_column),
     cases=_layer_cases(1, seed=4, backward=True),
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_reduce",
-    hints=_shapes_first("hint 2 of exercise 6.3"),
+    hints=_COLUMN_HINTS,
+    hint="hint 1 of exercise 6.3a",
+    look=_BY_EYE,
 )
 def column_backward(ColumnParallelLinear, /, **case):
     """Two forwards and the backward of the second: both gradients."""
@@ -192,7 +217,9 @@ def column_backward(ColumnParallelLinear, /, **case):
     judge=strict(judge_row),
     cases=_forward_cases(0),
     ok="N = 1, 2, 4, 8: each rank keeps 1/N of the rows and has the plain layer's output, with one all_reduce",
-    hints=_shapes_first("hint 1 of exercise 6.3"),
+    hints=_ROW_HINTS,
+    hint="hint 1 of exercise 6.3b",
+    look=_BY_EYE,
 )
 def row_forward(RowParallelLinear, /, **case):
     """One forward on every rank: the weight it keeps, and its output."""
@@ -204,7 +231,9 @@ def row_forward(RowParallelLinear, /, **case):
     judge=strict(judge_row),
     cases=_layer_cases(0, seed=4, backward=True),
     ok="N = 1, 2, 4, 8: both gradients are the plain layer's, with one all_gather",
-    hints=_shapes_first("hint 3 of exercise 6.3"),
+    hints=_ROW_HINTS,
+    hint="hint 1 of exercise 6.3b",
+    look=_BY_EYE,
 )
 def row_backward(RowParallelLinear, /, **case):
     """Two forwards and the backward of the second: both gradients."""
@@ -216,6 +245,7 @@ def row_backward(RowParallelLinear, /, **case):
     judge=strict(judge_block),
     cases=[{"world_size": n, "d_in": 3, "d_hidden": 8, "d_out": 2, "seed": 7} for n in (1, 2, 4, 8)],
     ok="the block's output is the plain one's, with one all_reduce and no all_gather",
+    look="take N = 2, and write down the shapes of x @ w1 and of what w2 makes of it on both ranks.",
 )
 def column_then_row(column_then_row, /, **case):
     """One forward of the block on every rank."""
@@ -233,7 +263,12 @@ def column_then_row(column_then_row, /, **case):
         {"world_size": 4, "d_hidden": 6, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
     ],
     ok="1, 2, 4 and 8 ranks train like the plain model, each with 1/N of the weights",
+    hints={
+        "hint 1 of exercise 6.4": "cannot be multiplied|nn.Linear stores",
+        "hint 2 of exercise 6.4": "deepcopy|views of the plain|setattr",
+    },
     hint="hint 1 of exercise 6.4",
+    look="compare models[0](x) with model(x), then each layer's weight with its slice of the plain one.",
 )
 def parallelize(parallelize, ColumnParallelLinear, RowParallelLinear, /, **case):
     """A few training steps of the models that it makes, or what it raises for a size that N does not divide."""

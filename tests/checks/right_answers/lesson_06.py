@@ -110,6 +110,96 @@ class AQueueFromEachToEach(_Reduces):
 
 
 @right(GATHER)
+class SimpleQueues(AQueueFromEachToEach):
+    """The queue that waits in C."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.boxes = [[queue.SimpleQueue() for _ in range(world_size)] for _ in range(world_size)]
+
+
+@right(REDUCE)
+class RankZeroAddsForAll:
+    """Mailboxes to rank 0 and back: one sum, a copy for each."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.to_zero = [queue.SimpleQueue() for _ in range(world_size)]
+        self.back = [queue.Queue() for _ in range(world_size)]
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ["sum", "mean"]:
+            raise ValueError(op)
+        self.to_zero[rank].put(tensor.clone())
+        if rank == 0:
+            total = sum(box.get() for box in self.to_zero)
+            total = total / self.world_size if op == "mean" else total
+            for box in self.back:
+                box.put(total.clone())
+        return self.back[rank].get()
+
+
+@right(GATHER)
+class TwoSetsOfSlots:
+    """One wait a call: calls write into the first and the second set by turns."""
+
+    def __init__(self, world_size):
+        self.n, self.wait = world_size, threading.Barrier(world_size).wait
+        self.sets, self.turn = ([None] * world_size, [None] * world_size), [0] * world_size
+
+    def all_gather(self, tensor, rank, group_id):
+        slots = self.sets[self.turn[rank]]
+        self.turn[rank] = 1 - self.turn[rank]
+        slots[rank] = tensor.clone()
+        self.wait()
+        return [torch.clone(slot) for slot in slots]
+
+
+@right(GATHER)
+class ASemaphoreForEachReader:
+    """Whoever writes tells every reader; whoever has read tells every writer."""
+
+    def __init__(self, world_size):
+        self.n = range(world_size)
+        self.written = [[threading.Semaphore(0) for _ in self.n] for _ in self.n]
+        self.read = [[threading.Semaphore(1) for _ in self.n] for _ in self.n]
+        self.slots = [[None for _ in self.n] for _ in self.n]
+
+    def all_gather(self, tensor, rank, group_id):
+        for to in self.n:
+            self.read[rank][to].acquire()
+            self.slots[rank][to] = tensor.clone()
+            self.written[rank][to].release()
+        gathered = []
+        for sender in self.n:
+            self.written[sender][rank].acquire()
+            gathered.append(self.slots[sender][rank])
+            self.read[sender][rank].release()
+        return gathered
+
+
+@right(REDUCE)
+class AddsInRankOrderInPlace(_Reduces):
+    """A sum that starts from zeros, in rank order on every rank."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.enter, self.leave = threading.Barrier(world_size), threading.Barrier(world_size)
+        self.parts = {}
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op != "sum" and op != "mean":
+            raise ValueError(f"op is {op}")
+        self.parts[rank] = tensor
+        self.enter.wait()
+        total = torch.zeros_like(tensor)
+        for r in sorted(self.parts):
+            total.add_(self.parts[r])
+        self.leave.wait()
+        return total.div_(self.world_size) if op == "mean" else total
+
+
+@right(GATHER)
 class WaitsBeforeItWritesAndBeforeItReads(SlotsInADictionary):
     """The barrier after reading stands at the start of the next call."""
 
@@ -286,6 +376,31 @@ def sends_the_loss_along(model, optimizer, x, y, context, rank):
             p.grad[...] = piece.reshape(p.shape)
     optimizer.step()
     return loss.tolist()
+
+
+@right(STEP)
+def reduces_the_update(model, optimizer, x, y, context, rank):
+    """What travels is the gradient times the negative step, and is turned back."""
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    lr = optimizer.param_groups[0]["lr"]
+    mean = context.all_reduce(-lr * _grads(model), rank, "g", "mean") / -lr
+    vector_to_parameters(mean, [p.grad for p in model.parameters()])
+    optimizer.step()
+    return loss.item()
+
+
+@right(STEP)
+def reads_its_parameters_from_the_optimizer(model, optimizer, x, y, context, rank):
+    """The order of the numbers in the vector is the author's own."""
+    ps = [p for group in optimizer.param_groups for p in group["params"]][::-1]
+    loss = mse_loss(model(x), y)
+    flat = torch.cat([g.T.flatten() for g in torch.autograd.grad(loss, ps)])
+    for p, piece in zip(ps, context.all_reduce(flat, rank, "g", "mean").split([p.numel() for p in ps])):
+        p.grad = piece.reshape(p.shape[::-1]).T.contiguous()
+    optimizer.step()
+    return loss.detach().item()
 
 
 @right(STEP)
@@ -488,6 +603,59 @@ class RowFromTheMean:
         self.weight_grad = self.x.T.mm(grad_output)
         parts = self.context.all_gather(self.weight @ grad_output.T, self.rank, self.group_id)
         return torch.vstack(parts).T
+
+
+class _Kept:
+    """A place for what a layer keeps, by slots."""
+
+    __slots__ = ("part", "x")
+
+
+@right(ROW_F, ROW_B)
+class RowOfFunctions:
+    """Functions that close over the rank's own part, made in the constructor."""
+
+    def __init__(self, weight, rank, context, group_id):
+        if weight.shape[0] % context.world_size:
+            raise ValueError(f"{weight.shape[0]} over {context.world_size}")
+        kept = _Kept()
+        kept.part = part = weight.tensor_split(context.world_size)[rank].clone()
+        self.weight, self.kept = part, kept
+
+        def forward(x):
+            kept.x = x.tensor_split(context.world_size, 1)[rank]
+            return context.all_reduce(kept.x @ self.weight, rank, group_id)
+
+        def backward(g):
+            self.weight_grad = kept.x.T @ g
+            return torch.cat(context.all_gather(g @ self.weight.T, rank, group_id), 1)
+
+        self.forward, self.backward = forward, backward
+
+
+@right(COLUMN_F, COLUMN_B)
+class ColumnWithAParameterOfItsOwn(nn.Module):
+    """A parameter, and a buffer for its gradient."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__()
+        n, d_out = context.world_size, weight.shape[-1]
+        if d_out != d_out // n * n:
+            raise ValueError("d_out")
+        self.me, self.context, self.at = (rank, group_id), context, torch.arange(d_out).reshape(n, -1)[rank]
+        self.weight = nn.Parameter(weight.index_select(1, self.at), requires_grad=False)
+        self.register_buffer("weight_grad", torch.zeros_like(self.weight))
+
+    @torch.no_grad()
+    def forward(self, x):
+        self.saved = [x]
+        return torch.cat(self.context.all_gather(x @ self.weight, *self.me), dim=-1)
+
+    @torch.no_grad()
+    def backward(self, g):
+        mine = g.index_select(1, self.at)
+        self.weight_grad = self.saved.pop().T @ mine
+        return self.context.all_reduce(mine @ self.weight.T, *self.me, "sum")
 
 
 @right(ROW_F, ROW_B)

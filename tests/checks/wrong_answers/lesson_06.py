@@ -425,6 +425,178 @@ class GivesTheTensorBackAlone(_Reducing):
         return tensor if self.world_size == 1 else super().all_reduce(tensor, rank, group_id, op)
 
 
+class _AddsInAnOrder(_Reducing):
+    """Rightly gathered; `order(parts, rank)` is that in which a rank adds them."""
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        first, *others = self.order(self.all_gather(tensor, rank, group_id), rank)
+        for part in others:
+            first = first + part
+        return first / self.world_size if op == "mean" else first
+
+
+@wrong(REDUCE, says="each rank adds in an order of its own")
+class AddsItsOwnFirst(_AddsInAnOrder):
+    def order(self, parts, rank):
+        return parts[rank:] + parts[:rank]
+
+
+@wrong(REDUCE, says="each rank adds in an order of its own")
+class AddsItsOwnLast(_AddsInAnOrder):
+    def order(self, parts, rank):
+        return [*parts[:rank], *parts[rank + 1 :], parts[rank]]
+
+
+@wrong(REDUCE, says="each rank adds in an order of its own")
+class AddsBackwardsOnTheLastRank(_AddsInAnOrder):
+    def order(self, parts, rank):
+        return parts[::-1] if rank == self.world_size - 1 else parts
+
+
+@wrong(REDUCE, says="digits are lost on the way")
+class SumsInSinglePrecision(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor.float(), rank, group_id, op).to(tensor.dtype)
+
+
+@wrong(REDUCE, says="called on rank 0 alone.*look first, before any rank waits")
+class RefusesAfterTheGather(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        parts = torch.stack(self.all_gather(tensor, rank, group_id))
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        return parts.sum(0) if op == "sum" else parts.mean(0)
+
+
+@wrong(REDUCE, says="called on rank 0 alone.*look first, before any rank waits")
+class RefusesAfterABarrier(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        self.barrier.wait()
+        return super().all_reduce(tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="called on rank 1 alone: .*it waits")
+class RefusesOnRankZeroAndWaitsElsewhere(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if rank == 0 and op not in ("sum", "mean"):
+            raise ValueError(op)
+        parts = torch.stack(self.all_gather(tensor, rank, group_id))
+        return parts.mean(0) if op == "mean" else parts.sum(0)
+
+
+@wrong(REDUCE, says="called on rank 1: .*every rank refuses the op")
+class RefusesOnRankZeroOnly(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            if rank == 0:
+                raise ValueError(op)
+            return tensor
+        return super().all_reduce(tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="got an AssertionError.*an assert can be switched off")
+class AssertsTheOp(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        assert op in ("sum", "mean")
+        return super().all_reduce(tensor, rank, group_id, op)
+
+
+@wrong(REDUCE, says="got a KeyError")
+class LooksTheOpUp(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        divisor = {"sum": 1, "mean": self.world_size}[op]
+        return super().all_reduce(tensor, rank, group_id, "sum") / divisor
+
+
+@wrong(REDUCE, says="changes later.*a buffer that is used again")
+class WritesIntoOneBufferARank(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        self.mine = getattr(self, "mine", None) or [torch.empty_like(tensor) for _ in range(self.world_size)]
+        return self.mine[rank].copy_(super().all_reduce(tensor, rank, group_id, op))
+
+
+@wrong(REDUCE, says="ranks share one tensor|a buffer that is used again")
+class WritesIntoOneBufferForAll(_Reducing):
+    """Every rank writes the same sum into it, so each finds it right."""
+
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.result = None
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        total = super().all_reduce(tensor, rank, group_id, op)
+        with self.lock:
+            self.result = total if self.result is None else self.result.copy_(total)
+            return self.result
+
+
+@wrong(GATHER, says="changes later.*a buffer that is used again")
+class GathersIntoTheSameTensors(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.kept = {}
+
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        kept = self.kept.setdefault((rank, group_id), gathered)
+        for mine, new in zip(kept, gathered):
+            mine.copy_(new)
+        return kept
+
+
+@wrong(GATHER, says="changes later.*a buffer that is used again")
+class ReturnsOneListPerRank(_Context):
+    """The list is emptied and filled again at the next call."""
+
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.lists = [[] for _ in range(world_size)]
+
+    def all_gather(self, tensor, rank, group_id):
+        self.lists[rank][:] = super().all_gather(tensor, rank, group_id)
+        return self.lists[rank]
+
+
+@wrong(GATHER, says="its own tensor changes")
+class PutsTheCallersTensorsIn(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor
+        self.barrier.wait()
+        gathered = list(slots)
+        self.barrier.wait()
+        return gathered
+
+
+class _OneTensor(_Context):
+    """One tensor with a row a rank, made at the first call."""
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            if group_id not in self.buffers:
+                self.buffers[group_id] = tensor.new_empty((self.world_size, *tensor.shape))
+        self.put(self.buffers[group_id], rank, tensor)
+        self.barrier.wait()
+        gathered = [row.clone() for row in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="the next one on the same group_id, with shape.*kept in the shape of an earlier call")
+class KeepsTheShapeOfTheFirstCall(_OneTensor):
+    def put(self, buffer, rank, tensor):
+        buffer[rank].copy_(tensor)
+
+
+@wrong(GATHER, says="gives? .*kept in the shape|has one tensor of shape .1, 3. in its list.*kept in the shape")
+class ReshapesToTheFirstCall(_OneTensor):
+    def put(self, buffer, rank, tensor):
+        buffer[rank] = tensor.reshape(buffer[rank].shape)
+
+
 # 6.2 Data parallelism
 
 SPLIT, STEP, WEIGHTED = "lesson_06.split_batch", "lesson_06.dp_step", "lesson_06.weighted_dp_step"
@@ -465,11 +637,28 @@ def rounds_up(x, rank, world_size):
     return x[rank * size : (rank + 1) * size]
 
 
-@wrong(SPLIT, says="loses|cut wrongly")
+@wrong(SPLIT, says="loses 2 examples.*in the size and not in the start")
 def forgets_to_shift_the_start(x, rank, world_size):
     size, rest = divmod(len(x), world_size)
     start = rank * size
     return x[start : start + size + (rank < rest)]
+
+
+@wrong(SPLIT, says="in the start and not in the size")
+def shifts_the_start_only(x, rank, world_size):
+    size, rest = divmod(len(x), world_size)
+    start = rank * size + min(rank, rest)
+    return x[start : start + size]
+
+
+@wrong(SPLIT, says="the ranks count from the end")
+def begins_with_the_last_rank(x, rank, world_size):
+    return x.tensor_split(world_size)[world_size - 1 - rank]
+
+
+@wrong(SPLIT, says="too many indices|only the first dimension|IndexError")
+def cuts_tables_only(x, rank, world_size):
+    return x[list(range(len(x)))[len(x) * rank // world_size : len(x) * (rank + 1) // world_size], :]
 
 
 @wrong(SPLIT, says="is not a tensor but None")
@@ -566,7 +755,7 @@ def forgets_the_step(model, optimizer, x, y, context, rank):
     return loss
 
 
-@wrong(STEP, says=r"calls \(all_reduce\)")
+@wrong(STEP, says=r"calls \(all_reduce\).*travels more than once")
 def reduces_twice(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
     loss, flat = _gradients(model, x, y)
@@ -615,6 +804,82 @@ def sums_the_loss(model, optimizer, x, y, context, rank):
     _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
     optimizer.step()
     return loss.item()
+
+
+@wrong(STEP, says="weights travel")
+def averages_the_weights(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, _ = _gradients(model, x, y)
+    optimizer.step()
+    _put_weights(model, context.all_reduce(_weights(model), rank, "w", "mean"))
+    return loss
+
+
+def _weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def _put_weights(model, flat):
+    torch.nn.utils.vector_to_parameters(flat, model.parameters())
+
+
+@wrong(STEP, says="weights travel")
+def averages_the_weights_first(model, optimizer, x, y, context, rank):
+    """The mean of the weights, then steps of all ranks' gradients at it: what travels is the weight after the step."""
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    after = _weights(model) - optimizer.param_groups[0]["lr"] * flat
+    _put_weights(model, context.all_reduce(after, rank, "w", "mean"))
+    return loss
+
+
+@wrong(STEP, says="calls .all_gather. on a rank, expected .*all_reduce gives what they make")
+def gathers_the_gradients(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, torch.stack(context.all_gather(flat, rank, "g")).mean(0))
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="calls .all_gather. on a rank, expected .*all_reduce gives what they make")
+def gathers_the_weights(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, _ = _gradients(model, x, y)
+    optimizer.step()
+    _put_weights(model, torch.stack(context.all_gather(_weights(model), rank, "w")).mean(0))
+    return loss
+
+
+@wrong(STEP, says="numbers to all_reduce; the model has 24 weights.*no place for each rank")
+def has_a_place_for_each_rank(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    table = flat.new_zeros(context.world_size, len(flat))
+    table[rank] = flat
+    _put_back(model, context.all_reduce(table.flatten(), rank, "g").view_as(table).mean(0))
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="numbers to all_reduce; .*no weights beside the gradient|weights travel")
+def averages_both(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    gradient, weights = context.all_reduce(torch.cat([flat, _weights(model)]), rank, "g", "mean").chunk(2)
+    _put_weights(model, weights)
+    _put_back(model, gradient)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="the loss after the step")
+def returns_the_loss_after_the_step(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    _, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return torch.nn.functional.mse_loss(model(x), y).item()
 
 
 def _weighted(model, x, y):
@@ -711,6 +976,51 @@ def empty_shards_do_not_step(model, optimizer, x, y, context, rank):
     _put_back(model, flat[:-1] / flat[-1])
     if len(x):
         optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="weights travel")
+def averages_the_weighted_weights(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, flat / max(len(x), 1))
+    optimizer.step()
+    both = torch.cat([_weights(model) * len(x), flat.new_tensor([len(x)])])
+    both = context.all_reduce(both, rank, "w", "sum")
+    _put_weights(model, both[:-1] / both[-1])
+    return loss
+
+
+@wrong(WEIGHTED, says="calls .all_gather. on a rank, expected .*all_reduce gives what they make")
+def gathers_gradients_and_counts(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    total = sum(context.all_gather(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g"))
+    _put_back(model, total[:-1] / total[-1])
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="calls .all_gather, all_reduce.")
+def gathers_the_counts(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    n = sum(context.all_gather(torch.tensor([len(x)]), rank, "n")).item()
+    _put_back(model, context.all_reduce(flat, rank, "g") / n)
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="divide by the number of all examples, not of the ranks")
+def divides_by_the_ranks(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="the sum over all examples is used: divide it by their number")
+def divides_by_nothing(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g"))
+    optimizer.step()
     return loss
 
 
@@ -1092,6 +1402,169 @@ class AddsUpWhatItGathered(_Row):
         return sum(self.context.all_gather(self.x @ self.weight, self.rank, self.group_id))
 
 
+@wrong(COLUMN_F, says="self.parts.. keeps other ranks. part|self.parts.[123]. keeps other ranks. part")
+class KeepsAllParts(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.parts = [part.clone() for part in weight.chunk(self.n, 1)]
+
+
+@wrong(COLUMN_F, says="self.full keeps other ranks. part")
+class KeepsAWholeCopy(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.full = weight.clone()
+
+
+@wrong(COLUMN_F, says="self.project, in its weight keeps other ranks. part")
+class ClosesOverTheWhole(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.project = lambda x: x @ weight[:, self.mine]
+
+    def forward(self, x):
+        self.x = x
+        return self.gather(self.project(x))
+
+
+@wrong(ROW_F, says="self.cache..given...0. keeps other ranks. part")
+class KeepsTheWholeInADictionary(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.cache = {"given": (weight.T.contiguous(), "transposed")}
+
+
+@wrong(ROW_F, says="self.full keeps other ranks. part")
+class KeepsTheWholeInDoublePrecision(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.full = weight.double().numpy().copy()
+
+
+@wrong(ROW_F, says="self.next keeps other ranks. part")
+class KeepsTheNextRanksPartToo(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.next = self.part(weight, self.cut((rank + 1) % self.n)).clone()
+
+
+@wrong(
+    COLUMN_F,
+    says="weight of 6 x 4 over 3 ranks, d_out is 4: expected a ValueError on rank 0, got nothing.*tensor_split",
+)
+class CutsColumnsUnevenly(_Column):
+    def part(self, tensor, which):
+        return tensor.tensor_split(self.n, 1)[self.rank]
+
+
+@wrong(
+    ROW_F, says="weight of 4 x 6 over 3 ranks, d_in is 4: expected a ValueError on rank 0, got nothing.*tensor_split"
+)
+class CutsRowsUnevenly(_Row):
+    def part(self, tensor, which):
+        return tensor.tensor_split(self.n, 0)[self.rank]
+
+    def forward(self, x):
+        self.x = x.tensor_split(self.n, 1)[self.rank]
+        return self.reduce(self.x @ self.weight)
+
+
+class _LooksAtTheOtherSize:
+    def __init__(self, weight, rank, context, group_id):
+        if weight.shape[1 - self.axis] % context.world_size:
+            raise ValueError("not divisible")
+        super().__init__(weight, rank, context, group_id)
+
+
+@wrong(COLUMN_F, says="the constructor cuts along d_out")
+class ColumnLooksAtTheRows(_LooksAtTheOtherSize, _Column):
+    pass
+
+
+@wrong(ROW_F, says="the constructor cuts along d_in")
+class RowLooksAtTheColumns(_LooksAtTheOtherSize, _Row):
+    pass
+
+
+@wrong(COLUMN_F, says="got AssertionError.*an assert can be switched off")
+class ColumnAsserts(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        assert weight.shape[1] % context.world_size == 0
+        super().__init__(weight, rank, context, group_id)
+
+
+@wrong(ROW_F, says="expected a ValueError on rank 1, got nothing")
+class OnlyRankZeroRefuses(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        if rank == 0 and weight.shape[0] % context.world_size:
+            raise ValueError("rows")
+        super().__init__(weight, rank, context, group_id)
+
+
+@wrong(ROW_B, says="whole in a row layer.*only a column layer slices it")
+class RowSlicesTheUpstreamGradient(_Row):
+    def backward(self, grad_output):
+        grad_output = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ grad_output
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(ROW_B, says="whole in a row layer.*only a column layer slices it")
+class RowChunksTheUpstreamGradient(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output.chunk(self.n, 1)[self.rank]
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(ROW_B, says="right where it is not zero.*whole in a row layer.*only a column layer slices it")
+class RowMasksTheUpstreamGradient(_Row):
+    def backward(self, grad_output):
+        mine = torch.zeros_like(grad_output)
+        size = grad_output.shape[1] // self.n
+        mine[:, self.rank * size : (self.rank + 1) * size] = grad_output[:, self.rank * size : (self.rank + 1) * size]
+        self.weight_grad = self.x.T @ mine
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(ROW_B, says="gathered and put side by side")
+class RowReducesTheInputGradient(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.reduce(grad_output @ self.weight.T)
+
+
+@wrong(COLUMN_F, says="x is whole in a column layer")
+class ColumnSlicesTheInput(_Column):
+    def forward(self, x):
+        self.x = x.tensor_split(self.n, 1)[self.rank]
+        return self.gather(self.x @ self.weight)
+
+
+@wrong(COLUMN_B, says="x is whole in a column layer")
+class ColumnCachesASlice(_Column):
+    def forward(self, x):
+        out = super().forward(x)
+        self.x = x.tensor_split(self.n, 1)[self.rank]
+        return out
+
+
+@wrong(COLUMN_B, says="a gather where a sum belongs: each rank's columns give a share")
+class ColumnGathersTheInputGradient(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return self.gather(mine @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="shape .7, 6., expected .7, 3.*not sliced")
+class ColumnMasksTheUpstreamGradient(_Column):
+    def backward(self, grad_output):
+        mask = torch.zeros_like(grad_output)
+        mask[:, self.mine] = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mask
+        return self.reduce(mask[:, self.mine] @ self.weight.T)
+
+
 BLOCK, PARALLELIZE = "lesson_06.column_then_row", "lesson_06.parallelize"
 gelu = torch.nn.functional.gelu
 
@@ -1214,6 +1687,9 @@ _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
 _plant("ignores_the_map", "that is not in the plan is replaced", _always_both)
 _plant("replaces_nothing", "layer of the plan is not replaced", _replaces_nothing)
 _plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
+_plant(
+    "takes_uneven_parts", "before any rank starts.*refuse a size", _parallelize, CutsColumnsUnevenly, CutsRowsUnevenly
+)
 _plant("gives_one_model", "0 different models for 1 rank", lambda m, p, c: _parallelize(m, p, c)[0])
 _plant("cuts_the_model_itself", "the plain model itself is cut", lambda m, p, c: _parallelize(m, p, c, copied=False))
 _plant("copies_shallowly", "copy.copy shares them", lambda m, p, c: [_cut(copy.copy(m), m, p, c, 0)])
