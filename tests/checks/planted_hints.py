@@ -138,6 +138,121 @@ HINTS: dict[str, dict[int, str]] = {
         1: "halving_is_a_ring halving_is_a_tree halving_exchanges_whole_tensors halving_keeps_the_low_half_twice",
         2: "halving_without_doubling halving_takes_turns halving_with_blocking_sends",
     },
+    "lesson_06.all_gather": {
+        0: (
+            "AppendsInOrderOfArrival SpinsUntilAllHaveArrived GivesOneStackedTensor PutsItsOwnTensorFirst "
+            "TurnsTheList KeepsItsBuffersOnTheClass FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
+            "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
+            "ReshapesToTheFirstCall "
+        ),
+        1: (
+            "HasOneBarrier ReadsBeforeAllHaveWritten ReturnsOneListToAllRanks NeverEmptiesTheBuffer "
+            "SleepsInPlaceOfABarrier HasABarrierForOneLess "
+        ),
+        2: "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock",
+        3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
+    },
+    "lesson_06.all_reduce": {
+        0: (
+            "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp AddsIntoTheCallersTensor "
+            "DividesBeforeAndAfter GivesTheSumToRankZeroOnly SumsToOneNumber AveragesIfNotTold "
+            "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
+            "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
+            "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
+            "LooksTheOpUp WritesIntoOneBufferARank WritesIntoOneBufferForAll "
+        ),
+        1: "SumsBeforeAllHaveArrived NeverClearsTheTotal SharesOneResult ReusesTheGroupAtOnce",
+        2: "AddsWithoutALock ClearsTheTotalWhileOthersRead",
+    },
+    "lesson_06.split_batch": {
+        1: (
+            "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
+            "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
+            "always_gives_a_table forgets_the_return "
+        ),
+    },
+    "lesson_06.dp_step": {
+        0: (
+            "reduces_nothing never_clears_gradients forgets_the_step reduces_twice returns_the_loss_of_all_ranks "
+            "steps_by_hand only_rank_zero_steps averages_the_weights averages_the_weights_first "
+            "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
+            "returns_the_loss_after_the_step "
+        ),
+        1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
+        2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order",
+    },
+    "lesson_06.weighted_dp_step": {
+        0: (
+            "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
+            "gathers_the_counts "
+        ),
+        1: (
+            "lets_an_empty_shard_give_nan skips_the_call_for_an_empty_shard returns_nan_for_an_empty_shard "
+            "empty_shards_do_not_step counts_one_for_an_empty_shard "
+        ),
+        2: (
+            "takes_the_mean_of_means asks_for_the_total_in_a_second_call divides_by_its_own_size "
+            "weighs_after_the_sum divides_by_the_ranks divides_by_nothing "
+        ),
+    },
+    "lesson_06.column_forward": {
+        0: (
+            "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
+            "ColumnAsserts "
+        ),
+        1: (
+            "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
+            "KeepsAllParts KeepsAWholeCopy ClosesOverTheWhole ColumnLooksAtTheRows "
+        ),
+        2: "ColumnSlicesTheInput",
+    },
+    "lesson_06.column_backward": {
+        0: (
+            "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
+            "ScalesTheUpstreamGradient LetsAutogradDoIt AddsUpColumnGradients ColumnAddsUpWhatItGathers "
+        ),
+        2: (
+            "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
+            "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
+            "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient "
+        ),
+        3: "KeepsTheFirstInput CachesTheInputOnTheClass",
+    },
+    "lesson_06.row_forward": {
+        0: ("AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "),
+        1: (
+            "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
+            "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
+            "KeepsTheNextRanksPartToo RowLooksAtTheColumns "
+        ),
+    },
+    "lesson_06.row_backward": {
+        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient",
+        1: (
+            "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
+            "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
+            "RowMasksTheUpstreamGradient "
+        ),
+        2: (
+            "NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
+            "RowReducesTheInputGradient "
+        ),
+        3: "CachesTheInputOfAnotherShard CachesOnTheClass",
+    },
+    "lesson_06.column_then_row": {
+        0: (
+            "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
+            "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
+        ),
+    },
+    "lesson_06.parallelize": {
+        0: (
+            "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
+            "takes_uneven_parts asserts_the_size "
+        ),
+        1: "forgets_the_transpose",
+        2: "makes_one_model_for_all_ranks gives_one_model cuts_the_model_itself copies_shallowly",
+    },
 }
 
 

@@ -209,6 +209,8 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
     per_shard = "the loss of a shard is the mean over its examples, not their sum"
     if n_examples % world_size:
         per_shard = "the sum is over all examples: divide by the number of all examples, not of the ranks"
+    if n_examples < world_size:
+        per_shard = "the divisor counts an empty shard as one example: it has none"
     order = "every number of the flat vector goes back to where it came from, in the same order"
     for text, cause, options in (
         ("; so does one process with N times the step size", "the gradients' sum is used: the mean divides it by N",

@@ -81,6 +81,7 @@ COLUMN: dict[str, dict[str, Any]] = {
     },
     "weight_grad": {
         "none": _NO_GRADIENT,
+        "transpose": "it is the transpose: x.T @ g, in the shape of the weight",
         "other": "the slice of the upstream gradient is another rank's",
         "times N": "the weight gradient is the rank's own: nothing is summed over ranks",
         "summed": "the weight gradient is the rank's own: nothing is summed over ranks",
@@ -111,6 +112,7 @@ ROW: dict[str, dict[str, Any]] = {
     },
     "weight_grad": {
         "none": _NO_GRADIENT,
+        "transpose": "it is the transpose: x.T @ g, in the shape of the weight",
         "part": _WHOLE_GRADIENT,
         "other": "the cached input is the slice of another rank: slice by rank, and cache it on the object, "
         "not on the class",

@@ -23,9 +23,10 @@ _RACES = [
 
 
 _RACE_HINTS = {
-    "hint 2 of exercise 6.1": "under one lock|removed the buffer|second barrier|one share is lost",
+    "hint 2 of exercise 6.1": "under one lock|removed the buffer",
     "hint 3 of exercise 6.1": "no rank can go on",
-    "hint 1 of exercise 6.1": "between writing and reading|list.rank|give each rank copies|starts afresh",
+    "hint 1 of exercise 6.1": "between writing and reading|second barrier|list.rank|give each rank copies"
+    "|starts afresh",
 }
 _STORY = "read the steps above upwards: which line reads what another rank has not written, or still uses?"
 
@@ -177,6 +178,7 @@ _ROW_HINTS = {
     "hint 1 of exercise 6.3b": "slice x|slice of x|upstream gradient|own slice|wrong shard|share of every output"
     "|not reduced",
     "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
+    "hint 2 of exercise 6.3a": "x.T @ g",
     "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another",
 }
 _BY_EYE = (

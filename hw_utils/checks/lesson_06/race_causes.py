@@ -60,6 +60,10 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
             return f"{at} sees what another rank wrote into its own tensors afterwards: {got}", ALIASED
         if len(got) == world_size and None not in got and sorted(got) == sorted(expected):
             cause = "tensors are in order of arrival: give each rank a slot of its own, list[rank]"
+            if outcome["number"] == 1:
+                cause = (
+                    "the order is that of the ranks, 0 first: the list is turned, reversed or sorted by something else"
+                )
             if all(mine[k]["got"] == expected[r:] + expected[:r] for r, mine in enumerate(outcome["results"])):
                 cause = "each rank has its own tensor first; the order is that of the ranks, 0 first, on every rank"
             return f"{at} has all tensors, in the wrong order: {_firsts(got)}", cause

@@ -248,5 +248,8 @@ def _cause_of_error(outcome: dict, story: list[str]) -> str:
     if not any(word in outcome["text"] for word in ("NoneType", "KeyError", "index out of range")):
         return ""
     if outcome["number"] == 1 or not any(".wait(" in step for step in story):
-        return f"{mine} reads before the others have written: a barrier is missing between writing and reading"
+        return (
+            f"{mine} reads before the others have written: a barrier is missing between writing and reading, or it "
+            "counts fewer than world_size ranks"
+        )
     return LOST

@@ -134,7 +134,7 @@ def require_parts(got: list, expected: list, what: str, limit: float, causes: di
         cause = causes.get("shape", "")
         if isinstance(mine, np.ndarray):
             cause = cause(mine.shape) if callable(cause) else cause
-            cause = "it is the transpose" if mine.shape == right.shape[::-1] else cause
+            cause = causes.get("transpose", "it is the transpose") if mine.shape == right.shape[::-1] else cause
         none = causes.get("none", "")
         mine = require_array(mine, right.shape, f"{what} on rank {rank}", cause=cause, none=none)
         far = distance(mine, right)
@@ -176,13 +176,15 @@ def _difference(rank: int, got: list, expected: list, limit: float, causes: dict
 def require_calls(calls: list, world_size: int, expected: dict[str, int], what: str, causes: dict[str, str]) -> None:
     """Raises CheckFailed unless every rank made the expected calls; `causes` by "all_gather more", "... fewer"."""
     for rank in range(world_size):
-        for call in ("all_gather", "all_reduce"):
-            made = sum(c["rank"] == rank and c["call"] == call for c in calls)
-            if made != expected.get(call, 0):
-                key = f"{call} {'more' if made > expected.get(call, 0) else 'fewer'}"
-                if call not in expected and f"{call} none" in causes:
-                    key = f"{call} none"
-                raise CheckFailed(
-                    f"{what} makes {made} {call} on rank {rank}, expected {expected.get(call, 0)}",
-                    cause=causes.get(key, ""),
-                )
+        mine = [c["call"] for c in calls if c["rank"] == rank]
+        made = {call: mine.count(call) for call in ("all_gather", "all_reduce")}
+        wrong = [call for call in made if made[call] != expected.get(call, 0)]
+        # one for the other: say which is missing
+        for call in sorted(wrong, key=lambda call: made[call] > expected.get(call, 0)):
+            key = f"{call} {'more' if made[call] > expected.get(call, 0) else 'fewer'}"
+            if call not in expected and f"{call} none" in causes:
+                key = f"{call} none"
+            raise CheckFailed(
+                f"{what} makes {made[call]} {call} on rank {rank}, expected {expected.get(call, 0)}",
+                cause=causes.get(key, ""),
+            )

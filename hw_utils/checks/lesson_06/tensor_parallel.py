@@ -234,7 +234,9 @@ def _require_refused(data: Any, axis: int, case: dict) -> None:
     for rank, result in enumerate(results):
         if result["raised"] != "ValueError":
             cause = f"the constructor looks at {name} % context.world_size first: `raise ValueError(...)`"
-            if result["raised"] == "AssertionError":
+            if results[0]["raised"] == "ValueError":
+                cause = "every rank refuses the size: no `if rank == 0`"
+            elif result["raised"] == "AssertionError":
                 cause = "`raise ValueError(...)`: an assert can be switched off"
             elif result["raised"] == "nothing":
                 cause = f"chunk, tensor_split and // cut any size: look at {name} % context.world_size first"

@@ -192,6 +192,13 @@ class PutsItsOwnTensorFirst(_Context):
         return gathered[rank:] + gathered[:rank]
 
 
+@wrong(GATHER, says="the list is turned, reversed or sorted")
+class TurnsTheList(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        return gathered[1:] + gathered[:1]
+
+
 @wrong(GATHER, says="shared by all its objects")
 class KeepsItsBuffersOnTheClass(_Context):
     shared = {}  # noqa: RUF012, the mistake is meant
@@ -235,7 +242,7 @@ class MakesABarrierACall(_Context):
         return super().all_gather(tensor, rank, group_id)
 
 
-@wrong(GATHER, says="lacks|None|raises|of call")
+@wrong(GATHER, says="it counts fewer than world_size ranks")
 class HasABarrierForOneLess(_Context):
     def __init__(self, world_size):
         super().__init__(world_size)
@@ -656,9 +663,10 @@ def begins_with_the_last_rank(x, rank, world_size):
     return x.tensor_split(world_size)[world_size - 1 - rank]
 
 
-@wrong(SPLIT, says="too many indices|only the first dimension|IndexError")
-def cuts_tables_only(x, rank, world_size):
-    return x[list(range(len(x)))[len(x) * rank // world_size : len(x) * (rank + 1) // world_size], :]
+@wrong(SPLIT, says="only the first dimension is cut")
+def always_gives_a_table(x, rank, world_size):
+    start, end = len(x) * rank // world_size, len(x) * (rank + 1) // world_size
+    return x[start:end].reshape(end - start, x[0].numel())
 
 
 @wrong(SPLIT, says="is not a tensor but None")
@@ -1012,6 +1020,15 @@ def gathers_the_counts(model, optimizer, x, y, context, rank):
 def divides_by_the_ranks(model, optimizer, x, y, context, rank):
     loss, flat = _weighted(model, x, y)
     _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="counts an empty shard as one example")
+def counts_one_for_an_empty_shard(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([max(len(x), 1)])]), rank, "g")
+    _put_back(model, flat[:-1] / flat[-1])
     optimizer.step()
     return loss
 
@@ -1395,7 +1412,7 @@ class LeavesNoWeightGradient(_Row):
         return self.gather(grad_output @ self.weight.T)
 
 
-@wrong(ROW_F, says="in the forward nothing is gathered")
+@wrong(ROW_F, says="makes 0 all_reduce on rank 0, expected 1.*the sum over ranks is one all_reduce")
 class AddsUpWhatItGathered(_Row):
     def forward(self, x):
         self.x = x[:, self.mine]
@@ -1493,7 +1510,7 @@ class ColumnAsserts(_Column):
         super().__init__(weight, rank, context, group_id)
 
 
-@wrong(ROW_F, says="expected a ValueError on rank 1, got nothing")
+@wrong(ROW_F, says="expected a ValueError on rank 1, got nothing.*every rank refuses")
 class OnlyRankZeroRefuses(_Row):
     def __init__(self, weight, rank, context, group_id):
         if rank == 0 and weight.shape[0] % context.world_size:
@@ -1554,6 +1571,14 @@ class ColumnGathersTheInputGradient(_Column):
         mine = grad_output[:, self.mine]
         self.weight_grad = self.x.T @ mine
         return self.gather(mine @ self.weight.T)
+
+
+@wrong(COLUMN_B, says="makes 0 all_reduce on rank 0, expected 2.*the sum over ranks is one all_reduce")
+class ColumnAddsUpWhatItGathers(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return sum(self.context.all_gather(mine @ self.weight.T, self.rank, self.group_id))
 
 
 @wrong(COLUMN_B, says="shape .7, 6., expected .7, 3.*not sliced")
