@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from queue import Queue
+from queue import Queue, SimpleQueue
 from threading import Condition, Lock
 
 import pytest
@@ -140,7 +140,10 @@ def test_a_loop_that_touches_nothing_is_ended_at_the_time_limit():
 LOCK = threading.Lock()
 
 
-@pytest.mark.parametrize("kind", ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue"])
+KINDS = ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue", "SimpleQueue"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_lock_gives_the_turn_away(kind):
     class Shared:
         lock = threading.RLock()
@@ -149,6 +152,8 @@ def test_every_kind_of_lock_gives_the_turn_away(kind):
             self.value = 0
             self.imported, self.rlock, self.condition = Lock(), threading.RLock(), Condition()
             self.semaphore, self.event, self.queue = threading.Semaphore(1), threading.Event(), Queue()
+            if kind == "SimpleQueue":  # it waits in C, where no turn can be given away
+                self.queue = SimpleQueue()
             self.queue.put(None)
             self.meet = threading.Barrier(2)
 
@@ -156,7 +161,7 @@ def test_every_kind_of_lock_gives_the_turn_away(kind):
             if kind == "Event":
                 self.value += 1
                 return self.event.wait() if rank else self.event.set()
-            if kind == "Queue":
+            if kind in ("Queue", "SimpleQueue"):
                 token = self.queue.get()
                 self.value += 1
                 return self.queue.put(token)

@@ -1,0 +1,84 @@
+"""What hangs on an object is found wherever it is kept; what belongs to nobody, or to the kit, is not."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from hw_utils.material.kept_tensors import kept_tensors
+from hw_utils.threads.rendezvous import Rendezvous
+from hw_utils.threads.turns import Turns
+
+ONE = torch.ones(2)
+
+
+class _Slots:
+    __slots__ = ("part",)
+
+    def __init__(self):
+        self.part = ONE
+
+
+def _closes_over():
+    one = ONE
+    return lambda: one
+
+
+@pytest.mark.parametrize(
+    ("thing", "path"),
+    [
+        (SimpleNamespace(a=ONE), "a"),
+        (SimpleNamespace(a=[0, ONE]), "a[1]"),
+        (SimpleNamespace(a={"b": (ONE,)}), "a['b'][0]"),
+        (SimpleNamespace(a=SimpleNamespace(b=ONE)), "a.b"),
+        (SimpleNamespace(a=_Slots()), "a.part"),
+        (_Slots(), "part"),
+        (SimpleNamespace(a=_closes_over()), "a, in its one"),
+        (SimpleNamespace(a=lambda x=ONE: x), "a, in a default"),
+        (SimpleNamespace(a=functools.partial(print, ONE)), "a"),
+        (SimpleNamespace(a=_Slots().__init__), "a.part"),
+        (SimpleNamespace(a=ONE.numpy()), "a"),
+    ],
+    ids=[
+        "object",
+        "list",
+        "dictionary",
+        "inner object",
+        "inner slots",
+        "slots",
+        "closure",
+        "default",
+        "partial",
+        "method",
+        "numpy",
+    ],
+)
+def test_a_tensor_is_found_where_it_is_kept(thing, path):
+    found = kept_tensors(thing)
+    assert list(found) in ([path], [f"a{path[1:]}"])
+    assert all(tensor.data_ptr() == ONE.data_ptr() for tensor in found.values())
+
+
+def test_a_module_has_its_parameters_buffers_and_parts():
+    module = nn.Sequential(nn.Linear(2, 1), nn.BatchNorm1d(1))
+    module.register_buffer("seen", ONE)
+    assert {"seen", "0.weight", "0.bias", "1.running_mean"} <= set(kept_tensors(module))
+
+
+def test_a_circle_ends_and_a_communication_layer_is_left_out():
+    context = Rendezvous(Turns(1))
+    context.tensor = ONE
+    thing = SimpleNamespace(context=context, call=context.all_gather)
+    thing.itself = thing
+    assert kept_tensors(thing) == {}
+
+
+def test_what_hangs_on_the_class_is_left_out():
+    class Layer:
+        shared = ONE
+
+    assert kept_tensors(Layer()) == {}
