@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -83,6 +84,13 @@ def test_an_untouched_release_sets_up_and_fails_its_first_check_kindly(release, 
     assert "CheckFailed" in shown or f"name '{answer}' is not defined" in shown
 
 
+SMALLEST_PX = """picture => {
+    const scale = picture.getBoundingClientRect().width / picture.viewBox.baseVal.width;
+    const sizes = [...picture.querySelectorAll("text")].map(text => parseFloat(getComputedStyle(text).fontSize));
+    return scale * Math.min(...sizes);
+}"""
+
+
 @pytest.mark.parametrize("width", [700, 1300])
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_pictures_and_tables_show_in_both_themes(page, lab, theme, width):
@@ -95,8 +103,13 @@ def test_pictures_and_tables_show_in_both_themes(page, lab, theme, width):
     assert table.locator("tbody tr").count() == 4
     notebook.run("names = [")
     notebook.run("plots.plot_space_time(simulate(programs.wait_comes_last")
-    image = notebook.cell("plots.plot_space_time(simulate(programs.wait").locator(".jp-OutputArea-output img")
-    assert image.evaluate("picture => picture.naturalWidth") > 300
+    outputs = notebook.cell("plots.plot_space_time(simulate(programs.wait").locator(".jp-OutputArea-output")
+    (drawn,) = outputs.all()  # the picture, and no line above it
+    picture = drawn.get_by_role("img", name="2 ranks")
+    assert picture.evaluate(SMALLEST_PX) >= 8.9
+    (ink,) = {text.evaluate("text => getComputedStyle(text).fill") for text in picture.locator("text").all()}
+    shades = [int(part) for part in re.findall(r"\d+", ink)[:3]]
+    assert min(shades) > 180 if "Dark" in theme else max(shades) < 80, ink
 
 
 def test_the_classic_notebook_runs_the_first_check(page, browser, folder):
