@@ -99,6 +99,12 @@ def require_dense(tensor: torch.Tensor) -> None:
         expected *= size
 
 
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values of a sparse tensor, each entry once."""
+    tensor = tensor.coalesce()
+    return tensor.indices(), tensor.values()
+
+
 def size_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense
+from hw_utils.core.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense, sparse_parts
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, alone, may_move, note_end
@@ -203,8 +203,7 @@ def handed_on(group, method: str) -> Callable[..., Any] | None:
 
 def _of_sparse(tensor: torch.Tensor) -> tuple[int, int, int]:
     """(bytes of indices and values, 1, code of the dtype): gloo gathers both, and each member adds them up."""
-    parts = tensor.coalesce()
-    return parts.indices().nbytes + parts.values().nbytes, 1, DTYPE_CODES[tensor.dtype]
+    return sum(part.nbytes for part in sparse_parts(tensor)), 1, DTYPE_CODES[tensor.dtype]
 
 
 def _own_piece(arguments: tuple, group) -> int:

@@ -11,7 +11,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.operations import caller, sizes_of
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
-from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic import reductions, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
 
 _TORCHS = c10d._world
@@ -202,7 +202,15 @@ class VirtualGroup(dist.ProcessGroup):
         return work
 
     def allreduce(self, tensors, opts=None, timeout=None):
+        if tensors[0].layout is not torch.strided:
+            return self._sparse_allreduce(tensors[0], _op(opts))
         return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+
+    def _sparse_allreduce(self, tensor, reduce_op):
+        data = sparse.packed(tensor, reduce_op)
+        work = self._call("allreduce", sparse.KIND, [data], [], data.nbytes)
+        sparse.deliver_to(tensor, work)
+        return work
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
