@@ -105,6 +105,10 @@ def _run(rank: int, world_size: int, cls: type, method: str, is_raw: bool, file_
         return
     if is_raw:
         dist.destroy_process_group()
+    else:
+        from hw_utils.scripts import joining  # bare gloo never imports it
+
+        joining.keep_back()  # there is no group until the test makes one
     if issubclass(cls, common_distributed.MultiProcContinuousTest):
         Body.rank, Body.world_size = rank, world_size
         Body.backend_str = classmethod(lambda _: "gloo")

@@ -10,6 +10,7 @@ import torch
 
 from hw_utils.core import schedules
 from hw_utils.core.errors import CollectiveMismatch
+from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions, replay
 from hw_utils.virtual.traffic.relay import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
@@ -130,11 +131,11 @@ class Call:
 
     def _member_is_done(self, place: int, at_s: float) -> None:
         post, root_post = self.posts[place], self.posts.get(self.posts[place].root)
-        if self.kind == "gather":
-            if post is root_post:
+        with unseen():  # whoever's turn it is may have a mode of torch
+            if self.kind != "gather":
+                reductions.deliver(self.kind, post, place, root_post)
+            elif post is root_post:
                 reductions.deliver_gathered(post, self.posts)
-        else:
-            reductions.deliver(self.kind, post, place, root_post)
         post.work.complete(at_s)
 
 
