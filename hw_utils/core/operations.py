@@ -106,6 +106,9 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return tensor.indices(), tensor.values()
 
 
+_WITH_MEMORY = {torch.Tensor, torch.nn.Parameter}
+
+
 def wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that a tensor of a class of its own stands for, as it says itself; none if it has memory."""
     names = tensor.__tensor_flatten__()[0] if hasattr(type(tensor), "__tensor_flatten__") else ()
@@ -115,6 +118,8 @@ def wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def size_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
+    if type(tensor) not in _WITH_MEMORY and (parts := wrapped(tensor)):
+        return sizes_of(parts)
     return tensor.numel() * tensor.element_size()
 
 

@@ -170,10 +170,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             if theirs != posted and theirs >= posted - calls.mark:
                 group.look_around(k)
                 break
-        if _n_modes() or is_wrapped:  # torch's dispatcher shows it to the modes, or to the tensor's own class
-            work = dispatch(*arguments, **named)
-        else:
-            work = hand_on(*arguments, **named)
+        # torch's dispatcher shows a call to its modes, and to the class of a tensor that has one of its own.
+        work = dispatch(*arguments, **named) if _n_modes() or is_wrapped else hand_on(*arguments, **named)
         if waits and work is not None:
             q[k_at] = k
             d[since_at] = start

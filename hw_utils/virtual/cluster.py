@@ -37,7 +37,6 @@ from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld
 
-
 LOOKED_AT = 16  # ranks whose end is looked at most closely: all ranks run one program
 
 

@@ -2,9 +2,9 @@
 
     FSDPParamGroup.unshard = counted(FSDPParamGroup.unshard)
 
-torch's modules keep caches and counters among their globals, so only what can be called counts, and only where programs
-are known to replace it. Looking takes some 20 us. So at every turn FSDP2 alone is looked at, once a program uses it; the
-rest where turns cost more anyway, and when a rank ends.
+torch's modules keep caches and counters among their globals, so only what can be called counts, and only where
+programs are known to replace it. Looking takes some 20 us. So at every turn FSDP2 alone is looked at, once a program
+uses it; the rest where turns cost more anyway, and when a rank ends.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What torch's dispatcher adds to a collective, for real ranks and virtual ones: modes see it, tensor classes unwrap."""
+"""What torch's dispatcher adds to a collective, on both engines: modes see it, tensor classes unwrap."""
 
 from __future__ import annotations
 
