@@ -49,6 +49,7 @@ _RENAMED = {
     "all_reduce_coalesced": "all_reduce",
     "_coalescing_manager": "",  # what it calls says it
 }
+_BATCHES = frozenset({"batch_isend_irecv"})  # the calls inside say what they are
 # One call of these is several inner calls.
 OBJECT_OPS = frozenset(
     {
@@ -80,7 +81,7 @@ def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, s
         code = frame.f_code
         file = code.co_filename
         if file == _C10D:
-            name, outer = code.co_name, frame
+            name, outer = name if code.co_name in _BATCHES else code.co_name, frame
         elif file != _LOGGER:
             break
         frame = frame.f_back
@@ -99,8 +100,26 @@ def require_dense(tensor: torch.Tensor) -> None:
         expected *= size
 
 
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values of a sparse tensor, each entry once."""
+    tensor = tensor.coalesce()
+    return tensor.indices(), tensor.values()
+
+
+_WITH_MEMORY = {torch.Tensor, torch.nn.Parameter}
+
+
+def wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that a tensor of a class of its own stands for, as it says itself; none if it has memory."""
+    names = tensor.__tensor_flatten__()[0] if hasattr(type(tensor), "__tensor_flatten__") else ()
+    parts = [getattr(tensor, name) for name in names]
+    return [inner for part in parts for inner in (wrapped(part) or [part])]
+
+
 def size_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
+    if type(tensor) not in _WITH_MEMORY and (parts := wrapped(tensor)):
+        return sizes_of(parts)
     return tensor.numel() * tensor.element_size()
 
 

@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense
+from hw_utils.core.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense, sparse_parts, wrapped
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, alone, may_move, note_end
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_n_modes = torch._C._len_torch_dispatch_stack
 _CODE_AND_ITEMSIZE = {dtype: (code, dtype.itemsize) for dtype, code in DTYPE_CODES.items()}
 _TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
 _COMPACT_CALLS = 1 << 14
@@ -112,7 +114,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
     keeper = group.keeper
     q, d, board, add = keeper.q, keeper.d, keeper.publisher.board, keeper.rows.append
     number, getframe, calls, others = group.number, sys._getframe, group.calls, tuple(group.compared.values())
-    hand_on = handed_on(group, method)
+    hand_on, dispatch = handed_on(group, method), getattr(group.plain, method, None)
     entry_code, n_frames = ENTRIES.get(method, (None, 0))
     depth, calls_at, wait_word = 1 + n_frames, calls.at, calls.wait_word
     Work, last_call = keeper.Work, _COMPACT_CALLS - 1
@@ -132,13 +134,17 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             top, waits = getframe(1), False
             guess = frame if top.f_code is entry_code else None
             site, outer, part, kind = keeper.slow_site(top, method, guess, sites)
+        is_wrapped = False
         if own is None:
             n_bytes, itemsize, code = 0, 1, 0
         else:
             tensor = arguments[own]
             if is_list and len(tensor) == 1:
                 tensor = tensor[0]
-                if tensor.layout is strided:
+                if type(tensor) not in _PLAIN and (parts := wrapped(tensor)):
+                    is_wrapped = True
+                    n_bytes, itemsize, code = _measure(parts)
+                elif tensor.layout is strided:
                     n_bytes, (code, itemsize) = tensor.nbytes, _CODE_AND_ITEMSIZE[tensor.dtype]
                     if not tensor.is_contiguous():
                         require_dense(tensor)
@@ -147,6 +153,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                     kind = SPARSE_KIND
             else:
                 n_bytes, itemsize, code = _measure(tensor)
+                first = tensor[0] if type(tensor) is list and tensor else tensor
+                is_wrapped = isinstance(first, torch.Tensor) and type(first) not in _PLAIN and bool(wrapped(first))
         root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
@@ -162,7 +170,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             if theirs != posted and theirs >= posted - calls.mark:
                 group.look_around(k)
                 break
-        work = hand_on(*arguments, **named)
+        # torch's dispatcher shows a call to its modes, and to the class of a tensor that has one of its own.
+        work = dispatch(*arguments, **named) if _n_modes() or is_wrapped else hand_on(*arguments, **named)
         if waits and work is not None:
             q[k_at] = k
             d[since_at] = start
@@ -203,8 +212,7 @@ def handed_on(group, method: str) -> Callable[..., Any] | None:
 
 def _of_sparse(tensor: torch.Tensor) -> tuple[int, int, int]:
     """(bytes of indices and values, 1, code of the dtype): gloo gathers both, and each member adds them up."""
-    parts = tensor.coalesce()
-    return parts.indices().nbytes + parts.values().nbytes, 1, DTYPE_CODES[tensor.dtype]
+    return sum(part.nbytes for part in sparse_parts(tensor)), 1, DTYPE_CODES[tensor.dtype]
 
 
 def _own_piece(arguments: tuple, group) -> int:
@@ -222,6 +230,8 @@ def _measure(tensors) -> tuple[int, int, int]:
     if type(tensors) is list and len(tensors) == 1:
         tensors = tensors[0]
     if isinstance(tensors, torch.Tensor):
+        if type(tensors) not in _PLAIN and (parts := wrapped(tensors)):
+            return _measure(parts)
         require_dense(tensors)
         return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
     if not tensors:

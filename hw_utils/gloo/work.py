@@ -6,6 +6,8 @@ import threading
 from time import perf_counter
 from typing import Any
 
+import torch.distributed as dist
+
 from hw_utils.gloo.shared_state import BLOCKED, MAY_MOVE, RUNNING, SINCE, WAIT, K
 
 # A row of the ledger while the rank runs: a tuple if the call is over, else a list, which is also the work, one object
@@ -39,6 +41,7 @@ class LedgerWork(list):
     """
 
     __slots__ = ()
+    __class__ = property(lambda self: dist.Work)  # FSDP2 waits for what `isinstance` calls a Work, and for nothing else
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self[INNER], name)
@@ -52,6 +55,8 @@ class LedgerWork(list):
 
 class _Done:
     """Stands for a work that has been waited for: gloo's own would hold on to the tensor."""
+
+    __class__ = property(lambda self: dist.Work)
 
     def wait(self, *timeout) -> bool:
         return True

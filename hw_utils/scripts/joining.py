@@ -57,6 +57,11 @@ class Lent:
             self.make(timeout=timeout, store=store)
         self.is_free, self.group = False, None
 
+    def step_aside(self) -> None:
+        """The program makes a default group of another kind; its next one of ours is a new one."""
+        self.is_free, self.group = False, None
+        c10d._update_default_pg(None)
+
     def _say(self, backend: Any) -> None:
         name = str(backend or "gloo").lower()
         if "gloo" not in name and self.rank == 0 and self.is_free:
@@ -64,6 +69,13 @@ class Lent:
 
 
 _find: Callable[[], Lent] | None = None  # in a rank: its own
+_torchs = c10d.init_process_group
+
+
+def _is_of_the_programs(backend: Any) -> bool:
+    """Whether it was registered with torch.distributed, as "fake" is: not one of those that connect ranks."""
+    names = [part.rpartition(":")[2].upper() for part in str(backend or "").split(",")]
+    return any(name in dist.Backend._plugins for name in names)
 
 
 def keep_back() -> None:
@@ -107,4 +119,10 @@ def init_process_group(
     **newer: Any,
 ) -> None:
     """torch.distributed's, in a rank: its ranks have met already, wherever `init_method` would have them meet."""
+    if _is_of_the_programs(backend):
+        if _find().is_free:
+            _find().step_aside()
+        options = {"group_name": group_name, "pg_options": pg_options, "device_id": device_id, **newer}
+        _torchs(backend, init_method, timeout, world_size, rank, store, **options)
+        return
     _find().join(backend, timeout, world_size, rank, store)

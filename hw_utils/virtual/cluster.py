@@ -7,7 +7,7 @@ import mmap
 import signal
 import sys
 import traceback
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from hw_utils.virtual import deadlock, standing
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
 from hw_utils.virtual.engine import Engine, Stop
 from hw_utils.virtual.failures import failure_of, sendable
-from hw_utils.virtual.group import CurrentWorld, Members
+from hw_utils.virtual.group import Members, shown_to_modes
 from hw_utils.virtual.ranks.carriers import Greenlets, Threads
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.copies import Copies
@@ -35,6 +35,9 @@ from hw_utils.virtual.traffic.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.rows import records_of
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
+from hw_utils.virtual.world import CurrentWorld
+
+LOOKED_AT = 16  # ranks whose end is looked at most closely: all ranks run one program
 
 
 def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
@@ -150,6 +153,7 @@ class _Cluster:
             virtual_stores(engine),
             virtual_futures(),
             asynchronous_ranges(),
+            shown_to_modes(),
             meshes_of_their_own(engine),
             self.shared.watched(),
             redirect_stdout(self.streams.out),
@@ -174,14 +178,16 @@ class _Cluster:
             engine.resume_compute()
             self.results[rank] = worker(rank, self.world_size, *args)
             engine.now()
-            self.shared.look_now()
+            self.shared.look_now(everywhere=rank < LOOKED_AT)
             self.returned[rank] = True
             engine.random.leave(rank)
         except Stop:
             return
         except BaseException as error:
-            if not engine.is_over:
-                engine.failures.append(failure_of(rank, error))
+            with suppress(Stop):
+                if not engine.is_over:
+                    self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
+                    engine.failures.append(failure_of(rank, error))
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
         """The student's lines that a rank is at; `frame` is where this process's main thread is."""

@@ -1,8 +1,10 @@
-"""torch.distributed's process group of one virtual rank, and its bookkeeping that follows the running rank."""
+"""torch.distributed's process group of one virtual rank."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
@@ -10,64 +12,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.operations import caller, sizes_of
+from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
-from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic import reductions, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
+from hw_utils.virtual.traffic.work import together
 
-_TORCHS = c10d._world
-
-
-class World:
-    """What distributed_c10d keeps about groups, for one rank."""
-
-    def __init__(self) -> None:
-        self.default_pg = None
-        self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
-        self.tags_to_pg, self.pg_to_tag, self.pg_coalesce_state = {}, {}, {}
-        self.comms: list = []
-        self.group_count = 0
-        self.pg_config_info: list = []
-
-    def __getattr__(self, name: str):
-        """What only some versions of torch keep about groups: empty, as before the first group."""
-        theirs = getattr(_TORCHS, name)
-        if not isinstance(theirs, (dict, list, set)):
-            return theirs
-        setattr(self, name, type(theirs)())
-        return getattr(self, name)
-
-
-def add_to_world(group: VirtualGroup, ranks: dict[int, int], store) -> None:
-    """Enters a group in the running rank's books, as torch.distributed does."""
-    world, tag = c10d._world, f"ptd:{group.name}"
-    world.pg_map[group] = ("gloo", store)
-    world.pg_names[group] = group.name
-    world.pg_group_ranks[group] = ranks
-    world.pg_backend_config[group] = "cpu:gloo"
-    world.tags_to_pg.setdefault("", []).append(group)
-    world.tags_to_pg.setdefault(tag, []).append(group)
-    world.pg_to_tag[group] = tag
-
-
-class CurrentWorld:
-    """Stands where distributed_c10d keeps its one world: every access goes to the running rank's."""
-
-    def __init__(self, engine) -> None:
-        object.__setattr__(self, "_engine", engine)
-        object.__setattr__(self, "_worlds", {})
-
-    def _current(self) -> World:
-        rank = self._engine.rank
-        world = self._worlds.get(rank)
-        if world is None:
-            world = self._worlds[rank] = World()
-        return world
-
-    def __getattr__(self, name: str):
-        return getattr(self._current(), name)
-
-    def __setattr__(self, name: str, value) -> None:
-        setattr(self._current(), name, value)
+_register = torch._C._distributed_c10d._register_process_group
 
 
 class Members:
@@ -84,12 +35,14 @@ class Members:
 class VirtualGroup(dist.ProcessGroup):
     """One rank's view of a group."""
 
-    def __init__(self, members: Members, rank: int, name: str) -> None:
+    def __init__(self, members: Members, rank: int, name: str, desc: str = "undefined") -> None:
         place = members.place_of[rank]
         super().__init__(place, len(members.ranks))
         self.members, self.place, self.name = members, place, name
+        self.desc = "default_pg" if members.number == 0 else desc
         self.engine = members.engine
         self.is_registered = False
+        self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see modes.py
         self.held: list = []  # works that C++ has and nobody has waited for yet
 
     def getBackendName(self) -> str:
@@ -107,7 +60,7 @@ class VirtualGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         if not self.is_registered:  # C++ code looks groups up by name
             self.is_registered = True
-            torch._C._distributed_c10d._register_process_group(self.name, self)
+            _register(self.name, self)
             self.engine.registered.append(self.name)
         return self.name
 
@@ -115,7 +68,7 @@ class VirtualGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        return "default_pg" if self.members.number == 0 else "undefined"
+        return self.desc
 
     @property
     def bound_device_id(self) -> None:
@@ -202,7 +155,15 @@ class VirtualGroup(dist.ProcessGroup):
         return work
 
     def allreduce(self, tensors, opts=None, timeout=None):
+        if tensors[0].layout is not torch.strided:
+            return self._sparse_allreduce(tensors[0], _op(opts))
         return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+
+    def _sparse_allreduce(self, tensor, reduce_op):
+        data = sparse.packed(tensor, reduce_op)
+        work = self._call("allreduce", sparse.KIND, [data], [], data.nbytes)
+        sparse.deliver_to(tensor, work)
+        return work
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
@@ -222,7 +183,7 @@ class VirtualGroup(dist.ProcessGroup):
     def allgather_coalesced(self, outputs, inputs, opts=None):
         pairs = enumerate(zip(zip(*outputs), inputs))
         in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
-        return [self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs][-1]
+        return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
@@ -237,7 +198,7 @@ class VirtualGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        return [self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)][-1]
+        return together([self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)])
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -260,7 +221,7 @@ class VirtualGroup(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        return [self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)][-1]
+        return together([self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)])
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -301,6 +262,44 @@ class VirtualGroup(dist.ProcessGroup):
                 f"Rank {self.place} successfully reached monitoredBarrier, but received errors while waiting for "
                 "send/recv from rank 0. Please check rank 0 logs for faulty rank."
             ) from None
+
+
+SHOWN = (
+    "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "allgather_coalesced", "_allgather_base",
+    "all_gather_single", "allgather_into_tensor_coalesced", "all_gather_single_coalesced", "gather", "scatter",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "barrier",
+)  # fmt: skip
+
+
+@contextmanager
+def shown_to_modes() -> Iterator[None]:
+    """While a simulation runs, a program's dispatch modes see its collectives; without a mode nothing is different."""
+    before = {name: vars(VirtualGroup)[name] for name in SHOWN}
+
+    def begin() -> None:
+        for name, method in before.items():
+            setattr(VirtualGroup, name, _shown(name, method))
+
+    try:
+        with modes.looked_for(begin):
+            yield
+    finally:
+        for name, method in before.items():
+            setattr(VirtualGroup, name, method)
+
+
+def _shown(name: str, method: Callable) -> Callable:
+    def call(self, *arguments, **named):
+        if not modes.n_modes():
+            return method(self, *arguments, **named)
+        if self.engine.carrier.is_shared:
+            self.engine.need("threads", "a mode of torch")
+        modes.show(self, name, arguments, named)
+        with modes.unseen():
+            return method(self, *arguments, **named)
+
+    return call
 
 
 def _op(opts):

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.scripts import joining
-from hw_utils.virtual.group import Members, VirtualGroup, add_to_world, limit_of
+from hw_utils.virtual.group import Members, VirtualGroup, limit_of
 from hw_utils.virtual.traffic.stores import DEFAULT, VirtualStore
+from hw_utils.virtual.world import add_to_world
 
 
 class _Meeting:
@@ -71,10 +72,13 @@ class Groups:
         self.n_joined: dict[tuple[int, tuple[int, ...]], int] = {}
         self.lents: dict[int, joining.Lent] = {}
         self.n_worlds: dict[int, int] = {}
+        self.torchs = c10d._new_group_with_tag
 
     def new_group(self, ranks=None, timeout=None, backend=None, *positional, **options):
         """In place of torch.distributed's own, with its checks."""
         engine = self.engine
+        if not isinstance(c10d._world.default_pg, (VirtualGroup, type(None))):  # the program's own, as a "fake" one
+            return self.torchs(ranks, timeout, backend, *positional, **options)
         rank, size = engine.rank, engine.world_size
         ranks = list(range(size)) if ranks is None else list(ranks)
         if options.get("sort_ranks", True):
@@ -90,7 +94,7 @@ class Groups:
             number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
         if rank not in ranks:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
-        return self._join(number, tuple(ranks), timeout)
+        return self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
 
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
@@ -121,7 +125,9 @@ class Groups:
             torch._C._distributed_c10d._unregister_process_group(name)
             registered.remove(name)
 
-    def _join(self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group") -> VirtualGroup:
+    def _join(
+        self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = ""
+    ) -> VirtualGroup:
         engine, rank = self.engine, self.engine.rank
         if number == -1:  # made with use_local_synchronization: of equal ranks, one after the other
             nth = self.n_joined[rank, ranks] = self.n_joined.get((rank, ranks), 0) + 1
@@ -129,7 +135,7 @@ class Groups:
         members = engine.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
         if timeout is not None:
             members.limit_s = limit_of(timeout)
-        group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}")
+        group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}", desc)
         add_to_world(group, members.place_of, VirtualStore(engine, f"group {members.number}"))
         return group
 

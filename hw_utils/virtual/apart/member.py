@@ -23,7 +23,7 @@ from hw_utils.virtual.apart import wire
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.failures import failure_of, sendable
-from hw_utils.virtual.group import Members
+from hw_utils.virtual.group import Members, shown_to_modes
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.environment import MASTER_PORT
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
@@ -224,6 +224,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 virtual_stores(member),
                 virtual_futures(),
                 asynchronous_ranges(),
+                shown_to_modes(),
             ):
                 stack_.enter_context(part)
             worker, args = pickling.load(call)

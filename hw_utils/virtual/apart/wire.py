@@ -19,7 +19,7 @@ def packed(tensor: torch.Tensor, *, with_bytes: bool = True) -> Packed:
 def unpacked(parts: Packed) -> torch.Tensor:
     """A tensor of one dimension with a memory of its own."""
     dtype, n_elements, data = parts
-    tensor = torch.empty(n_elements, dtype=dtype)
+    tensor = torch.empty(n_elements, dtype=dtype, device="cpu")  # whatever the program's default is
     if data:
         fill(tensor, data)
     return tensor

@@ -24,7 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.virtual.ranks.replaced import Replaced
 from hw_utils.virtual.traffic.rows import ROW
 
 _MOST_CELLS = 20_000
@@ -61,6 +63,7 @@ class SharedState:
         self.n_turns, self.n_looks, self.next_look = 0, 0, 0
         self.is_too_much = False
         self.has_modules = False
+        self.replaced = Replaced()
         self.flags, self.thread_flags = _flags(), _of_one_thread()
         self._watch_torchs_own()
         self.argv = list(sys.argv)
@@ -71,6 +74,7 @@ class SharedState:
         engine = self.engine
         engine.look = self.look
         with _caught(self._calls(), engine.need), _watched_imports(self.learn):
+            self.replaced.learn()
             yield
 
     def _calls(self) -> dict[tuple[Any, str], str]:
@@ -79,6 +83,8 @@ class SharedState:
             (os, "chdir"): "the working directory",
             (os, "fchdir"): "the working directory",
             (torch.autograd.profiler.profile, "__init__"): "the profiler",
+            (torch._C._distributed_c10d, "_register_process_group"): "a name for a group in torch's C++ code",
+            (c10d, "_register_process_group"): "a group that torch itself makes",
             (threading.Thread, "start"): "threads of its own",
         }
 
@@ -114,11 +120,12 @@ class SharedState:
         self.next_look = self.n_turns + max(self.n_looks - _EVERY_TURN, 0) + 1
         self.look_now()
 
-    def look_now(self) -> None:
+    def look_now(self, everywhere: bool = False) -> None:
         """The same, whatever came before."""
         if self.thread_flags != _of_one_thread() and self.engine.carrier.is_shared:
             self.engine.need("threads", "autocast or a mode of torch")
         changed = self.changed()
+        changed = changed or self.replaced.changed(everywhere or not self.engine.carrier.is_shared)
         if changed:
             self.engine.need("processes", changed)
 
@@ -130,6 +137,7 @@ class SharedState:
             found = [m for name, m in list(sys.modules.items()) if name not in self.known]
             self.known.update(sys.modules)
             self._watch_torchs_own()
+            self.replaced.learn()
         if worker is not None:
             found.append(sys.modules.get(getattr(worker, "__module__", "")))
         while found:

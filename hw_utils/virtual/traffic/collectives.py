@@ -10,13 +10,15 @@ import torch
 
 from hw_utils.core import schedules
 from hw_utils.core.errors import CollectiveMismatch
+from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions, replay
 from hw_utils.virtual.traffic.relay import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
 
 ROOTED = frozenset({"broadcast", "gather", "scatter"})
 # The schedule of each kind, by the name that schedules.py knows.
-_SCHEDULE = {"reduce_scatter_tensor": "reduce_scatter"}
+_SCHEDULE = {"reduce_scatter_tensor": "reduce_scatter", "sparse_all_reduce": "all_gather"}
+_UNEVEN = frozenset({"all_to_all", "sparse_all_reduce"})  # members may bring different sizes
 
 
 class Post:
@@ -35,7 +37,7 @@ class Post:
         tensors = self.inputs or self.outputs
         if self.kind == "scatter":
             tensors = self.outputs
-        sizes = () if self.kind == "all_to_all" else tuple((t.numel(), t.dtype) for t in tensors)
+        sizes = () if self.kind in _UNEVEN else tuple((t.numel(), t.dtype) for t in tensors)
         return self.kind, self.root, reductions.reduce_name(self.reduce_op), sizes
 
     def text(self, rank: int, places) -> str:
@@ -93,9 +95,11 @@ class Call:
         return kind, self._n_bytes(post), len(self.members.ranks), post.root, itemsize
 
     def _n_bytes(self, post: Post):
-        if self.kind != "all_to_all":
+        if self.kind not in _UNEVEN:
             return post.n_bytes
         posts = [self.posts[i] for i in range(len(self.posts))]
+        if self.kind != "all_to_all":
+            return [p.n_bytes for p in posts]
         return [[t.nbytes for t in p.inputs] for p in posts]
 
     # everybody needs everybody
@@ -127,11 +131,11 @@ class Call:
 
     def _member_is_done(self, place: int, at_s: float) -> None:
         post, root_post = self.posts[place], self.posts.get(self.posts[place].root)
-        if self.kind == "gather":
-            if post is root_post:
+        with unseen():  # whoever's turn it is may have a mode of torch
+            if self.kind != "gather":
+                reductions.deliver(self.kind, post, place, root_post)
+            elif post is root_post:
                 reductions.deliver_gathered(post, self.posts)
-        else:
-            reductions.deliver(self.kind, post, place, root_post)
         post.work.complete(at_s)
 
 

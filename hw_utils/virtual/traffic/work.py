@@ -69,6 +69,23 @@ def wait_all(futures) -> list:
     return [future.wait() for future in futures]
 
 
+def together(works: list):
+    """The last of several works, which is over when all of them are."""
+    last = works[-1]
+    settle = last.settle_future
+
+    def settle_all() -> None:
+        last.settle_future = settle
+        for work in works[:-1]:
+            work.wait()
+        last.outputs = [tensor for work in works for tensor in work.result()]
+        settle()
+
+    if len(works) > 1:
+        last.settle_future = settle_all
+    return last
+
+
 @contextmanager
 def virtual_futures():
     """While a simulation runs, torch.futures waits where other ranks can run."""

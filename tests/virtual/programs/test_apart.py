@@ -174,6 +174,28 @@ def mode(rank: int, world_size: int) -> int:
         return before
 
 
+def method_of_torch(rank: int, world_size: int) -> list[int]:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    calls = []
+    before = FSDPParamGroup.unshard
+
+    def counted(self, *arguments, **named):
+        calls.append(rank)
+        return before(self, *arguments, **named)
+
+    model = torch.nn.Linear(4, 4)
+    fully_shard(model)
+    FSDPParamGroup.unshard = counted
+    try:
+        model(torch.ones(1, 4))
+        dist.barrier()
+    finally:
+        FSDPParamGroup.unshard = before
+    return calls
+
+
 OWN = {
     module_global: [0, 1, 2],
     global_for_a_while: [0, 1, 2],
@@ -193,6 +215,7 @@ OWN = {
     arguments: ["0", "1", "2"],
     hook_of_all_modules: [0, 1, 0],
     mode: [0, 2, 0],
+    method_of_torch: [[0], [1], [2]],
 }
 
 

@@ -1,0 +1,72 @@
+"""Functions and methods of torch's that a program has replaced by its own, as tests and tracers do.
+
+    FSDPParamGroup.unshard = counted(FSDPParamGroup.unshard)
+
+torch's modules keep caches and counters among their globals, so only what can be called counts, and only where
+programs are known to replace it. Looking takes some 20 us. So at every turn FSDP2 alone is looked at, once a program
+uses it; the rest where turns cost more anyway, and when a rank ends.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_MODULES = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.nn.functional")
+_CLASSES = {
+    "torch.nn": ("Module",), "torch.optim": ("Optimizer",), "torch.nn.parallel": ("DistributedDataParallel",),
+    "torch.distributed.fsdp": ("FullyShardedDataParallel",),
+}  # fmt: skip
+_WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
+
+
+class Replaced:
+    """What torch's functions were when they were first seen."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, tuple[Any, dict[str, Any]]] = {}  # what it is -> names now, a copy
+        self.of_fsdp: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self.sharded: dict[type, type] = {}  # torch's table of classes that FSDP2 has sharded
+
+    def learn(self) -> None:
+        """Remembers what has been imported since."""
+        for name in _MODULES:
+            if name in sys.modules:
+                _remember(self.tables, f"the module {name}", vars(sys.modules[name]))
+        for name, classes in _CLASSES.items():
+            for cls in classes if name in sys.modules else ():
+                _remember(self.tables, f"the class {cls}", vars(getattr(sys.modules[name], cls)))
+        for name, module in list(sys.modules.items()):
+            if name.startswith(_WHOLE):
+                _remember(self.of_fsdp, f"the module {name}", vars(module))
+                for cls in list(vars(module).values()):
+                    if isinstance(cls, type) and cls.__module__ == name:
+                        _remember(self.of_fsdp, f"the class {cls.__name__}", vars(cls))
+        self.sharded = getattr(sys.modules.get(f"{_WHOLE}._fully_shard"), "cls_to_fsdp_cls", {})
+
+    def changed(self, everywhere: bool) -> str:
+        """What was replaced, "" if nothing; names that are new or not callable are taken over."""
+        if not (everywhere or self.sharded):
+            return ""
+        return self._changed(self.of_fsdp) or (self._changed(self.tables) if everywhere else "")
+
+    def _changed(self, tables: dict[str, tuple[Any, dict[str, Any]]]) -> str:
+        for what, (table, before) in tables.items():
+            if _differ(table, before):
+                for name, value in before.items():
+                    if table.get(name) is not value and callable(value):
+                        return f"{name} of {what}"
+                tables[what] = table, dict(table)
+        return ""
+
+
+def _remember(tables: dict, what: str, table: Any) -> None:
+    if what not in tables:
+        tables[what] = table, dict(table)
+
+
+def _differ(table: Any, before: dict[str, Any]) -> bool:
+    try:
+        return bool(table != before)
+    except Exception:  # an array among them: no single answer, and not the object that was there
+        return True

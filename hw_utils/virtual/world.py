@@ -1,0 +1,60 @@
+"""What torch.distributed keeps about groups, of each virtual rank."""
+
+from __future__ import annotations
+
+from torch.distributed import distributed_c10d as c10d
+
+_TORCHS = c10d._world
+
+
+class World:
+    """What distributed_c10d keeps about groups, for one rank."""
+
+    def __init__(self) -> None:
+        self.default_pg = None
+        self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
+        self.tags_to_pg, self.pg_to_tag, self.pg_coalesce_state = {}, {}, {}
+        self.comms: list = []
+        self.group_count = 0
+        self.pg_config_info: list = []
+
+    def __getattr__(self, name: str):
+        """What only some versions of torch keep about groups: empty, as before the first group."""
+        theirs = getattr(_TORCHS, name)
+        if not isinstance(theirs, (dict, list, set)):
+            return theirs
+        setattr(self, name, type(theirs)())
+        return getattr(self, name)
+
+
+def add_to_world(group, ranks: dict[int, int], store) -> None:
+    """Enters a group in the running rank's books, as torch.distributed does."""
+    world, tag = c10d._world, f"ptd:{group.name}"
+    world.pg_map[group] = ("gloo", store)
+    world.pg_names[group] = group.name
+    world.pg_group_ranks[group] = ranks
+    world.pg_backend_config[group] = "cpu:gloo"
+    world.tags_to_pg.setdefault("", []).append(group)
+    world.tags_to_pg.setdefault(tag, []).append(group)
+    world.pg_to_tag[group] = tag
+
+
+class CurrentWorld:
+    """Stands where distributed_c10d keeps its one world: every access goes to the running rank's."""
+
+    def __init__(self, engine) -> None:
+        object.__setattr__(self, "_engine", engine)
+        object.__setattr__(self, "_worlds", {})
+
+    def _current(self) -> World:
+        rank = self._engine.rank
+        world = self._worlds.get(rank)
+        if world is None:
+            world = self._worlds[rank] = World()
+        return world
+
+    def __getattr__(self, name: str):
+        return getattr(self._current(), name)
+
+    def __setattr__(self, name: str, value) -> None:
+        setattr(self._current(), name, value)
