@@ -16,7 +16,7 @@ FAULTS = {
     "every rank's group": """
 import torch.distributed.distributed_c10d as c10d
 class Gloo(c10d.ProcessGroupGloo):
-    def __init__(self, store, rank, size, *, timeout, not_yet_named):
+    def __init__(self, store, rank, size, *, not_yet_named, **named):
         raise AssertionError
 c10d.ProcessGroupGloo = Gloo
 """,
