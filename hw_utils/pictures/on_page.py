@@ -16,7 +16,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.collections import Collection, QuadMesh
+from matplotlib.collections import Collection, LineCollection, PathCollection
 from matplotlib.figure import Figure
 
 INK, FIXED = "#000000", "#000001"  # what becomes the page's colour, and the black that stays black
@@ -105,17 +105,22 @@ def _fix_colours(figure: Figure) -> list[tuple[Any, Any]]:
     undo = []
     for ax in figure.axes:
         grounds = [p.get_window_extent() for p in ax.patches if p.get_visible() and _is_coloured(p.get_facecolor())]
-        is_covered = bool(ax.images) or any(isinstance(c, QuadMesh) for c in ax.collections)
+        grounds += [p.get_window_extent() for p in (*ax.images, *ax.collections) if _fills(p)]
         for text in ax.texts:
             box = text.get_window_extent()
             x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
             own = text.get_bbox_patch()
-            on_ground = is_covered or any(g.contains(x, y) for g in grounds)
+            on_ground = any(g.contains(x, y) for g in grounds)
             on_ground = on_ground or (own is not None and _is_coloured(own.get_facecolor()))
             if on_ground and mpl.colors.to_hex(text.get_color()) == INK:
                 undo.append((text.set_color, text.get_color()))
                 text.set_color(FIXED)
     return undo
+
+
+def _fills(part: Any) -> bool:
+    """Whether an image or a collection covers a ground, and is neither points nor lines."""
+    return not isinstance(part, PathCollection | LineCollection)
 
 
 def _is_coloured(rgba: Any) -> bool:
