@@ -142,9 +142,18 @@ class Engine:
         return number
 
     def need(self, carrier: str, why: str) -> None:
-        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks."""
+        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks.
+
+        Threads would find what this attempt has left in modules (a singleton that is there already): processes do not.
+        """
+        left = self.changed() if carrier == "threads" else ""
+        carrier, why = ("processes", left) if left else (carrier, why)
         self.wants, self.why, self.asked_by, self.is_over = carrier, why, self.rank, True
         raise Stop
+
+    def changed(self) -> str:
+        """What the ranks have changed of what they share, "" if nothing."""
+        return ""
 
     def look(self) -> None:
         """Called before others run: has the running rank changed what it shares with them? see shared_state.py."""

@@ -33,9 +33,10 @@ def test_ranks_of_one_shard_end_with_one_weight_and_rows_of_one_stage_with_one_l
     assert len(losses) == 2
 
 
-def test_accelerate_prepares_trains_and_gathers_on_real_processes():
+def test_accelerate_prepares_trains_and_gathers():
     pytest.importorskip("accelerate")
     lines = results(launch(SCRIPTS / "accelerated.py", 2, echo=False, timeout_s=300))
+    assert lines == results(simulate(SCRIPTS / "accelerated.py", 2, echo=False, timeout_s=300))
     assert len(lines) == 2
     assert len(set(lines)) == 1
     assert lines[0].endswith(" 2 2")

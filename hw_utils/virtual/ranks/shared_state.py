@@ -72,7 +72,7 @@ class SharedState:
     def watched(self):
         """While the ranks run, the engine looks here; what is best caught where it is called, is."""
         engine = self.engine
-        engine.look = self.look
+        engine.look, engine.changed = self.look, self.changed
         with _caught(self._calls(), engine.need), _watched_imports(self.learn):
             self.replaced.learn()
             yield

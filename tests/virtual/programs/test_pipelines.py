@@ -28,7 +28,14 @@ def pipeline(rank: int, world_size: int, schedule: str, n_chunks: int):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "n_chunks"), [("ScheduleGPipe", 1), ("Schedule1F1B", 1), ("ScheduleInterleaved1F1B", 2)]
+    ("schedule", "n_chunks"),
+    [
+        ("ScheduleGPipe", 1),
+        ("Schedule1F1B", 1),
+        ("ScheduleInterleaved1F1B", 2),
+        ("ScheduleLoopedBFS", 2),
+        ("ScheduleInterleavedZeroBubble", 2),
+    ],
 )
 def test_a_schedule_is_alike_on_both_engines(schedule: str, n_chunks: int):
     both(pipeline, 2, schedule, n_chunks)
