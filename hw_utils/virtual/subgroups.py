@@ -92,6 +92,7 @@ class Groups:
             number = -1
         else:
             number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
+        c10d._world.group_count += 1
         if rank not in ranks:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
         return self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
@@ -102,6 +103,7 @@ class Groups:
         group = VirtualGroup(everybody, rank, f"rank {rank} of all")
         add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
         c10d._world.default_pg = group
+        c10d._world.group_count = 1
 
     def lent(self) -> joining.Lent:
         """The running rank's default group, as its program's `init_process_group` will find it."""
