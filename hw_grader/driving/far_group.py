@@ -46,7 +46,9 @@ class FarGroup(VirtualGroup):
     def group_desc(self) -> str:
         return "default_pg"
 
-    def _call(self, method: str, kind: str, inputs: Any, outputs: Any, n_bytes: int, root: int = 0, reduce_op=None):
+    def _call(
+        self, method: str, kind: str, inputs: Any, outputs: Any, n_bytes: int, root: int = 0, reduce_op=None, **_: Any
+    ):  # what a profile or a time limit would want stays on the other side
         if kind not in _KINDS:
             raise RuntimeError(f"{method} does not cross to another process; torch.distributed.{kind} does")
         args, options = _KINDS[kind](list(inputs), list(outputs), root, reduce_op)

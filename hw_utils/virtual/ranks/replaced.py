@@ -9,9 +9,16 @@ uses it; the rest where turns cost more anyway, and when a rank ends.
 
 from __future__ import annotations
 
+import functools
 import sys
+import types
 from typing import Any
 
+# What stands in a table and is a program's to call; a model that a class of torch's remembers is not.
+_CODE = (
+    types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, staticmethod, classmethod,
+    property, type,
+)  # fmt: skip
 _MODULES = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.nn.functional")
 _CLASSES = {
     "torch.nn": ("Module",), "torch.optim": ("Optimizer",), "torch.nn.parallel": ("DistributedDataParallel",),
@@ -54,7 +61,7 @@ class Replaced:
         for what, (table, before) in tables.items():
             if _differ(table, before):
                 for name, value in before.items():
-                    if table.get(name) is not value and callable(value):
+                    if table.get(name) is not value and isinstance(value, _CODE):
                         return f"{name} of {what}"
                 tables[what] = table, dict(table)
         return ""

@@ -97,10 +97,11 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
 
 @needs_sandbox
 @pytest.mark.slow
-def test_seconds_in_a_hidden_case_are_not_told(course, sandbox):
+def test_seconds_in_a_hidden_case_are_not_told(course):
     _, release = course
     text = HEAD + "    import time\n    if n_rounds > 700:\n        time.sleep(3)\n" + BODY
-    record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
+    with Sandbox() as sandbox:
+        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
     assert record.seconds > 3
     assert exports.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
 

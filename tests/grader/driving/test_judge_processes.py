@@ -84,6 +84,16 @@ def inside(judge: Judge) -> list[psutil.Process]:
     return psutil.Process(SHARED.get().bwrap.pid).children(recursive=True)[3:]
 
 
+def leaves(judge: Judge) -> set[int]:
+    """Of these, those that judge: they have no children and have not ended."""
+    found = set()
+    for process in inside(judge):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
+            if not process.children() and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    return found
+
+
 @needs_sandbox
 @pytest.mark.slow
 class TestJudge:
@@ -98,10 +108,11 @@ class TestJudge:
 
     def test_each_submission_has_a_process_of_its_own(self, judge):
         judge.judge(CHECK, CASE, RIGHT, 60)
-        (before,) = [p.pid for p in inside(judge) if not p.children()]
+        before = leaves(judge)
+        assert before
         judge.forget_submission()
         judge.judge(CHECK, CASE, WRONG, 60)
-        assert before not in [p.pid for p in inside(judge)]
+        assert before.isdisjoint(leaves(judge))
 
     def test_one_that_was_killed_in_between_is_started_again(self, judge):
         judge.judge(CHECK, CASE, RIGHT, 60)
