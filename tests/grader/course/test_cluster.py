@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from hw_grader.course.batch import ClusterError, cluster, is_private
-from hw_grader.sandbox.sandbox import why_not
-
-needs_sandbox = pytest.mark.skipif(
-    bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"
-)
 
 
 @pytest.mark.parametrize(

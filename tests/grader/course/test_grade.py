@@ -19,7 +19,8 @@ from hw_grader.course.drivable import CalibrationError, calibrated
 from hw_grader.course.grading import Times, grade_bytes
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import ReleaseError, parse_calls, read_release
-from hw_grader.sandbox.sandbox import Sandbox, why_not
+from hw_grader.sandbox.sandbox import Sandbox
+from tests.grader.in_sandbox import inside, needs_sandbox
 from tests.grader.small_course import (
     ASSIGNMENT,
     MAX_POINTS,
@@ -31,9 +32,6 @@ from tests.grader.small_course import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-needs_sandbox = pytest.mark.skipif(
-    bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"
-)
 NOISE = """
 import logging, sys, warnings
 from tqdm.auto import tqdm
@@ -188,10 +186,11 @@ def test_grading_twice_needs_no_more_memory_than_once(release, sandbox):
     for _ in range(3):
         grade_bytes(as_bytes(submission()), release, sandbox, "ada")
     process = psutil.Process()
-    before = process.memory_info().rss, psutil.Process(sandbox.bwrap.pid).children(recursive=True)[-1].memory_info().rss
+    parent = inside(sandbox)[0][-1]
+    before = process.memory_info().rss, parent.memory_info().rss
     for _ in range(10):
         grade_bytes(as_bytes(submission()), release, sandbox, "ada")
-    after = process.memory_info().rss, psutil.Process(sandbox.bwrap.pid).children(recursive=True)[-1].memory_info().rss
+    after = process.memory_info().rss, parent.memory_info().rss
     assert all(b - a < 10 * 2**20 for a, b in zip(before, after))
 
 

@@ -28,7 +28,8 @@ from hw_grader.notebook.run_cells import Times
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
 from hw_utils.checks.lesson_01.output import _NOTHING_SENT
-from tests.grader.course.test_grade import ROOT, needs_sandbox
+from tests.grader.course.test_grade import ROOT
+from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, NOTEBOOK, as_bytes, hand_in, make_course, submission
 
 RARE = "739"  # the number of rounds in ping_pong's hidden case

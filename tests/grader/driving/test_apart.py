@@ -21,7 +21,7 @@ from tests.checks import right_answers, wrong_answers
 from tests.checks.references import answers_of, lessons, namespace
 from tests.checks.right_answers import alternatives
 from tests.checks.wrong_answers import planted
-from tests.grader.driving.test_judge_processes import needs_sandbox
+from tests.grader.in_sandbox import needs_sandbox
 from tests.virtual import algorithms
 
 # What shows only if tensors keep their memory and ranks their own variables on the way.

@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hw_grader.driving.judge_processes import KEPT, Judge, judge_of
-from hw_grader.sandbox.sandbox import SandboxError, why_not
+from hw_grader.driving.judge_processes import KEPT, judge_of
+from hw_grader.sandbox.sandbox import SHARED, Sandbox, SandboxError
 from hw_utils.core.plain_data import encode
+from tests.grader.in_sandbox import inside, needs_sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 STAYS = """
@@ -53,9 +54,6 @@ after, again = all_of_it(), all_of_it()
 assert str(before) == str(after) == str(again), (before, after, again)
 assert len(before) == 6
 """
-needs_sandbox = pytest.mark.skipif(
-    bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"
-)
 CHECK, CASE = "lesson_01.read_a_hang", {"rank": 0}
 RIGHT, WRONG = (encode({0: [op, 1], "rank 1": []}) for op in ("send", "recv"))
 
@@ -68,8 +66,6 @@ def test_a_simulation_is_the_same_in_a_process_that_is_thrown_away():
 
 @pytest.fixture
 def judge(request):
-    from hw_grader.sandbox.sandbox import SHARED
-
     judge = judge_of(SHARED.get())
     judge.end()
     judge.said.clear()
@@ -77,17 +73,10 @@ def judge(request):
     judge.end()
 
 
-def inside(judge: Judge) -> list[psutil.Process]:
-    """The processes in the judge's sandbox but its first three, which live as long as it does."""
-    from hw_grader.sandbox.sandbox import SHARED
-
-    return psutil.Process(SHARED.get().bwrap.pid).children(recursive=True)[3:]
-
-
-def leaves(judge: Judge) -> set[int]:
+def leaves(sandbox: Sandbox) -> set[int]:
     """Of these, those that judge: they have no children and have not ended."""
     found = set()
-    for process in inside(judge):
+    for process in inside(sandbox)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):  # it ends just now
             if not process.children() and process.status() != psutil.STATUS_ZOMBIE:
                 found.add(process.pid)
@@ -103,20 +92,20 @@ class TestJudge:
         assert "does not stand in" in first[1]["wrong"]
         judge.end()
         assert [judge.judge(CHECK, CASE, data, 60) for data in (RIGHT, WRONG)] == first
-        assert inside(judge) == []
+        assert inside(SHARED.get())[1] == []
         assert judge.judge(CHECK, {"rank": 1}, RIGHT, 60) != first[0]
 
     def test_each_submission_has_a_process_of_its_own(self, judge):
         judge.judge(CHECK, CASE, RIGHT, 60)
-        before = leaves(judge)
+        before = leaves(SHARED.get())
         assert before
         judge.forget_submission()
         judge.judge(CHECK, CASE, WRONG, 60)
-        assert before.isdisjoint(leaves(judge))
+        assert before.isdisjoint(leaves(SHARED.get()))
 
     def test_one_that_was_killed_in_between_is_started_again(self, judge):
         judge.judge(CHECK, CASE, RIGHT, 60)
-        for process in inside(judge):
+        for process in inside(SHARED.get())[1]:
             with contextlib.suppress(psutil.NoSuchProcess):  # it may have ended with the one before it
                 process.kill()
         assert "wrong" in judge.judge(CHECK, CASE, WRONG, 60)

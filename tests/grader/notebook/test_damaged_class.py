@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,8 @@ from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import find_submission, remove_links
-from hw_grader.sandbox.sandbox import Sandbox, why_not
+from hw_grader.sandbox.sandbox import Sandbox
+from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import (
     ASSIGNMENT,
     EXERCISES,
@@ -30,9 +30,6 @@ from tests.grader.small_course import (
     submission,
 )
 
-needs_sandbox = pytest.mark.skipif(
-    bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"
-)
 DAMAGE: dict[str, Callable[[dict], bytes]] = {}
 UNREADABLE = {"empty", "not_json", "cut_short", "no_cells"}
 N_STUDENTS, N_DAMAGED = 200, 20

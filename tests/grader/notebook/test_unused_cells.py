@@ -17,7 +17,8 @@ from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Call, Cell, Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.unused_cells import NOTE, unused
-from hw_grader.sandbox.sandbox import SHARED, why_not
+from hw_grader.sandbox.sandbox import SHARED
+from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import (
     EXERCISES,
     MAX_POINTS,
@@ -31,10 +32,6 @@ from tests.grader.small_course import (
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-needs_sandbox = [
-    pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"),
-    pytest.mark.slow,
-]
 SOLUTION = {"grade": False, "grade_id": "ring", "locked": False, "solution": True, "schema_version": 3, "task": False}
 LOCKED = {**SOLUTION, "grade_id": "setup", "locked": True, "solution": False}
 RING = "def ring(rank, world_size):\n    return torch.ones(rank)"
@@ -267,9 +264,9 @@ def leave_out(monkeypatch, text: str) -> None:
     monkeypatch.setattr("hw_grader.course.grading.unused", find)
 
 
+@needs_sandbox
+@pytest.mark.slow
 class TestGraded:
-    pytestmark = needs_sandbox
-
     def test_the_verdict_is_the_same_and_the_student_is_told(self, tmp_path):
         release = with_picture(tmp_path, PICTURE_01)
         for answers, points in (({}, MAX_POINTS), (WRONG, 0)):

@@ -16,7 +16,8 @@ from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.cell_names import facts_of
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.submission import Submission
-from hw_grader.sandbox.sandbox import Sandbox, why_not
+from hw_grader.sandbox.sandbox import Sandbox
+from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import MAX_POINTS, as_bytes, make_course, submission
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,7 +63,7 @@ def test_the_grader_and_its_workers_hold_no_more_after_600_submissions_than_afte
     assert monitor < 100
 
 
-@pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}")
+@needs_sandbox
 @pytest.mark.slow
 def test_a_worker_holds_no_more_after_eight_submissions_than_after_three(tmp_path):
     release = read_release(make_course(tmp_path))

@@ -8,18 +8,18 @@ import socket
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hw_grader.course.grading import Times, grade_bytes
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.notebook.release import read_release
 from hw_grader.sandbox.lockdown import Limits
-from hw_grader.sandbox.sandbox import Sandbox, why_not
+from hw_grader.sandbox.sandbox import Sandbox
+from tests.grader.in_sandbox import inside, needs_sandbox
 from tests.grader.small_course import MAX_POINTS, WRONG, as_bytes, make_course, submission
 
 pytestmark = [
-    pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"),
+    needs_sandbox,
     pytest.mark.slow,
 ]
 HOSTILE = sorted((Path(__file__).parents[1] / "hostile").glob("*.py"))
@@ -57,10 +57,7 @@ class Place:
     def processes(self) -> set[int]:
         """Those inside the sandbox but bubblewrap itself, the warm parents and the judge."""
         judge_of(self.sandbox).end()
-        bwrap = self.sandbox.bwrap.pid
-        inside = psutil.Process(bwrap).children(recursive=True)
-        own = {p.pid for p in inside[:3]}  # bubblewrap's first process and the two warm parents
-        return {p.pid for p in inside} - own
+        return {p.pid for p in inside(self.sandbox)[1]}
 
     def close(self) -> None:
         self.sandbox.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -15,10 +14,11 @@ import pytest
 
 from hw_grader.course.grading import Times, grade_bytes
 from hw_grader.notebook.release import Release, read_release
-from hw_grader.sandbox.sandbox import SHARED, why_not
+from hw_grader.sandbox.sandbox import SHARED
+from tests.grader.in_sandbox import needs_sandbox
 
 pytestmark = [
-    pytest.mark.skipif(bool(why_not()) and os.environ.get("CI") != "true", reason=f"no sandbox: {why_not()}"),
+    needs_sandbox,
     pytest.mark.slow,
 ]
 HERE = Path(__file__).resolve().parent
