@@ -40,8 +40,8 @@ nbval: $(READY)
 	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax --timeout=900 -p no:cacheprovider solutions
 lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
 	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
-notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits
-	$(PY) -m tools.build $(if $(REPLACE),--replace)
+notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits, UNCHECKED=1 runs no check
+	$(PY) -m tools.build $(if $(REPLACE),--replace) $(if $(UNCHECKED),--unchecked)
 import: $(READY)  ## NOTEBOOK=solutions/...: an edit in JupyterLab back into lessons/
 	$(PY) -m tools.import_notebook $(NOTEBOOK)
 collect: $(READY)  ## ZIPS="...": an LMS's downloads into submitted/; class.csv tells who is missing

@@ -1,7 +1,8 @@
-"""lessons/ -> solutions/ -> notebooks/: `python -m tools.build [--check] [--replace] [LESSON...]`.
+"""lessons/ -> solutions/ -> notebooks/: `python -m tools.build [--check] [--replace] [--unchecked] [LESSON...]`.
 
 Everything is built in a folder of its own first and swapped in at the end, file by file,
 so a build that fails leaves the committed copies as they were. Only the notebooks are replaced.
+A solution whose code is new has to pass its own checks first, hidden cases too.
 One that somebody has worked on is kept: see `swap`.
 """
 
@@ -27,6 +28,7 @@ from traitlets.config import Config
 from hw_grader.notebook.stamp import digest, is_edited, release_steps
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
+from tools.solution_checks import changed_points, failing_checks, is_new, unknown_checks
 
 SOLUTIONS, RELEASE = "solutions", "notebooks"
 
@@ -43,13 +45,18 @@ class Report:
     unchanged: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)  # one text each: what was kept, and what to do
+    points: list[str] = field(default_factory=list)  # one text a lesson that is worth something else now
 
 
-def build(root: Path = ROOT, names: Iterable[str] = (), *, replace: bool = False) -> Report:
+def build(root: Path = ROOT, names: Iterable[str] = (), *, replace: bool = False, unchecked: bool = False) -> Report:
     """Builds the lessons (all, or those named) and swaps the results in.
 
+    replace: notebooks that somebody worked on are overwritten.
+    unchecked: a solution whose code is new need not pass its checks yet.
+
     Raises:
-        BuildFailed: a lesson breaks a rule, nbgrader refuses it, or solutions/ has edits that were not imported.
+        BuildFailed: a lesson breaks a rule, nbgrader refuses it, its solution fails its own checks,
+            or solutions/ has edits that were not imported.
     """
     lessons = read_lessons(root, names)
     (root / "build").mkdir(exist_ok=True)
@@ -58,7 +65,12 @@ def build(root: Path = ROOT, names: Iterable[str] = (), *, replace: bool = False
         make(lessons, made)
         if not replace:
             require_imported(root, lessons, made)
-        return swap(root, lessons, made, replace=replace, all_of_them=not list(names))
+        if not unchecked:
+            require_passing(root, lessons, made)
+        points = [_worth(root, lesson, made) for lesson in lessons]
+        report = swap(root, lessons, made, replace=replace, all_of_them=not list(names))
+    report.points = [text for text in points if text]
+    return report
 
 
 def read_lessons(root: Path, names: Iterable[str] = ()) -> list[Lesson]:
@@ -71,6 +83,7 @@ def read_lessons(root: Path, names: Iterable[str] = ()) -> list[Lesson]:
     for file in files:
         try:
             lessons.append(read_lesson(file))
+            problems += unknown_checks(lessons[-1])
         except LessonError as error:
             problems.append(str(error))
     if problems:
@@ -127,6 +140,26 @@ def require_imported(root: Path, lessons: list[Lesson], made: Path) -> None:
                 for path in edited
             )
         )
+
+
+def require_passing(root: Path, lessons: list[Lesson], made: Path) -> None:
+    """Refuses a solution with new code that fails a check of its own lesson."""
+    new = [made / SOLUTIONS / x.product for x in lessons]
+    new = [path for path in new if is_new(root / path.relative_to(made), path)]
+    if failing := [text for path in new for text in failing_checks(path)]:
+        raise BuildFailed("\n".join([*failing, "To build it as it is:  make notebooks UNCHECKED=1"]))
+
+
+def _worth(root: Path, lesson: Lesson, made: Path) -> str:
+    product = f"{SOLUTIONS}/{lesson.product}"
+    text = changed_points(root / product, made / product)
+    if not text:
+        return ""
+    return (
+        f"{lesson.name} is worth {text}.\n"
+        f"  Marks that were given stay until:  make grade ASSIGNMENT={lesson.name}\n"
+        "  A column that an LMS already has needs its new maximum; so does what README.md says of the lesson."
+    )
 
 
 def _same_content(a: Path, b: Path) -> bool:
@@ -246,17 +279,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("lessons", nargs="*", metavar="LESSON", help="such as 01_hello_ranks; all of them by default")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a rebuild would")
     parser.add_argument("--replace", action="store_true", help="overwrite notebooks that somebody worked on, too")
+    parser.add_argument("--unchecked", action="store_true", help="build a solution that may not pass its checks yet")
     parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     root = chosen.root.resolve()
     try:
         if chosen.check:
             return _print_drift(find_drift(root))
-        report = build(root, chosen.lessons, replace=chosen.replace)
+        report = build(root, chosen.lessons, replace=chosen.replace, unchecked=chosen.unchecked)
     except BuildFailed as error:
         print(f"Nothing was changed.\n{error}", file=sys.stderr)
         return 1
-    for text in [f"wrote {x}" for x in report.written] + [f"removed {x}" for x in report.removed] + report.kept:
+    for text in (
+        [f"wrote {x}" for x in report.written] + [f"removed {x}" for x in report.removed] + report.kept + report.points
+    ):
         print(text)
     print(f"{len(report.written)} written, {len(report.unchanged)} unchanged, {len(report.kept)} kept")
     return 0

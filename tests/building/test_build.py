@@ -25,7 +25,7 @@ SOLUTION, RELEASE = "solutions/01_tiny_lesson/tiny_lesson.ipynb", "notebooks/01_
 def course(tmp_path):
     """A course of one tiny lesson, built."""
     shutil.copytree(FIXTURE.parent, tmp_path / "lessons")
-    build(tmp_path)
+    build(tmp_path, unchecked=True)
     return tmp_path
 
 
@@ -90,12 +90,12 @@ def test_markers_become_nbgraders_metadata(course):
 
 def test_a_rebuild_gives_the_same_bytes(course):
     before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
-    report = build(course)
+    report = build(course, unchecked=True)
     assert report.written == []
     assert report.unchanged == [SOLUTION, RELEASE]
     for name in (SOLUTION, RELEASE):
         (course / name).unlink()
-    build(course)
+    build(course, unchecked=True)
     assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
 
 
@@ -114,6 +114,9 @@ def test_equal_cells_get_ids_of_their_own(course):
         ("# %% setup\n", "# %% setup\nx = 1\n", "filled in by the builder"),
         ("checks.lesson_01.hello(hello)\n", "hello(0, 1, 'x')\n", "only statements like"),
         ("checks.lesson_01.hello(hello)\n", "checks.lesson_02.hello(hello)\n", "lesson_01"),
+        ("checks.lesson_01.hello(hello)\n", "checks.lesson_01.helo(hello)\n", "is not there; .* fit_link, hello, "),
+        ("checks.lesson_01.hello(hello)\n", "checks.lesson_01.hello(hello, shout)\n", "takes worker; got hello, shout"),
+        ('"world_size": 5, "name"', '"ranks": 5, "name"', "no such case .*'ranks'"),
         ('"world_size": 5', '"world_size": len(numbers)', "cases are literals"),
         ('(hello, cases=[{"world_size": 2', '(lambda: 0, cases=[{"world_size": 2', "names of the student's namespace"),
         ("numbers = [1, 2, 3]", "%timeit 1", "magics"),
@@ -129,16 +132,45 @@ def test_a_lesson_that_breaks_a_rule_stops_the_build_and_changes_nothing(course,
     before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
     rewrite(course, old, new)
     with pytest.raises(BuildFailed, match=f"01_tiny_lesson.py:[0-9]+: .*{says}"):
-        build(course)
+        build(course, unchecked=True)
     assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
     assert list((course / "build").iterdir()) == []
+
+
+def test_a_lesson_of_a_number_that_has_no_checks_is_told(tmp_path):
+    text = FIXTURE.read_text().replace("lesson_01", "lesson_99")
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "99_new.py").write_text(text)
+    with pytest.raises(BuildFailed, match="a lesson's checks are the package hw_utils/checks/lesson_99/"):
+        build(tmp_path, unchecked=True)
+
+
+def test_a_new_solution_has_to_pass_its_own_checks_hidden_cases_too(course, capsys):
+    before = [(course / name).read_bytes() for name in (SOLUTION, RELEASE)]
+    rewrite(course, "{name}!", "{name.split()[0]}!")
+    rewrite(course, '"name": "Grace"}', '"name": "Grace Hopper"}')
+    with pytest.raises(BuildFailed, match=r"01_tiny_lesson: the solution fails check-hello: (.|\n)*UNCHECKED=1"):
+        build(course)
+    assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
+    assert main(["--root", str(course), "--unchecked"]) == 0
+    rewrite(course, "{name.split()[0]}!", "{name}!")
+    assert build(course).written == [SOLUTION]
+
+
+def test_a_lesson_that_is_worth_something_else_is_told(course, capsys):
+    rewrite(course, "points=3", "points=5")
+    assert main(["--root", str(course)]) == 0
+    said = capsys.readouterr().out
+    assert "01_tiny_lesson is worth 8.5 points, 6.5 before (check-hello 3 -> 5)" in said
+    assert "make grade ASSIGNMENT=01_tiny_lesson" in said
+    assert build(course).points == []
 
 
 def test_all_problems_of_a_lesson_are_told_at_once(course):
     rewrite(course, "points=3", "")
     rewrite(course, 'check="hello-again" points=1.5', 'check="hello"')
     with pytest.raises(BuildFailed) as failed:
-        build(course)
+        build(course, unchecked=True)
     assert len(str(failed.value).splitlines()) == 3
 
 
@@ -147,7 +179,7 @@ def test_an_nbgrader_failure_leaves_the_committed_copies(course, monkeypatch):
     monkeypatch.setattr("tools.build.read_lesson", lambda path: parse_lesson(path.read_text(), path))  # past our checks
     rewrite(course, "    ### END SOLUTION\n", "")
     with pytest.raises(BuildFailed, match="no end solution statement found"):
-        build(course)
+        build(course, unchecked=True)
     assert [(course / name).read_bytes() for name in (SOLUTION, RELEASE)] == before
 
 
@@ -169,23 +201,23 @@ def test_a_missing_and_a_leftover_notebook_are_drift(course):
 def test_a_students_work_is_kept_and_the_new_release_put_beside_it(course):
     edit(course / RELEASE, lambda nb: cell(nb, "hello").update(source="def hello(): return 'mine'"))
     mine = (course / RELEASE).read_bytes()
-    report = build(course)
+    report = build(course, unchecked=True)
     assert "kept as it is" in report.kept[0]
     assert (course / RELEASE).read_bytes() == mine
     rewrite(course, "numbers = [1, 2, 3]", "numbers = [1, 2, 4]")
-    report = build(course)
+    report = build(course, unchecked=True)
     assert (course / RELEASE).read_bytes() == mine
     assert "tiny_lesson.new.ipynb beside it" in report.kept[0]
     assert "[1, 2, 4]" in (course / RELEASE).with_name("tiny_lesson.new.ipynb").read_text()
-    build(course, replace=True)
+    build(course, unchecked=True, replace=True)
     assert b"mine" not in (course / RELEASE).read_bytes()
 
 
 def test_outputs_a_student_made_are_work_and_a_damaged_notebook_is_kept(course):
     edit(course / RELEASE, lambda nb: cell(nb, "setup").update(outputs=[nbformat.v4.new_output("stream", text="hi")]))
-    assert len(build(course).kept) == 1
+    assert len(build(course, unchecked=True).kept) == 1
     (course / RELEASE).write_text("{")
-    assert len(build(course).kept) == 1
+    assert len(build(course, unchecked=True).kept) == 1
     assert (course / RELEASE).read_text() == "{"
 
 
@@ -196,7 +228,7 @@ def test_other_files_in_notebooks_are_not_touched(course):
     (folder / "answers.txt").write_text("42")
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
     rewrite(course, "numbers = [1, 2, 3]", "numbers = [1, 2, 4]")
-    build(course)
+    build(course, unchecked=True)
     after = {p.name: p.read_bytes() for p in folder.iterdir()}
     assert after.keys() == before.keys()
     assert [name for name in after if after[name] != before[name]] == ["tiny_lesson.ipynb"]
@@ -205,26 +237,26 @@ def test_other_files_in_notebooks_are_not_touched(course):
 def test_an_instructors_edit_is_not_built_over(course):
     edit(course / SOLUTION, lambda nb: cell(nb, "hello").update(source="edited"))
     with pytest.raises(BuildFailed, match=f"make import NOTEBOOK={SOLUTION}"):
-        build(course)
-    build(course, replace=True)
+        build(course, unchecked=True)
+    build(course, unchecked=True, replace=True)
     assert find_drift(course) == []
 
 
 def test_running_a_solution_is_no_edit(course):
     edit(course / SOLUTION, lambda nb: cell(nb, "setup").update(outputs=[nbformat.v4.new_output("stream", text="hi")]))
-    assert build(course).written == [SOLUTION]
+    assert build(course, unchecked=True).written == [SOLUTION]
 
 
 def test_a_removed_lesson_takes_its_notebooks_with_it_but_no_work(course):
     shutil.copy(FIXTURE, course / "lessons" / "02_other.py")
-    text = FIXTURE.read_text().replace("lesson_01", "lesson_02")
+    text = FIXTURE.read_text().replace("lesson_01.hello", "lesson_02.ring_sum")
     (course / "lessons" / "02_other.py").write_text(text)
-    build(course)
+    build(course, unchecked=True)
     edit(course / RELEASE, lambda nb: cell(nb, "hello").update(source="mine"))
     for lesson in (course / "lessons").iterdir():
         if lesson.name == FIXTURE.name:
             lesson.unlink()
-    report = build(course)
+    report = build(course, unchecked=True)
     assert report.removed == [SOLUTION]
     assert (course / RELEASE).exists()
     assert not (course / SOLUTION).parent.exists()
@@ -251,7 +283,7 @@ def test_import_brings_back_an_edit_made_in_jupyterlab(course):
     edit(course / SOLUTION, change)
     edited = nbformat.read(course / SOLUTION, as_version=4)
     import_notebook(course / SOLUTION, course)
-    build(course)
+    build(course, unchecked=True)
     built = nbformat.read(course / SOLUTION, as_version=4)
 
     def content(nb):

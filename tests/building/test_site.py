@@ -30,7 +30,7 @@ def course(tmp_path_factory):
     shutil.copy(ROOT / "pyproject.toml", root)
     shutil.copytree(ROOT / "docs", root / "docs")
     shutil.copy(ROOT / "CONTRIBUTING.md", root)
-    build(root)
+    build(root, unchecked=True)
     return root
 
 
