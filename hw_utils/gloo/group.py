@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.operations import DTYPE_CODES, caller
+from hw_utils.core.calls.kernels import Kernels
+from hw_utils.core.calls.operations import DTYPE_CODES, caller
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_differ, messages_differ
 from hw_utils.gloo.rank_ledger import Keeper
@@ -250,6 +251,7 @@ for _name in COLLECTIVES:
 def install(keeper: Keeper) -> None:
     """From now on torch builds a LedgerGroup where it would build gloo's."""
     LedgerGroup.keeper = keeper
+    Kernels(LedgerGroup).install()
     c10d.ProcessGroupGloo = LedgerGroup
     dist.new_group = c10d.new_group = _announced(c10d.new_group)
     dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense, sparse_parts, wrapped
+from hw_utils.core.calls.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense, sparse_parts, wrapped
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, alone, may_move, note_end

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hw_utils.core.calls.operations import DTYPES
 from hw_utils.core.errors import CollectiveMismatch, MessageMismatch, ranks_text
-from hw_utils.core.operations import DTYPES
 from hw_utils.core.source import place_mark
 from hw_utils.gloo.shared_state import SEND, Publisher
 

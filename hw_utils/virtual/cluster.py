@@ -20,7 +20,7 @@ from hw_utils.virtual import deadlock, standing
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
 from hw_utils.virtual.engine import Engine, Stop
 from hw_utils.virtual.failures import failure_of, sendable
-from hw_utils.virtual.group import Members, shown_to_modes
+from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.carriers import Greenlets, Threads
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.copies import Copies
@@ -130,6 +130,7 @@ class _Cluster:
         finally:
             for name in self.engine.registered:
                 torch._C._distributed_c10d._unregister_process_group(name)
+            KERNELS.remove()
             torch.set_rng_state(before[0])
             torch._C._set_grad_enabled(before[1])
             torch.set_num_threads(before[2])

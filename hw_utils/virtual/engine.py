@@ -14,9 +14,9 @@ from time import thread_time
 
 import torch
 
+from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.errors import Failure
 from hw_utils.core.network import Network
-from hw_utils.core.operations import OBJECT_OPS
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ranks.random_states import TorchStates
 from hw_utils.virtual.traffic import collectives

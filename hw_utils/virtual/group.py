@@ -11,11 +11,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.operations import caller, sizes_of
+from hw_utils.core.calls.kernels import Kernels
+from hw_utils.core.calls.operations import caller, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
+from hw_utils.virtual.traffic.requests import MessageWork
 from hw_utils.virtual.traffic.work import together
 
 _register = torch._C._distributed_c10d._register_process_group
@@ -56,10 +58,16 @@ class VirtualGroup(dist.ProcessGroup):
 
     getSize, getRank = size, rank
 
+    def boxed(self):
+        """As an argument of torch's operations."""
+        KERNELS.install()
+        return super().boxed()
+
     @property
     def group_name(self) -> str:
         if not self.is_registered:  # C++ code looks groups up by name
             self.is_registered = True
+            KERNELS.install()
             _register(self.name, self)
             self.engine.registered.append(self.name)
         return self.name
@@ -107,11 +115,13 @@ class VirtualGroup(dist.ProcessGroup):
         if other == me:
             raise RuntimeError(f"rank {me} sends to itself or receives from itself: gloo connects different ranks only")
         name, site, outer = self._caller(method)
-        call = self, is_send, name, tensor, other, tag, site, name in ("send", "recv"), outer
-        if not is_profiled():
-            return engine.message(*call)
-        with profiled(method, tensors):
-            return engine.message(*call)
+        call = self, is_send, name, tensor, other, tag, site, name in ("send", "recv") and outer is not None, outer
+        if is_profiled():
+            with profiled(method, tensors):
+                request = engine.message(*call)
+        else:
+            request = engine.message(*call)
+        return request if outer is not None else self._hold(MessageWork(request))
 
     def _global_rank(self, place: int) -> int:
         ranks = self.members.ranks
@@ -150,8 +160,11 @@ class VirtualGroup(dist.ProcessGroup):
                 work = self.engine.collective(self, post, outer)
         else:
             work = self.engine.collective(self, post, outer)
-        if outer is None:  # C++ of torch 2.6 keeps no Python object alive, and would wait for ever
-            self.held = [w for w in self.held if not w.was_waited_for] + [work]
+        return work if outer is not None else self._hold(work)
+
+    def _hold(self, work):
+        """C++ of torch 2.6 keeps no Python object alive, and would wait for ever."""
+        self.held = [w for w in self.held if not w.was_waited_for] + [work]
         return work
 
     def allreduce(self, tensors, opts=None, timeout=None):
@@ -263,6 +276,8 @@ class VirtualGroup(dist.ProcessGroup):
                 "send/recv from rank 0. Please check rank 0 logs for faulty rank."
             ) from None
 
+
+KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
 SHOWN = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "allgather_coalesced", "_allgather_base",

@@ -7,6 +7,7 @@ valid ones, all are to give the same under both engines, but for those that `exp
     python -m tests.outside --world 4 --only hook --show     # some of them, with what went wrong
 
 `warm.py` is a process that starts ranks quickly, with or without hw_utils; `on_cpu.py` takes the GPU out of a test's
-source; `distributed_tests.py` makes workers of PyTorch's test bodies; `expected.py` reads the list of failures.
+source; `distributed_tests.py` makes workers of PyTorch's test bodies, `operations.py` of its registered operations;
+`expected.py` reads the list of failures.
 Nothing else stands on this room.
 """

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from hw_utils.core import pickling
+from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.errors import Failure
-from hw_utils.core.operations import OBJECT_OPS
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import wire
 from hw_utils.virtual.apart.handles import RemoteWork

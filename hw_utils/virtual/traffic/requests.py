@@ -130,6 +130,39 @@ class Request:
         return future
 
 
+class MessageWork(Work):
+    """A request as C++ code takes it, which knows real works only."""
+
+    def __init__(self, request) -> None:
+        super().__init__()
+        self.request, self.was_waited_for = request, False
+
+    def wait(self, timeout=None) -> bool:
+        self.was_waited_for = True
+        return self.request.wait(timeout)
+
+    synchronize = wait
+
+    def is_completed(self) -> bool:
+        return self.request.is_completed()
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> list[torch.Tensor]:
+        return self.request.result()
+
+    def get_future(self) -> torch.futures.Future:
+        return self.request.get_future()
+
+    def source_rank(self) -> int:
+        return self.request.source_rank()
+
+    _source_rank = source_rank
+
+
 def requests_of(engine) -> type[Request]:
     """The requests of one engine; `wait` is here because it has all that it needs at hand."""
     clock, order, rows, waiting = engine.clock, engine.order, engine.rows, engine.waiting
