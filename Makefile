@@ -8,7 +8,7 @@ ASSIGNMENT ?= *
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
-.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade export report bench figures publish newest site clean
+.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade export feedback report bench figures publish newest site clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -51,6 +51,8 @@ grade: $(READY)  ## grades submitted/ over all cores; ASSIGNMENT=01_hello_ranks 
 	$(PY) -m hw_grader.grade $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
 export: $(READY)  ## LMS=canvas, moodle, brightspace, gradescope or csv: marks of every lesson, in build/export/
 	$(PY) -m hw_grader export $(or $(LMS),csv) $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
+feedback: $(READY)  ## a page a student, and one zip an LMS to give them back; ASSIGNMENT=01_hello_ranks for one
+	$(PY) -m hw_grader feedback $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
 bench: $(READY)  ## every benchmark in turn

@@ -5,6 +5,7 @@ python -m hw_grader grade [ASSIGNMENT]            see hw_grader.grade
 python -m hw_grader collect ZIP ...               downloads of an LMS into submitted/: who, which lesson, who is missing
 python -m hw_grader export KIND [ASSIGNMENT]      marks for csv, canvas, moodle, brightspace: on stdout, or of every
                                                   lesson in build/export/
+python -m hw_grader feedback [ASSIGNMENT]         a page a student in feedback/, zips for the LMS in build/feedback/
 python -m hw_grader export gradescope ASSIGNMENT  results.json of every student, below build/gradescope/
 python -m hw_grader autograder ASSIGNMENT         Gradescope's autograder zip, in build/
 python -m hw_grader similarity ASSIGNMENT         pairs whose own code is alike
@@ -43,12 +44,14 @@ def main(arguments: list[str] | None = None) -> int:
     collected.add_argument("zips", nargs="+", type=Path, help="zips or folders, as the LMS gave them")
     collected.add_argument("--class-list", type=Path, help="CSV of the students; class.csv of the course by default")
     collected.add_argument("--assignment", default="", help="as 01_hello_ranks: all in the zips is for this lesson")
+    feedback = commands.add_parser("feedback")
+    feedback.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; every graded one without")
     for name in ("autograder", "similarity"):
         commands.add_parser(name).add_argument("assignment")
     options = parser.parse_args(arguments)
-    return {"collect": _collect, "export": _export, "autograder": _autograder, "similarity": _similarity}[
-        options.command
-    ](options)
+    run = {"collect": _collect, "export": _export, "feedback": _feedback, "autograder": _autograder,
+           "similarity": _similarity}  # fmt: skip
+    return run[options.command](options)
 
 
 def _collect(options: argparse.Namespace) -> int:
@@ -73,22 +76,21 @@ def _collect(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from hw_grader.term.class_list import ClassListError, read_class
+    from hw_grader.term.class_list import ClassListError, bring_names
     from hw_grader.term.late import LateError, apply_rules
     from hw_grader.term.marks import as_lms
 
     root = options.course.resolve()
-    graded = sorted(path.name for path in (root / "records").glob("*") if any(path.glob("*.json")))
-    if not graded or (options.assignment and options.assignment not in graded):
-        print(f"there are no marks of {options.assignment or 'any lesson'}: run make grade first", file=sys.stderr)
+    wanted = _graded(root, options.assignment)
+    if not wanted:
         return 2
     try:
-        known = read_class(root / "class.csv")
+        known = bring_names(root)
         apply_rules(root)
     except (ClassListError, LateError) as error:
         print(error, file=sys.stderr)
         return 2
-    for assignment in [options.assignment] if options.assignment else graded:
+    for assignment in wanted:
         if options.kind == "gradescope":
             print(_gradescope(root, assignment))
             continue
@@ -101,6 +103,33 @@ def _export(options: argparse.Namespace) -> int:
             path.write_text(text, encoding="utf-8")
             print(path)
     return 0
+
+
+def _feedback(options: argparse.Namespace) -> int:
+    from hw_grader.term.class_list import ClassListError
+    from hw_grader.term.give_back import give_back
+    from hw_grader.term.late import LateError
+
+    root = options.course.resolve()
+    wanted, failed = _graded(root, options.assignment), False
+    try:
+        for lesson in wanted:
+            done = give_back(root, lesson)
+            print(done)
+            failed = failed or bool(done.failed)
+    except (ClassListError, LateError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0 if wanted and not failed else 2 if not wanted else 1
+
+
+def _graded(root: Path, lesson: str) -> list[str]:
+    """The lessons that there are marks of, or only the one named; if there are none a word about it, and none."""
+    graded = sorted(path.name for path in (root / "records").glob("[!.]*") if any(path.glob("*.json")))
+    if not graded or (lesson and lesson not in graded):
+        print(f"there are no marks of {lesson or 'any lesson'}: run make grade first", file=sys.stderr)
+        return []
+    return [lesson] if lesson else graded
 
 
 def _gradescope(root: Path, assignment: str) -> Path:

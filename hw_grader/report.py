@@ -24,7 +24,7 @@ from nbgrader.api import Gradebook
 
 from hw_grader.driving.verdict import UNGRADED
 from hw_grader.term import overview
-from hw_grader.term.class_list import ClassListError, read_class
+from hw_grader.term.class_list import ClassListError, bring_names
 from hw_grader.term.late import LateError, apply_rules
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -127,9 +127,8 @@ class ClassResult:
 
 def read_results(course: Path) -> list[ClassResult]:
     """Every assignment in the course's gradebook that somebody handed in, or could have."""
-    late = apply_rules(course)
+    late, known = apply_rules(course), bring_names(course).students
     with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
-        known = read_class(course / "class.csv").students
         students = sorted({student.id for student in gradebook.students} | set(known))
         results = []
         for assignment in sorted(gradebook.assignments, key=lambda a: a.name):

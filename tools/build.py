@@ -28,7 +28,7 @@ from traitlets.config import Config
 from hw_grader.notebook.stamp import digest, is_edited, release_steps
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
-from tools.solution_checks import changed_points, failing_checks, is_new, unknown_checks
+from tools.solution import changed_points, failing_checks, is_new, unknown_checks
 
 SOLUTIONS, RELEASE = "solutions", "notebooks"
 

@@ -1,4 +1,4 @@
-"""The page that a student gets back: each check's verdict and why, their own code and what it printed.
+"""The page that a student gets back: what was lost and why, then the notebook with all verdicts.
 
 One self-contained file of at most 1 MB. Everything of the student's is escaped, HTML output passes nh3, and no hidden
 test can be in it: the graded notebook does not hold them (see nbgrader_hook.write_verdicts).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import Exporter
 from nbformat import NotebookNode
+from nbgrader.api import Gradebook
 
 from hw_grader.notebook.outputs import safe_html
 from hw_grader.notebook.release import released
@@ -25,28 +27,11 @@ _MAX_TEXT_CHARS, _MAX_HTML_CHARS = 10_000, 500_000
 _MAX_PICTURE_BYTES = 200_000
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-_PAGE = jinja2.Environment(autoescape=True).from_string("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width"><title>{{ title }}</title><style>
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1a1a1a }
-pre { background: #f5f5f5; padding: .6rem; overflow-x: auto; white-space: pre-wrap; overflow-wrap: anywhere }
-section { border-left: .4rem solid transparent; padding-left: .8rem }
-.pass { border-color: #0072b2 } .lost { border-color: #d55e00 }
-table { border-collapse: collapse } td, th { padding: .2rem .8rem .2rem 0; text-align: left }
-img { max-width: 100%; background: #fff }
-</style></head><body><main><h1>{{ title }}</h1><p>{{ points }} of {{ max_points }} points</p>
-<table><caption>Points</caption><thead><tr><th scope="col">check</th><th scope="col">points</th><th scope="col">of</th>
-</tr></thead><tbody>{% for c in checks %}<tr><th scope="row"><a href="#{{ c.id }}">{{ c.id }}</a></th>
-<td>{{ c.points }}</td><td>{{ c.max }}</td></tr>{% endfor %}</tbody></table>
-{% for cell in cells %}<section class="{{ cell.mark }}" {% if cell.id %}id="{{ cell.id }}"{% endif %}>
-{% if cell.id %}<h2>{{ cell.id }}{% if cell.max %}: {{ cell.points }} of {{ cell.max }}{% endif %}</h2>{% endif %}
-{% if cell.source %}<pre>{{ cell.source }}</pre>{% endif %}
-{% for o in cell.outputs %}{{ o }}{% endfor %}
-{% if cell.comment %}<p><strong>Comment:</strong> {{ cell.comment }}</p>{% endif %}
-</section>{% endfor %}{% if cut %}<p>The page was longer than 1 MB; the rest is left out.</p>{% endif %}
-</main></body></html>
-""")
+_MAX_WHY_CHARS = 1_500
+_NO_COMMENT = "No response."  # nbgrader's own, for a cell that was left as it came
+
+_TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+_PAGE = jinja2.Environment(loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True).get_template("feedback.html")
 
 
 class FeedbackExporter(HTMLExporter):
@@ -56,14 +41,30 @@ class FeedbackExporter(HTMLExporter):
         graded, resources = Exporter.from_notebook_node(self, nb, resources, **kw)
         resources["output_extension"] = ".html"
         about = resources.get("nbgrader", {})
-        return page(graded, about), resources
+        return page(graded, {**about, **_in_gradebook(about)}), resources
+
+
+def _in_gradebook(about: dict[str, Any]) -> dict[str, Any]:
+    """The student's name, and the ids of the cells that nobody has graded yet."""
+    with Gradebook(about["db_url"]) as gradebook:
+        notebook = gradebook.find_submission_notebook(about["notebook"], about["assignment"], about["student"])
+        student = notebook.assignment.student
+        name = " ".join(part for part in (student.first_name, student.last_name) if part)
+        return {"name": name, "waiting": {grade.name for grade in notebook.grades if grade.needs_manual_grade}}
 
 
 def page(graded: NotebookNode, about: dict[str, Any]) -> str:
-    """The HTML; pictures go first when it is too long, then whole cells from the end."""
+    """The HTML; pictures go first when it is too long, then whole cells from the end.
+
+    about: nbgrader's "assignment", "student", "score", "max_score" and "late_penalty" (points), with "name" of the
+        student and "waiting", the grade ids without a mark; each may be missing.
+    """
+    waiting = about.get("waiting", set())
     for pictures in (True, False):
         cells = [
-            _cell(cell, pictures) for cell in graded.cells if cell.cell_type == "code" or _marks(cell).get("grade")
+            _cell(cell, pictures, waiting)
+            for cell in graded.cells
+            if cell.cell_type == "code" or _marks(cell).get("grade")
         ]
         html = _render(cells, about, cut=False)
         if len(html.encode()) <= MAX_BYTES:
@@ -81,32 +82,51 @@ def _fits(cells: list[dict], about: dict[str, Any]) -> bool:
 
 def _render(cells: list[dict], about: dict[str, Any], *, cut: bool) -> str:
     checks = [c for c in cells if c["max"]]
-    title = f"{about.get('assignment', '')}: {about.get('notebook', '')}".strip(": ") or "Feedback"
-    points = about.get("score", sum(c["points"] for c in checks))
-    most = about.get("max_score", sum(c["max"] for c in checks))
-    return _PAGE.render(title=title, cells=cells, checks=checks, points=f"{points:g}", max_points=f"{most:g}", cut=cut)
+    title = f"{about.get('assignment', '')}: {about.get('name') or about.get('student', '')}".strip(": ")
+    late = float(about.get("late_penalty") or 0)
+    points = max(0.0, float(about.get("score", sum(c["points"] for c in checks))))
+    most = float(about.get("max_score", sum(c["max"] for c in checks)))
+    return _PAGE.render(
+        title=title or "Feedback", cells=[_shown(c) for c in cells], checks=[_shown(c) for c in checks],
+        lost=[_shown(c) for c in checks if c["mark"] == "lost"], points=f"{points:g}", max_points=f"{most:g}",
+        late=f"{late:g}" if late else "", cut=cut,
+    )  # fmt: skip
+
+
+def _shown(cell: dict[str, Any]) -> dict[str, Any]:
+    return {**cell, "points": f"{cell['points']:g}", "max": f"{cell['max']:g}" if cell["max"] else ""}
 
 
 def _marks(cell: NotebookNode) -> dict:
     return cell.metadata.get("nbgrader", {})
 
 
-def _cell(cell: NotebookNode, pictures: bool) -> dict[str, Any]:
+def _cell(cell: NotebookNode, pictures: bool, waiting: set[str]) -> dict[str, Any]:
     marks = _marks(cell)
+    name = marks.get("grade_id", "")
     most = float(marks.get("points", 0)) if marks.get("grade") else 0.0
     points = float(marks.get("score", 0) or 0)
     mark = "" if not most else "pass" if points >= most else "lost"
-    outputs = [part for output in cell.get("outputs", []) for part in _output(output, pictures)]
-    source = released(cell.source, cell.cell_type)[:_MAX_TEXT_CHARS]
+    comment = marks.get("comment") or ""
     return {
-        "id": marks.get("grade_id", ""),
-        "source": source,
-        "outputs": outputs,
+        "id": name,
+        "name": name.removeprefix("check-"),
+        "source": released(cell.source, cell.cell_type)[:_MAX_TEXT_CHARS],
+        "outputs": [part for output in cell.get("outputs", []) for part in _output(output, pictures)],
         "mark": mark,
+        "why": _why(cell) if mark == "lost" else "",
+        "waits": name in waiting,
         "points": points,
         "max": most,
-        "comment": marks.get("comment") or "",
+        "comment": "" if comment == _NO_COMMENT and (points or not most) else comment,
     }
+
+
+def _why(cell: NotebookNode) -> str:
+    """What the check said: the verdict's own words, with cause and hint."""
+    said = [o for o in cell.get("outputs", []) if o.output_type == "error"]
+    text = "\n".join("\n".join(o.traceback) or f"{o.ename}: {o.evalue}" for o in said)
+    return _ANSI.sub("", text).removeprefix("CheckFailed: ")[:_MAX_WHY_CHARS]
 
 
 def _output(output: NotebookNode, pictures: bool) -> list[Markup]:

@@ -13,6 +13,8 @@ import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nbgrader.api import Gradebook
+
 from hw_grader.notebook.submission import student_name
 
 LMS = ("canvas", "moodle", "gradescope", "brightspace")
@@ -158,6 +160,22 @@ def read_class(path: Path | None) -> ClassList:
     if not students:
         raise ClassListError(f"{path} holds no student; a class list has a head line and one line a student")
     return ClassList(students)
+
+
+def bring_names(root: Path) -> ClassList:
+    """Reads class.csv, and gives the gradebook the names and mails of those who are in it; gives the class list.
+
+    Raises:
+        ClassListError: see `read_class`.
+    """
+    known = read_class(root / "class.csv")
+    if known.students and (root / "gradebook.db").exists():
+        with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
+            for student in gradebook.students:
+                if one := known.students.get(student.id):
+                    student.first_name, student.last_name, student.email = one.first, one.last, one.mail
+            gradebook.db.commit()
+    return known
 
 
 def _places(head: list[str], path: Path) -> dict[str, int]:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 from hw_grader.notebook.restore import MAX_BYTES
 from hw_grader.notebook.submission import one_line, read_file
 from hw_grader.term.class_list import ClassList, Sender
-from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, utc
+from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, remember_names, utc
 
 MAX_FILES = 100_000  # of one download
 _MAX_INSIDE = 200  # of a zip that a student made
@@ -35,8 +35,9 @@ class Attempt:
     lesson: str
     data: bytes
     when: str
-    path: str  # in the download
+    path: str  # in the download, for people
     is_late: bool = False
+    lms_path: str = ""  # the name by which the LMS takes a file back
 
 
 @dataclass
@@ -92,8 +93,11 @@ def collect(root: Path, downloads: list[Path], known: ClassList, lesson: str = "
             if attempt.sender.lms and typed and known.students and typed.lower() != student.lower():
                 found.notes.append(f"{student}: handed in as {typed}; the account at {attempt.sender.lms} counts")
             attempts.setdefault((student, attempt.lesson), []).append(attempt)
-    for (student, one), several in sorted(attempts.items()):
-        _place(root, student, one, several, names, found)
+    counts = {
+        (one, student): _place(root, student, one, several, names, found)
+        for (student, one), several in sorted(attempts.items())
+    }
+    remember_names(root / ATTEMPTS, {who: (a.sender.lms, a.lms_path) for who, a in counts.items() if a and a.lms_path})
     for one in found.lessons:
         here = {path.parent.name for path in (root / "submitted").glob(f"*/{one}") if any(path.glob("*.ipynb"))}
         found.missing[one] = [student for student in known.students if student not in here]
@@ -154,7 +158,8 @@ def _notebook(path, data, named: Named | None, names, lesson, shown, beside, fou
     else:
         stamp = beside.get(str(PurePosixPath(path).parent / "timestamp.txt"))
         own = utc(stamp()[:100].decode("utf-8", "replace").strip()) if stamp else ""
-        yield Attempt(sender, one, data, (named.when if named else "") or own, shown, bool(named and named.is_late))
+        when, late, lms_path = (named.when, named.is_late, named.path) if named else ("", False, "")
+        yield Attempt(sender, one, data, when or own, shown, late, lms_path)
 
 
 def _lesson_of(file: str, path: str, names: dict[str, str]) -> str:
@@ -204,8 +209,11 @@ def _members(archive: zipfile.ZipFile, most: int, found: Collected, shown: str) 
     return {info.filename.replace("\\", "/"): reader(info) for info in infos[:most]}
 
 
-def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names, found: Collected) -> None:
-    """Puts the newest attempt into submitted/ and the others beside; says which."""
+def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names, found: Collected) -> Attempt | None:
+    """Puts the newest attempt into submitted/ and the others beside; says which.
+
+    Gives the newest, unless what lies in submitted/ is newer still.
+    """
     file = next(stem for stem, one in names.items() if one == lesson) + ".ipynb"
     folder = root / "submitted" / student / lesson
     fresh = list({a.data: a for a in sorted(attempts, key=lambda a: a.when)}.values())
@@ -236,6 +244,7 @@ def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names
     if newest.is_late and not newest.when:
         found.notes.append(f"{student}, {lesson}: the LMS says late, but not when: write timestamp.txt in {folder}")
     found.lessons.setdefault(lesson, {})[student] = done
+    return None if done == "older than what is there" else newest
 
 
 def _there(folder: Path, file: str) -> tuple[bytes, str] | None:

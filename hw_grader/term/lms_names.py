@@ -9,10 +9,12 @@ the kit      ada/01_hello_ranks/hello_ranks.ipynb   (python -m hw_utils submit)
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,18 +28,23 @@ _FORMS = {
     "brightspace": rf"(?:.*/)?(?P<id>\d+)-\d+ ?- ?(?P<name>[^/]+?) ?- ?(?P<when>{_WHEN})(?:/| ?- ?)(?P<file>.+)",
     "canvas": r"(?:.*/)?(?P<name>[^/]+?)(?P<late>_LATE)?_(?P<id>\d+)_\d+_(?P<file>[^/]+)",
 }
+_NAMES = "names.csv"
 _GRADESCOPE = re.compile(r"(?:.*/)?(?P<key>submission_\d+)/(?P<file>.+)", re.DOTALL)
 METADATA = "submission_metadata.yml"
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a path says: the sender, the file's own name, when (UTC, or ""), and whether the LMS calls it late."""
+    """What a path says: the sender, the file's own name, when (UTC, or ""), and whether the LMS calls it late.
+
+    `path` is the LMS's name of the file, without folders that were put around it: by it the LMS knows it again.
+    """
 
     sender: Sender
     file: str
     when: str = ""
     is_late: bool = False
+    path: str = ""
 
 
 def read_name(path: str, about: Mapping[str, Named]) -> Named | None:
@@ -55,7 +62,8 @@ def read_name(path: str, about: Mapping[str, Named]) -> Named | None:
             parts = found.groupdict()
             name = "" if parts["name"].startswith(("Participant", "anon")) else parts["name"]
             when = utc(parts["when"]) if parts.get("when") else ""
-            return Named(Sender(lms, name, parts["id"]), parts["file"], when, bool(parts.get("late")))
+            own = path[min(found.start("name"), found.start("id")) :]
+            return Named(Sender(lms, name, parts["id"]), parts["file"], when, bool(parts.get("late")), own)
     return None
 
 
@@ -73,6 +81,30 @@ def read_metadata(text: str) -> dict[str, Named]:
             sender = Sender("gradescope", name, str(key).rpartition("_")[2], mail, number)
             found[str(key).lstrip(":")] = Named(sender, "", utc(_get(said, "created_at")))
     return found
+
+
+def remember_names(folder: Path, names: Mapping[tuple[str, str], tuple[str, str]]) -> None:
+    """Keeps, in a CSV file of the folder, under which name an LMS knows a submission, to give something back for it.
+
+    names: (lesson, student) -> (LMS, path in its download); what was kept of others stays.
+    """
+    if not names:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f".{_NAMES}.part").open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["lesson", "student", "lms", "path"])
+        writer.writerows([*who, *named] for who, named in sorted({**known_names(folder), **names}.items()))
+    (folder / f".{_NAMES}.part").replace(folder / _NAMES)
+
+
+def known_names(folder: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    """What `remember_names` kept in the folder."""
+    if not (folder / _NAMES).is_file():
+        return {}
+    with (folder / _NAMES).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = [row for row in csv.reader(file) if len(row) == 4][1:]
+    return {(lesson, student): (lms, path) for lesson, student, lms, path in rows}
 
 
 def _get(said: Any, name: str) -> Any:

@@ -14,8 +14,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from tools.build import BuildFailed, build, find_drift, main
 from tools.import_notebook import import_notebook
 from tools.lesson import LessonError, find_problems, parse_lesson, read_lesson, starter_source
-from tools.namespace import solution_namespace
 from tools.notebook import course_address, setup_source, to_lesson_text, to_notebook, to_text
+from tools.solution import solution_namespace
 
 FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
 SOLUTION, RELEASE = "solutions/01_tiny_lesson/tiny_lesson.ipynb", "notebooks/01_tiny_lesson/tiny_lesson.ipynb"

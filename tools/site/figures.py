@@ -14,7 +14,7 @@ import torch
 from hw_utils import Network, plots, simulate
 from hw_utils.material.job import Job
 from tools.lesson import ROOT
-from tools.namespace import solution_namespace
+from tools.solution import solution_namespace
 
 LINK = Network(latency_s=50e-6, bandwidth_Bps=125e6)
 
