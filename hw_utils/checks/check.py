@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hw_utils.checks.slips import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.run import Run
@@ -77,8 +78,7 @@ class Check:
         except WorkerFailed as error:
             if all(isinstance(failure.exception, NotImplementedError) for failure in error.failures):
                 raise self._not_written() from None
-            if not error.note:
-                error.note = self._note(error, case)
+            error.note = self._note(error, case)
             raise
 
     def _not_written(self) -> CheckFailed:
@@ -89,10 +89,16 @@ class Check:
         )
 
     def _note(self, error: WorkerFailed, case: Case) -> str:
-        """What an error of the student's own does not say: on which case it came, and which hint is about it."""
-        lines = [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"] if case else []
-        hint = self.hint_for(str(error))
-        return "\n".join([*lines, *([f"  see: {hint}"] if hint else [])])
+        """What an error of the student's own does not say: its case, what it comes from, which hint is about it."""
+        lines = (
+            [error.note] if error.note or not case else [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"]
+        )
+        cause, hint = cause_of_error(str(error)), self.hint_for(str(error))
+        if cause and "likely cause" not in str(error):
+            lines.append(f"  likely cause: {cause}")
+        if hint and not error.note:
+            lines.append(f"  see: {hint}")
+        return "\n".join(lines)
 
     def hint_for(self, text: str) -> str:
         """The hint that explains a failure, by what it says; empty if none does."""

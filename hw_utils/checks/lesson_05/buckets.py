@@ -58,8 +58,12 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
                 cause = "the last bucket is filled up: it holds what is left, and no more."
             elif 2 * due == sorted(sizes, reverse=True) or sum(sizes) == 50:
                 cause = "everything travels twice: one call a bucket."
-            if [e.n_bytes for e in trace.of_rank(rank)] == [4 * n for n in due]:
-                cause = "half the bytes travel: the flat vector has the gradients' own dtype (here float64)."
+            for n_bytes, dtype in ((4, "float32"), (2, "float16 or bfloat16")):
+                if [e.n_bytes for e in trace.of_rank(rank)] == [n_bytes * n for n in due]:
+                    cause = (
+                        f"{n_bytes} bytes a number travel, as {dtype}: the flat vector has the gradients' own dtype "
+                    )
+                    cause += "(here float64)."
             raise CheckFailed(f"{what}: rank {rank} reduced {sizes} elements a call, expected {due}.", cause=cause)
 
 
@@ -78,9 +82,8 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) 
     causes = {
         "that is the sum: divide by the number of ranks.": mean * world_size,
         "it was divided twice.": mean / world_size,
-        "this element was never reduced: is the last, shorter bucket left out, or the result not written back?": 10.0
-        ** rank,
-        "its own value was divided, but not reduced.": 10.0**rank / world_size,
+        _why_own(k): 10.0**rank,
+        _why_own(k) + " (It was divided, though.)": 10.0**rank / world_size,
         "it is zero: was it read before the all_reduce was done?": 0.0,
         "the divisor is the number of ranks, not of ranks - 1.": mean * world_size / max(world_size - 1, 1),
         "the divisor is the number of ranks, whatever it is.": (mean * world_size / 2, mean * world_size / 4),
@@ -94,8 +97,29 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) 
     ]  # fmt: skip
     raise CheckFailed(
         f"{what}: element {k} on rank {rank} is {flat[k]:g}, expected {mean * (k + 1):g} (rank r brings 10**r).",
-        cause=near[0] if near else "the elements are out of order: cut and write back in the same order.",
+        cause=near[0] if near else _why_other(flat, mean, world_size),
     )
+
+
+def _why_own(k: int) -> str:
+    """Why an element still has its rank's own value; k: the first of them."""
+    if k:
+        return f"elements from {k} on were never reduced: the last, shorter bucket is left out."
+    return (
+        "nothing of the mean arrives: all_reduce has to work on pieces of the flat vector itself, no copies of them, "
+        "and the means go into the gradients with copy_; a new list, or g = mean, changes nothing."
+    )
+
+
+def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
+    right = mean * np.arange(1, 26)
+    if np.allclose(np.sort(flat), np.sort(right), rtol=1e-9, atol=0):
+        return "the elements are out of order: cut and write back in the same order."
+    with np.errstate(divide="ignore", invalid="ignore"):
+        times = np.log(right / flat) / np.log(max(world_size, 2))
+    if np.isfinite(times).all() and np.allclose(times, np.round(times), atol=1e-6):
+        return "some elements are divided by the number of ranks more than once: divide each once, after the loop."
+    return ""
 
 
 @check(

@@ -40,9 +40,17 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
         "the straggler's serial part is no longer: only its compute is.": serial_s * slow + each * slow + reduce_s,
         "an all_reduce of 10,000 float32 is 40,000 bytes: float32, and that many.": tuple(
             serial_s + each * slow + free(all_reduce_of, world_size, n, network=network).seconds
-            for n in (80_000, 20_000, 10_000, 4_000, 400_000)
+            for n in (80_000, 20_000, 10_000, 4_000, 400_000, 160_000)
         ),
-        "the all-reduce is missing.": serial_s + each * slow,
+        "one all_reduce a step: there are two.": expected + reduce_s,
+        "the other way round: with fewer cores than ranks compute takes longer, world_size / cores times.": tuple(
+            serial_s + turns * slow + reduce_s for turns in {cores / world_size, max(1.0, world_size - cores)} - {each}
+        ),
+        (
+            "the all-reduce is under way while the rank computes: here it comes after."
+            if "all_reduce" in Trace.from_plain(data["trace"]).ops
+            else "the all-reduce is missing."
+        ): serial_s + each * slow,
         "the compute of the step is missing: nothing but communication takes time.": serial_s + reduce_s,
         "the straggler makes no difference yet.": serial_s + each + reduce_s,
     }
@@ -69,8 +77,16 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
     if slow > 1 and not own[0] > own[world_size - 1] + 0.5 * (slow - 1) * each:
         raise CheckFailed(
             f"{what}: rank 0 does not wait for rank {world_size - 1} in the all-reduce.",
-            cause="every rank slowed down; a straggler is the last rank only, and that is enough.",
+            cause=_who_is_slow(own),
         )
+
+
+def _who_is_slow(waits_s: dict[int, float]) -> str:
+    """The rank for which all others wait waits least itself."""
+    slowest = sorted(waits_s, key=lambda rank: waits_s[rank])
+    if waits_s[slowest[1]] > waits_s[slowest[0]] + 1e-3:
+        return f"all wait for rank {slowest[0]}: the straggler is the last one, rank world_size - 1."
+    return "every rank slowed down; a straggler is the last rank only, and that is enough."
 
 
 @check(
@@ -101,15 +117,25 @@ def step_under(worker, /, world_size: int, conditions: dict[str, float]):
 def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actual_s: float) -> None:
     what = f"waterfall({ideal_s}, {alone_s}, {actual_s})"
     if not isinstance(data, dict):
-        raise CheckFailed(f"{what} returned {type(data).__name__}; expected a dict, cause to seconds.")
+        raise CheckFailed(
+            f"{what} returned {type(data).__name__}; expected a dict, cause to seconds.",
+            cause="nothing comes back: is there a return?"
+            if data is None
+            else "return the parts as a dictionary, each under its name.",
+        )
     expected_keys = ["ideal", *alone_s, "together"]
     if list(data) != expected_keys:
         cause = 'the parts stand in the order in which they are drawn: "ideal", the causes as given, "together".'
         if set(expected_keys) - set(data):
             cause = f"there is no part {', '.join(sorted(set(expected_keys) - set(data)))}."
+        elif set(data) - set(expected_keys):
+            cause = (
+                f"a part too many: {', '.join(sorted(set(data) - set(expected_keys)))}. All parts add up to actual_s."
+            )
         raise CheckFailed(f"{what} has the parts {list(data)}, expected {expected_keys}.", cause=cause)
     shares = {"these are shares of the actual step: seconds are asked.": ideal_s / actual_s}
     require(f"{what}: ideal", data["ideal"], ideal_s, shares)
+    _require_no_running_sum(what, [number_of(data[cause]) for cause in alone_s], ideal_s, list(alone_s.values()))
     for cause, seconds in alone_s.items():
         require(
             f"{what}: {cause}",
@@ -119,6 +145,8 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
                 "that is the whole step; a part is what it adds to the ideal one.": seconds,
                 "the other way round: the step with the cause, minus the ideal one.": ideal_s - seconds,
                 "that is how many times as long: a part is in seconds.": seconds / ideal_s,
+                "that is a share of the ideal step: a part is in seconds.": (seconds - ideal_s) / ideal_s,
+                "a cause may make the step shorter: then its part is negative.": (0.0, abs(seconds - ideal_s)),
             },
         )
     total = sum(number_of(v) for v in data.values())
@@ -142,13 +170,22 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
         )
 
 
+def _require_no_running_sum(what: str, parts: list[float], ideal_s: float, alone_s: list[float]) -> None:
+    heights = [ideal_s + sum(s - ideal_s for s in alone_s[: k + 1]) for k in range(len(alone_s))]
+    if len(parts) > 1 and all(math.isclose(a, b) for a, b in zip(parts, heights)):
+        raise CheckFailed(
+            f"{what}: the parts are {parts}, one on top of the other.",
+            cause="a part is what one cause adds by itself: the picture puts them on top of each other.",
+        )
+
+
 @check(
     "lesson_05.waterfall",
     judge=_judge_waterfall,
     cases=[
-        {"ideal_s": 1.0, "alone_s": {"serial": 1.5}, "actual_s": 1.5},
-        {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "straggler": 1.5, "cores": 2.0}, "actual_s": 3.5},
         {"ideal_s": 2.0, "alone_s": {"link": 2.5, "straggler": 3.0}, "actual_s": 3.25},
+        {"ideal_s": 1.0, "alone_s": {"serial": 1.5}, "actual_s": 1.5},
+        {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "cache": 0.75, "cores": 2.0}, "actual_s": 3.5},
     ],
     ok="the parts add up, from the ideal step to the actual one.",
     hint="hint 2 of exercise 5.5",

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import check
+from hw_utils.checks.slips import slip
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.simulate import simulate
@@ -40,10 +41,9 @@ def require(what: str, data: Any, expected: float, causes: Causes, *, rel_tol: f
         if math.isclose(got, value, rel_tol=rel_tol, abs_tol=1e-12)
         and not math.isclose(value, expected, rel_tol=rel_tol, abs_tol=1e-12)
     ]
-    if not named and data is None:
-        named = ["nothing comes back: return the number."]
+    named = named or [slip(data if math.isnan(got) else got, expected)]
     shown = f"{data!r}" if math.isnan(got) else f"{got:g}"
-    raise CheckFailed(f"{what} gave {shown}, expected {expected:g}.", cause=named[0] if named else "")
+    raise CheckFailed(f"{what} gave {shown}, expected {expected:g}.", cause=named[0])
 
 
 def free(worker, world_size: int, *args, network: Network | None = None):
@@ -78,7 +78,9 @@ def _judge_amdahl(data: Any, world_size: int, serial_fraction: float) -> None:
         "the serial part takes its time beside the parallel one: what is asked is one time over another.": n * (1 - s),
         "that is Gustafson's, for work that grows with N; here the work stays.": s + (1 - s) * n,
         "that is in percent.": 100 * alone / together,
-        "a speedup may be a fraction: nothing is rounded.": float(round(alone / together)),
+        "a speedup may be a fraction: nothing is rounded.": (float(round(alone / together)), alone // together),
+        "only 1 - serial_fraction is shared out, not the whole work.": 1 / (s + 1 / n),
+        "all N ranks share the parallel part, rank 0 too: divide by N.": 1 / (s + (1 - s) / max(n - 1, 1)),
     }
     require(f"amdahl_speedup({n}, {s})", data, alone / together, causes)
 
@@ -88,9 +90,9 @@ def _judge_amdahl(data: Any, world_size: int, serial_fraction: float) -> None:
     judge=_judge_amdahl,
     cases=[
         {"world_size": n, "serial_fraction": s}
-        for n, s in ((8, 0.2), (1, 0.25), (4, 0.0), (8, 0.05), (64, 0.5), (5, 1.0))
+        for n, s in ((8, 0.2), (1, 0.25), (3, 0.3), (4, 0.0), (8, 0.05), (64, 0.5), (5, 1.0), (200, 0.01))
     ],
-    ok="the speedup is that of a run with a serial part, for 1 to 64 workers.",
+    ok="the speedup is that of a run with a serial part, for 1 to 200 workers.",
     hint="hint 1 of exercise 5.1",
     look="say one rank needs 1 s, and write down what N ranks need.",
 )
@@ -126,6 +128,12 @@ def _judge_server_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "these are bits: bytes are asked.": 8.0 * through,
         "these are elements: bytes are asked.": through / 4,
         "nothing is divided by N: rank 0 is the one in whose port all of it meets.": through / world_size,
+        "n_bytes are bytes already: nothing is multiplied by 4.": 4.0 * through,
+        "every other rank gets whole weights back, N - 1 times n_bytes.": (
+            through / 2 + n_bytes / world_size,
+            through + n_bytes,
+            through - n_bytes,
+        ),
     }
     require(f"server_bytes({world_size}, {n_bytes})", data, through, causes)
 
@@ -158,6 +166,17 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "chunks may be fractions on paper: nothing is rounded.": float(round(sent)),
         "that is what all ranks send together; the question is one rank.": float(sent * world_size),
         "a rank never sends the chunk that ends with it: N - 1 of N chunks a phase.": 2.0 * n_bytes,
+        "upside down: N - 1 of N chunks travel in a phase.": 2.0 * world_size / max(world_size - 1, 1) * n_bytes,
+        "a phase has N - 1 steps: one more than this.": 2.0 * (world_size - 2) / world_size * n_bytes,
+        "n_bytes are bytes already: nothing is multiplied by 4.": 4.0 * sent,
+        "divided by N twice: a chunk is 1/N of n_bytes, and all of its steps count whole.": sent / world_size,
+    }
+    if world_size == 1:
+        causes = {"one rank has nobody to send to: the formula itself gives 0.": number_of(data)}
+    causes |= {
+        "chunks may be fractions on paper: nothing is rounded, neither up nor down.": 2.0
+        * (world_size - 1)
+        * math.ceil(n_bytes / world_size),
     }
     require(f"ring_bytes({world_size}, {n_bytes})", data, sent, causes)
 
@@ -165,7 +184,7 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
 @check(
     "lesson_05.ring_bytes",
     judge=_judge_ring_bytes,
-    cases=[{"world_size": n, "n_bytes": m} for n, m in ((4, 1000), (1, 100), (2, 100), (3, 100), (16, 1600))],
+    cases=[{"world_size": n, "n_bytes": m} for n, m in ((5, 1000), (1, 100), (2, 100), (3, 100), (16, 1600))],
     ok="a rank of the ring sends what the ledger of all_reduce says.",
     hint="hint 3 of exercise 5.1",
     look="list what one rank of 3 sends, step by step, and add up.",
@@ -186,8 +205,20 @@ def _judge_calls(data: Any, n_parameters: int, n_examples: int, batch_size: int,
         "the last, smaller batch is an iteration too.": float(n_parameters * (n_examples // (batch_size * world_size))),
         "one call a parameter, not one an iteration.": float(iterations),
         "that is all ranks together: the calls of one rank are asked.": float(world_size * calls),
-        "an iteration is whole: round up.": n_parameters * n_examples / (batch_size * world_size),
+        "an iteration is whole: round up.": (
+            n_parameters * n_examples / (batch_size * world_size),
+            float(math.ceil(n_parameters * n_examples / (batch_size * world_size))),
+        ),
+        "examples that fill their batches exactly leave no iteration over: round up, do not add one.": float(
+            n_parameters * (n_examples // (batch_size * world_size) + 1)
+        ),
+        "a call is one, however many messages its ring sends.": (
+            2.0 * (world_size - 1) * calls,
+            2.0 * (world_size - 1) * world_size * calls,
+        ),
     }
+    if world_size == 1:
+        causes = {"one rank has nobody to talk to: no call.": number_of(data)}
     what = f"calls_per_epoch({n_parameters}, {n_examples}, {batch_size}, {world_size})"
     require(what, data, calls, causes)
 
@@ -218,10 +249,14 @@ def calls_per_epoch(formula, /, n_parameters: int, n_examples: int, batch_size: 
 def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: int, link: list[float]) -> None:
     n_calls, (latency_s, bandwidth_Bps) = n_bytes // bucket_bytes, link
     network = Network(latency_s, bandwidth_Bps)
-    seconds = free(all_reduce_of, world_size, bucket_bytes, n_calls, network=network).seconds
+    # N times the bytes over N times the bandwidth take as long, and N divides them
+    wide, wide_bytes = Network(latency_s, bandwidth_Bps * world_size), bucket_bytes * world_size
+    seconds = free(all_reduce_of, world_size, wide_bytes, n_calls, network=wide).seconds
     one = free(all_reduce_of, world_size, n_bytes, network=network).seconds
-    bytes_s = free(all_reduce_of, world_size, bucket_bytes, n_calls, network=Network(0.0, bandwidth_Bps)).seconds
-    latencies_s = seconds - bytes_s
+    no_latency = Network(0.0, bandwidth_Bps * world_size)
+    bytes_s = free(all_reduce_of, world_size, wide_bytes, n_calls, network=no_latency).seconds
+    latencies_s, step_s = seconds - bytes_s, latency_s + bucket_bytes / world_size / bandwidth_Bps
+    cut_s = free(all_reduce_of, world_size, bucket_bytes // world_size * world_size, n_calls, network=network).seconds
     causes = {
         "that is one bucket; there are n_bytes / bucket_bytes of them.": seconds / n_calls,
         "that is one all-reduce of everything: latency is paid once a bucket.": one,
@@ -238,6 +273,14 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
         ),
         "a step of the ring moves one chunk, 1/N of the bucket.": world_size * bytes_s + latencies_s,
         "a ring of N ranks takes N - 1 steps a phase, not N.": seconds * world_size / max(world_size - 1, 1),
+        "chunks may be fractions of a byte on paper: / and not //, for a chunk.": cut_s,
+        "n_bytes and bucket_bytes are bytes already: nothing is multiplied by 4.": 4 * bytes_s + latencies_s,
+        "the buckets go one after another: each waits until the last one is there.": (
+            (2 * (world_size - 1) + n_calls - 1) * step_s
+        ),
+        "bytes are divided by bytes a second.": latencies_s + bytes_s * bandwidth_Bps**2,
+        "there are n_bytes / bucket_bytes buckets, and each is paid: not one fewer.": seconds * (n_calls - 1) / n_calls,
+        "there are n_bytes / bucket_bytes buckets: not one more.": seconds * (n_calls + 1) / n_calls,
     }
     what = f"bucketed_s({n_bytes}, {bucket_bytes}, {world_size}, Network({latency_s:g}, {bandwidth_Bps:g}))"
     require(what, data, seconds, causes)
@@ -248,7 +291,7 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
     judge=_judge_bucketed_s,
     cases=[
         {"n_bytes": m, "bucket_bytes": b, "world_size": n, "link": [1e-3, 1e6]}
-        for m, b, n in ((48_000, 4800, 4), (8000, 8000, 2), (8000, 1000, 2), (48_000, 48, 8), (9000, 9000, 1))
+        for m, b, n in ((48_000, 4800, 5), (8000, 8000, 2), (7000, 1000, 3), (48_000, 48, 8), (9000, 9000, 1))
     ],
     ok="predicted and virtual seconds agree for every bucket size.",
     hint="hint 2 of exercise 5.3",
@@ -285,6 +328,11 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
         "compare bucket_s with one part's time: if a bucket takes less, only the last one sticks out.": (
             compute_s / n_buckets + n_buckets * bucket_s
         ),
+        "all n_buckets travel one after another once the first part is done, the last one too.": (
+            compute_s / n_buckets + (n_buckets - 1) * bucket_s
+        ),
+        "a part of backward may be a fraction of a second: / and not //.": compute_s // n_buckets
+        + n_buckets * bucket_s,
     }
     require(f"overlapped_s({compute_s}, {n_buckets}, {bucket_s})", data, seconds, causes)
 
@@ -294,7 +342,7 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
     judge=_judge_overlapped_s,
     cases=[
         {"compute_s": c, "n_buckets": b, "bucket_s": t}
-        for c, b, t in ((1.0, 1, 0.5), (1.0, 4, 0.1), (1.0, 4, 0.25), (1.0, 4, 0.5), (2.0, 16, 1.0))
+        for c, b, t in ((1.0, 1, 0.5), (1.0, 4, 0.1), (1.0, 4, 0.25), (7.0, 4, 3.0), (2.0, 16, 1.0))
     ],
     ok="the step takes as long as the virtual pipeline, whichever of the two is the slower.",
     hint="hint 1 of exercise 5.4a",

@@ -87,8 +87,23 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
         if not isinstance(result, list) or len(result) != 4:
             cause = "backward and wait leave the gradients in p.grad, and replace no parameter."
             raise CheckFailed(f"{what}: rank {rank} has no list of gradients.", cause=cause)
+        if situation == "two batches accumulated":
+            _require_both_batches(what, rank, result, world_size)
         for name, got, right, own in zip(_NAMES, result, expected, owns[rank]):
             _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
+
+
+def _require_both_batches(what: str, rank: int, result: list[Any], world_size: int) -> None:
+    """Raises if what came is the mean of the first batch's gradients alone."""
+    first = _expected([_own(other, "every layer used") for other in range(world_size)])
+    both = zip(_NAMES, result, first)
+    alone = [name for name, got, g in both if g is not None and isinstance(got, np.ndarray) and np.allclose(got, g)]
+    if alone:
+        raise CheckFailed(
+            f"{what}: gradient of `{alone[0]}` on rank {rank} is that of the first batch alone, the one in no_sync().",
+            cause="inside no_sync() nothing may be sent: neither counted nor started. Its gradients add up, and go off "
+            "with the next batch.",
+        )
 
 
 def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, world_size: int) -> None:
@@ -109,7 +124,8 @@ def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, wor
     causes = {
         "that is the sum: divide by the number of ranks, once.": right * world_size,
         "divided twice: once by the number of ranks is enough.": right / world_size,
-        "it is zero: was the buffer written back before the sum had arrived?": 0 * right,
+        "it is zero: its bucket went off before this gradient was there (then zeros travel), or its buffer was read "
+        "before wait().": 0 * right,
         "that is the rank's own gradient: the mean was never written back into .grad.": mine,
         "the mean was added to the rank's own gradient: it takes its place (copy_).": mine + right,
         "that is the rank's own gradient, divided: wait for the all_reduce, then read its buffer.": mine / world_size,
@@ -135,6 +151,8 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
             cause = "every trained parameter goes once a step, unused ones as zeros; frozen ones never."
             if situation == "two batches accumulated" and n_bytes > trained_bytes:
                 cause = "inside no_sync() nothing may be sent: neither counted nor started."
+            elif n_syncs == 2 and n_bytes == trained_bytes:
+                cause = "nothing is sent in the second step: at the end of wait() everything starts over (start_over)."
             elif n_bytes < n_syncs * trained_bytes:
                 cause = "buckets that were not full when backward ended are never started: start them in wait()."
             elif n_bytes == n_syncs * (trained_bytes + 8 * 4):
@@ -203,15 +221,27 @@ def overlap(make, /, world_size: int, bucket_bytes: int, situation: str):
     return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
 
 
-def _timed_worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
-    model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
-    gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
-    model(torch.ones(n_elements // 2, dtype=torch.float64)).backward()
+def _timed_worker(
+    rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float, order: list[int]
+) -> None:
+    if order:  # a bucket a layer
+        model = TimedChain(n_layers, n_elements, backward_s)
+        gradients = make(model, 8 * n_elements)
+        model.layers = torch.nn.ModuleList(model.layers[n_layers - 1 - bucket] for bucket in reversed(order))
+        model(torch.ones(n_elements, dtype=torch.float64)).backward()
+    else:
+        model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
+        gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
+        model(torch.ones(n_elements // 2, dtype=torch.float64)).backward()
     gradients.wait()
 
 
-def _judge_in_time(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
+def _judge_in_time(
+    data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float, order: list[int] | None = None
+) -> None:
     what = f"{world_size} ranks, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    if order:
+        what += f", whose gradients come in the order of buckets {', '.join(map(str, order))}"
     require_no_deadlock(data, what)
     trace = Trace.from_plain(data["trace"])
     events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)
@@ -228,30 +258,40 @@ def _judge_in_time(data: Any, world_size: int, n_layers: int, backward_s: float,
         )
     backward_end_s = n_layers * backward_s
     first = events[0].start_s
-    if first > 1.1 * backward_s:
+    ready_s = _ready_s(n_layers, backward_s, order)
+    if first > ready_s[0] + 0.1 * backward_s:
         raise CheckFailed(
-            f"{what}: the first all_reduce starts at {first:g} s, the gradient of the last layer is there at "
-            f"{backward_s:g} s.",
+            f"{what}: the first all_reduce starts at {first:g} s, the gradients of the first bucket are there at "
+            f"{ready_s[0]:g} s.",
             cause="nothing is sent before backward ends."
             if first >= backward_end_s * 0.99
             else "the first bucket waits for a layer that comes later: fill buckets from the last layer to the first.",
         )
-    predicted_s = _predicted_s(n_layers, backward_s, bucket_s)
+    predicted_s = _predicted_s(ready_s, bucket_s)
     if not data["seconds"] <= 1.1 * predicted_s:
         serial_s = backward_end_s + n_layers * bucket_s
         raise CheckFailed(
             f"{what}: the step takes {data['seconds']:g} s; with overlap {predicted_s:g} s are enough.",
             cause="each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
             if math.isclose(data["seconds"], serial_s, rel_tol=0.02)
+            else "buckets that were complete before their turn start later than they could: once one has gone off, "
+            "look at the next one at once, and the one after it."
+            if order
             else "some buckets start later than their last gradient.",
         )
 
 
-def _predicted_s(n_layers: int, backward_s: float, bucket_s: float) -> float:
+def _ready_s(n_layers: int, backward_s: float, order: list[int] | None) -> list[float]:
+    """When each bucket may start: its gradients are there, and those of all buckets before it."""
+    there_s = {bucket: (k + 1) * backward_s for k, bucket in enumerate(order or range(n_layers))}
+    return [max(there_s[j] for j in range(k + 1)) for k in range(n_layers)]
+
+
+def _predicted_s(ready_s: list[float], bucket_s: float) -> float:
     """When the last bucket has arrived, bucket after bucket: ready and link free, then its own time."""
     free_s = 0.0
-    for k in range(n_layers):
-        free_s = max(free_s, (k + 1) * backward_s) + bucket_s
+    for at_s in ready_s:
+        free_s = max(free_s, at_s) + bucket_s
     return free_s
 
 
@@ -261,21 +301,24 @@ def _predicted_s(n_layers: int, backward_s: float, bucket_s: float) -> float:
     cases=[
         {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
         for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
-    ],
+    ]
+    + [{"world_size": 2, "n_layers": 5, "backward_s": 1.0, "bucket_s": 0.5, "order": [1, 2, 0, 3, 4]}],
     ok="communication runs during backward, and the step takes what the pipeline predicts.",
     hint="hint 1 of exercise 5.4b",
     hints={
         "hint 1 of exercise 5.4b": "before backward ends|inside the hook|waited|handle|flat",
-        "hint 2 of exercise 5.4b": "comes later|later than",
+        "hint 2 of exercise 5.4b": "comes later|later than|before their turn",
         "hint 3 of exercise 5.4b": "hangs|is started once",
     },
     look="print time.perf_counter() and the bucket in start_next.",
 )
-def overlap_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
+def overlap_in_time(
+    make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float, order: list[int] | None = None
+):
     """One backward pass of known times, layer by layer; the ledger says when each bucket left."""
     n_elements = 120
     steps = 2 * (world_size - 1)
     # all latency, no bytes: each of the ring's steps takes its share of bucket_s
     network = Network(latency_s=bucket_s / steps, bandwidth_Bps=1e15)
-    args = (make, n_layers, n_elements, backward_s)
+    args = (make, n_layers, n_elements, backward_s, order or [])
     return observe(lambda: simulate(_timed_worker, world_size, args, network=network, compute="free", echo=False))

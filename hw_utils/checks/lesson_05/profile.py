@@ -8,7 +8,8 @@ from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_05.costs import number_of, require
-from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, watched
+from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, watched
+from hw_utils.checks.slips import slip
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace
@@ -43,7 +44,7 @@ def _judge_n_calls(what: str, profile: dict[str, float], mine: Trace, n_iteratio
     if len(calls) != expected_calls:
         raise CheckFailed(
             f"{what}: the ledger has {len(calls)} all_reduce calls a rank, expected {expected_calls}.",
-            cause="one call a parameter and iteration; with one rank there is nothing to reduce.",
+            cause=_why_n_calls(len(calls), mine.world_size, n_iterations),
         )
     if profile["n_calls"] != expected_calls:
         raise CheckFailed(
@@ -60,6 +61,19 @@ def _judge_n_calls(what: str, profile: dict[str, float], mine: Trace, n_iteratio
         )
 
 
+def _why_n_calls(n_calls: int, world_size: int, n_iterations: int) -> str:
+    rule = "one call a parameter and iteration; with one rank there is nothing to reduce."
+    if world_size == 1:
+        return rule
+    if n_calls == n_iterations:
+        return "one call an iteration: here every parameter has a call of its own."
+    if n_calls and n_calls % 8 == 0:
+        return f"these are {n_calls // 8} iterations, not {n_iterations}: one call a parameter, n_iterations times."
+    if n_calls and n_calls % n_iterations == 0:
+        return f"these are {n_calls // n_iterations} calls an iteration; one call a parameter, and the model has 8."
+    return rule
+
+
 def _judge_rank_profile(
     what: str, profile: dict[str, float], mine: Trace, n_iterations: int, compute: str, steps_s: float
 ) -> None:
@@ -72,6 +86,8 @@ def _judge_rank_profile(
             "comm_s is the mean of an iteration, not the whole run: divide by n_iterations.": in_ledger * n_iterations,
             "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
             "the clock was read before the calls were done.": 0.0,
+            "an iteration is left out of the sum: all of them count.": in_ledger * (n_iterations - 1) / n_iterations,
+            "comp_s and comm_s are swapped.": SECONDS["forward"] + SECONDS["backward"] + steps_s,
         }
         for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
             causes[f"seconds are asked, these are {unit}."] = factor * in_ledger
@@ -81,8 +97,14 @@ def _judge_rank_profile(
                     in_ledger + seconds
                 )
         near = [c for c, v in causes.items() if math.isclose(got, v, rel_tol=tolerance, abs_tol=1e-9)]
+        others = sorted(mine.ops - {"all_reduce"})
+        if others and not near:
+            near = [
+                f"{', '.join(others)} is counted too: communication is the all_reduce calls, nothing else is needed."
+            ]
         raise CheckFailed(
-            f"{what}: comm_s is {got:g} s an iteration, the ledger says {in_ledger:g} s.", cause=near[0] if near else ""
+            f"{what}: comm_s is {got:g} s an iteration, the ledger says {in_ledger:g} s.",
+            cause=near[0] if near else slip(got, in_ledger),
         )
     _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s)
 
@@ -136,8 +158,22 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
     causes = {
         "comp_s is the mean of an iteration, not the whole run: divide by n_iterations.": due_s * n_iterations,
         "communication is in it: read the clock between the two.": due_s + comm_s,
-        "only one iteration is counted: add up over the iterations.": due_s / n_iterations,
     }
+    passes_s, n = SECONDS["forward"] + SECONDS["backward"], n_iterations
+    step_s = due_s - passes_s
+    one = {
+        f"{which} iteration is counted alone: add up over all of them.": passes_s * share(k, n) + step_s
+        for which, k in (("the first", 0), ("the last", n - 1))
+    }
+    if n > 1:
+        left_out = [("the first", 0), ("the last", n - 1)]
+        for which, k in left_out:
+            rest_s = n * due_s - passes_s * share(k, n) - step_s
+            one |= dict.fromkeys([f"{which} iteration is left out: all of them count."], rest_s / (n - 1))
+            one |= dict.fromkeys([f"{which} iteration is left out of the sum: all of them count."], rest_s / n)
+        causes |= one | {
+            "one iteration is counted, and divided by n_iterations: add up.": (passes_s * share(n - 1, n) + step_s) / n
+        }
     for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
         causes[f"seconds are asked, these are {unit}."] = factor * due_s
     for names, seconds in _parts():
@@ -147,7 +183,7 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
         causes[f"communication is in it, and {names} is not."] = due_s + comm_s - seconds
         causes[f"{names} is in it twice."] = due_s + seconds
     near = [cause for cause, value in causes.items() if math.isclose(comp_s, value, rel_tol=1e-6, abs_tol=1e-9)]
-    return near[0] if near else ""
+    return near[0] if near else slip(comp_s, due_s)
 
 
 @check(
@@ -169,19 +205,20 @@ def profiled_training(worker, /, world_size: int, n_iterations: int, batch_size:
 
 
 def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
-    if not isinstance(data, dict):
+    if "rows" not in data:
         raise CheckFailed(
-            f"scaling_metrics returned {type(data).__name__}; expected a dict, world size to metrics.",
+            f"scaling_metrics returned {data['kind']}; expected a dict, world size to metrics.",
             cause="collect a row a world size, and return them all at the end.",
         )
+    data = {int(n): row for n, row in data["rows"] if isinstance(n, int) and not isinstance(n, bool)}
     alone = next(row for row in profiles if row[0] == 1)
     alone_s = alone[3]
     for n, comp_s, comm_s, iteration_s in profiles:
-        row = data.get(str(int(n)))
+        row = data.get(int(n))
         if not isinstance(row, dict):
             raise CheckFailed(
                 f"scaling_metrics has no row for {int(n)} ranks.",
-                cause="every world size of `profiles` has one, 1 included; a row is a dictionary.",
+                cause="every world size of `profiles` has one, 1 included, under an int; a row is a dictionary.",
             )
         examples = n * (alone_s / iteration_s)  # how many batches in the time that one rank needs for one
         ratio = comp_s / comm_s if comm_s else math.inf
@@ -202,6 +239,9 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
             "the speedup is of whole iterations, communication included (iteration_s).": n * alone[1] / comp_s,
             "N alone is the ideal.": float(n),
         }
+        if profiles[0][0] != 1:  # a row that stands first is N times itself
+            against_first = "the speedup compares with one rank: profiles[1], wherever it stands."
+            causes = {against_first: n * profiles[0][3] / iteration_s, **causes}
         require(f"{what}speedup", row.get("speedup"), examples, causes if n > 1 else {})
         causes = {
             "efficiency is the speedup divided by N, 1 at best.": examples,
@@ -216,7 +256,7 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
     judge=_judge_metrics,
     cases=[
         {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
-        {"profiles": [[1, 0.1, 0.0, 0.1], [4, 0.12, 0.08, 0.2], [8, 0.15, 0.25, 0.4]]},
+        {"profiles": [[8, 0.15, 0.25, 0.4], [4, 0.12, 0.08, 0.2], [1, 0.1, 0.0, 0.1]]},
     ],
     ok="ratio, speedup and efficiency are right, infinity included.",
     hint="hint 3 of exercise 5.2",
@@ -225,4 +265,7 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
 def scaling_metrics(function, /, profiles: list[list[float]]):
     """Metrics from profiles, world size to comp_s, comm_s, iteration_s."""
     keys = ("comp_s", "comm_s", "iteration_s")
-    return function({int(n): dict(zip(keys, times)) for n, *times in profiles})
+    metrics = function({int(n): dict(zip(keys, times)) for n, *times in profiles})
+    if not isinstance(metrics, dict):
+        return {"kind": type(metrics).__name__}
+    return {"rows": [[n, row] for n, row in metrics.items()]}

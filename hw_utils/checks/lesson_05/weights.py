@@ -29,6 +29,7 @@ class _Watch:
         self.rank = dist.get_rank()
         self.known: dict[int, Any] = {}  # models and optimizers with a hook of ours
         self.n_steps = 0  # of optimizers; one who steps by hand has none
+        self.n_iterations = 1
 
     # Torch's hooks for all modules and optimizers are one set for the threads of all ranks. So they only put hooks on
     # this rank's own, and no time passes in them: another rank might change the set meanwhile.
@@ -42,6 +43,10 @@ class _Watch:
             self.known[id(optimizer)] = optimizer
             optimizer.register_step_post_hook(self.after_step)
 
+    def spend(self, name: str, k: int) -> None:
+        """Time of iteration k passes: a little in the first, most in the last, `SECONDS` in the mean."""
+        time.sleep(SECONDS[name] * share(k, self.n_iterations))
+
     def after_step(self, optimizer, args, kwargs) -> None:
         self.n_steps += 1
         time.sleep(SECONDS["the step"])
@@ -49,7 +54,7 @@ class _Watch:
     def after_forward(self, module, args, scores) -> None:
         if not scores.requires_grad:
             return
-        time.sleep(SECONDS["forward"])
+        self.spend("forward", len(self.steps))
         self.model = module
         for k, p in enumerate(module.parameters()):  # those of this pass: what computes a model may lend it others
             if id(p) not in self.hooked:
@@ -59,7 +64,7 @@ class _Watch:
         scores.register_hook(lambda gradient: self.backward_begins({**seen, "upstream": gradient.clone()}))
 
     def backward_begins(self, seen: dict[str, Any]) -> None:
-        time.sleep(SECONDS["backward"])
+        self.spend("backward", len(self.steps))
         self.steps.append({**seen, "gradients": {}})
 
     def gradient_comes(self, k: int, gradient: torch.Tensor) -> None:
@@ -76,20 +81,26 @@ class _Watch:
         return {"steps": self.steps, "weights": self.weights() if self.steps else None}
 
 
-def watched(rank: int, world_size: int, worker, *args) -> dict[str, Any]:
-    """What `worker(rank, world_size, *args)` returned, and what became of the SimpleCNN that it trained.
+def share(k: int, n_iterations: int) -> float:
+    """How long iteration k's passes take, as a share of their mean: 1/n, 3/n, 5/n, ..."""
+    return (2 * k + 1) / n_iterations
 
-    A forward, a backward and a step of the optimizer take `SECONDS` of the rank's clock. The passes are computed here,
-    wherever the worker runs: no process but ours says what a gradient was.
+
+def watched(rank: int, world_size: int, worker, n_iterations: int, *args) -> dict[str, Any]:
+    """What `worker(rank, world_size, n_iterations, *args)` returned, and what became of the SimpleCNN that it trained.
+
+    A forward, a backward and a step of the optimizer take `SECONDS` of the rank's clock, in the mean.
+    The passes are computed here, wherever the worker runs: no process but ours says what a gradient was.
     """
     watch = _Watch()
+    watch.n_iterations = n_iterations
     worker = getattr(worker, "with_passes_here", lambda *kinds: worker)(SimpleCNN)
     hooks = [
         register_module_forward_pre_hook(watch.before_forward),
         register_optimizer_step_pre_hook(watch.before_step),
     ]
     try:
-        returned = worker(rank, world_size, *args)
+        returned = worker(rank, world_size, n_iterations, *args)
     finally:
         for hook in hooks:
             hook.remove()
@@ -106,6 +117,13 @@ def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int) -
             )
     paths = [np.stack([*(step["weights"] for step in r["steps"]), r["weights"]]) for r in results]
     own = [[_own_gradient(what, step) for step in r["steps"]] for r in results]
+    if len(results) > 1 and all(
+        np.array_equal(r["steps"][0]["scores"], results[0]["steps"][0]["scores"]) for r in results
+    ):
+        raise CheckFailed(
+            f"{what}: all ranks train on the same batch.",
+            cause="every rank has images of its own: fresh_start(rank, batch_size), with the rank that came in.",
+        )
     gradients = np.mean([[gradient for gradient, _ in steps] for steps in own], axis=0)
     scale = own[0][0][1]
     expected = paths[0][0] + _way(gradients)

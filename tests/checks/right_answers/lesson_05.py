@@ -27,12 +27,25 @@ right_values(
     "lesson_05.ring_bytes", "chunk_by_chunk", lambda n, m: sum(m / n for phase in (1, 2) for _ in range(n - 1))
 )
 
+right_values("lesson_05.overlapped_s", "the_larger_of_two", lambda c, b, t: max(c + t, c / b + b * t))
+right_values(
+    "lesson_05.bucketed_s",
+    "latencies_and_bytes",
+    lambda m, b, n, net: 2 * (n - 1) * (m // b * net.latency_s + m / n / net.bandwidth_Bps),
+)
+right_values(
+    "lesson_05.calls_per_epoch",
+    "of_the_largest_shard",
+    lambda p, m, b, n: p * math.ceil(math.ceil(m / n) / b) if n > 1 else 0,
+)
+
 # 5.2
 
 
 def _start(rank, batch_size):
     torch.manual_seed(0)
     model = SimpleCNN()
+    torch.manual_seed(rank)
     images, labels = torch.randn(batch_size, 3, 32, 32), torch.zeros(batch_size, dtype=torch.long)
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), images, labels
 

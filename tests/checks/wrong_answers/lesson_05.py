@@ -23,7 +23,12 @@ for _name, _formula, _says in [
     ("the_efficiency", lambda n, s: 1 / (s + (1 - s) / n) / n, "that is the efficiency"),
     ("the_bound", lambda n, s: min(n, 1 / s) if s else n, "for ever more ranks"),
     ("rounded", lambda n, s: round(1 / (s + (1 - s) / n)), "nothing is rounded"),
-    ("nothing", lambda n, s: None, "gave None"),
+    ("nothing", lambda n, s: None, "gave None.*is there a return"),
+    ("never_over_twenty", lambda n, s: min(20.0, 1 / (s + (1 - s) / n)), r"amdahl_speedup\(200, 0.01\) gave 20"),
+    ("right_for_many_only", lambda n, s: 1 / (s + (1 - s) / n) if n > 4 else n - s, "gave"),
+    ("shares_out_the_whole", lambda n, s: 1 / (s + 1 / n), "only 1 - serial_fraction is shared out"),
+    ("two_digits", lambda n, s: round(1 / (s + (1 - s) / n), 2), "right but rounded"),
+    ("in_words", lambda n, s: f"{1 / (s + (1 - s) / n)}", "that is text"),
 ]:
     wrong_values("lesson_05.amdahl_speedup", _name, _formula, says=_says)
 
@@ -35,7 +40,9 @@ for _name, _formula, _says in [
     ("bits", lambda n, m: 16 * (n - 1) * m, "these are bits"),
     ("weights_go_out_once", lambda n, m: n * m, "the weights go out N - 1 times"),
     ("quadratic", lambda n, m: 2 * (n - 1) ** 2 * m, "expected"),
-    ("not_finite", lambda n, m: math.nan, "gave nan"),
+    ("not_finite", lambda n, m: math.nan, "gave nan.*is something divided by zero"),
+    ("of_four_bytes", lambda n, m: 8 * (n - 1) * m, "bytes already: nothing is multiplied by 4"),
+    ("kilobytes", lambda n, m: 2 * (n - 1) * m / 1000, "a thousandth of the right number"),
 ]:
     wrong_values("lesson_05.server_bytes", _name, _formula, says=_says)
 
@@ -49,6 +56,9 @@ for _name, _formula, _says in [
     ("one_chunk", lambda n, m: m / n, "one chunk, one step"),
     ("chunks_of_n_minus_one", lambda n, m: 2 * m / max(n - 1, 1), "expected"),
     ("steps_only", lambda n, m: 2 * (n - 1), "expected"),
+    ("upside_down", lambda n, m: 2 * n / max(n - 1, 1) * m if n > 1 else 0, "upside down: N - 1 of N"),
+    ("rounded_up", lambda n, m: 2 * (n - 1) * math.ceil(m / n), "neither up nor down"),
+    ("divided_twice", lambda n, m: 2 * (n - 1) * m / n**2, "divided by N twice"),
 ]:
     wrong_values("lesson_05.ring_bytes", _name, _formula, says=_says)
 
@@ -240,6 +250,41 @@ for _name, _profile, _says in [
     wrong_values("lesson_05.profiled_training", _name, _profile, says=_says)
 
 
+@wrong("lesson_05.profiled_training", says="the same batch.*fresh_start\\(rank, batch_size\\)")
+def one_batch_for_all(rank, world_size, n_iterations, batch_size):
+    return _profiled(0, world_size, n_iterations, batch_size)
+
+
+@wrong("lesson_05.profiled_training", says="16 all_reduce calls.*these are 2 iterations, not 3")
+def one_iteration_too_few(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations - 1, batch_size)
+
+
+@wrong("lesson_05.profiled_training", says="comm_s.*swapped")
+def swaps_the_two(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return profile | {"comp_s": profile["comm_s"], "comm_s": profile["comp_s"]}
+
+
+@wrong("lesson_05.profiled_training", says="the last iteration is counted alone")
+def keeps_the_last_iteration(rank, world_size, n_iterations, batch_size):
+    model, optimizer, images, labels = _fresh_start(rank, batch_size)
+    n_calls = 0
+    for _ in range(n_iterations):
+        start_s = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        computed_s = time.perf_counter()
+        for p in model.parameters() if world_size > 1 else ():
+            dist.all_reduce(p.grad)
+            p.grad /= world_size
+            n_calls += 1
+        done_s = time.perf_counter()
+        optimizer.step()
+        comp_s, comm_s = computed_s - start_s + time.perf_counter() - done_s, done_s - computed_s
+    return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
+
+
 @wrong("lesson_05.profiled_training", says="nothing else")
 def iteration_of_nothing(rank, world_size, n_iterations, batch_size):
     return {**_profiled(rank, world_size, n_iterations, batch_size), "iteration_s": 0.0}
@@ -254,6 +299,9 @@ for _name, _formula, _says in [
     ("every_example", lambda p, m, b, n: p * m, "expected"),
     ("all_ranks", lambda p, m, b, n: n * p * -(-m // (b * n)) * (n > 1), "the calls of one rank are asked"),
     ("a_fraction", lambda p, m, b, n: p * m / (b * n) * (n > 1), "an iteration is whole: round up"),
+    ("rounds_up_too_late", lambda p, m, b, n: math.ceil(p * m / (b * n)) * (n > 1), "an iteration is whole: round up"),
+    ("always_one_more", lambda p, m, b, n: p * (m // (b * n) + 1) * (n > 1), "leave no iteration over"),
+    ("messages", lambda p, m, b, n: 2 * (n - 1) * p * -(-m // (b * n)), "however many messages its ring sends"),
 ]:
     wrong_values("lesson_05.calls_per_epoch", _name, _formula, says=_says)
 
@@ -290,6 +338,23 @@ for _name, _change, _says in [
     ("no_efficiency", lambda r, n, p, _: {"ratio": r["ratio"], "speedup": r["speedup"]}, "gave None"),
 ]:
     wrong_values("lesson_05.scaling_metrics", _name, _metrics(_change), says=_says)
+
+
+def _against_the_first(profiles):
+    first_s = next(iter(profiles.values()))["iteration_s"]
+    rows = _metrics(lambda row, n, p, profiles: row)(profiles)
+    for n, row in rows.items():
+        row["speedup"] = n * first_s / profiles[n]["iteration_s"]
+        row["efficiency"] = row["speedup"] / n
+    return rows
+
+
+def _named_by_text(profiles):
+    return {str(n): row for n, row in _metrics(lambda row, n, p, profiles: row)(profiles).items()}
+
+
+wrong_values("lesson_05.scaling_metrics", "against_the_first", _against_the_first, says="compares with one rank")
+wrong_values("lesson_05.scaling_metrics", "keys_are_text", _named_by_text, says="no row for 1 ranks.*under an int")
 wrong_values("lesson_05.scaling_metrics", "a_list", lambda profiles: list(profiles), says="expected a dict")
 
 # 5.3 bucketing
@@ -316,12 +381,12 @@ def divides_twice(gradients, bucket_elements):
     _bucketed(gradients, bucket_elements, divide=2)
 
 
-@wrong("lesson_05.bucketed_all_reduce", says="not reduced")
+@wrong("lesson_05.bucketed_all_reduce", says="elements from 24 on were never reduced: the last, shorter bucket")
 def forgets_the_last_bucket(gradients, bucket_elements):
     _bucketed(gradients, bucket_elements, skip_last=True)
 
 
-@wrong("lesson_05.bucketed_all_reduce", says="not written back")
+@wrong("lesson_05.bucketed_all_reduce", says="nothing of the mean arrives: .* copy_")
 def never_writes_back(gradients, bucket_elements):
     _bucketed(gradients, bucket_elements, write=False)
 
@@ -366,7 +431,7 @@ def writes_back_in_reverse(gradients, bucket_elements):
         g.copy_(mean.view_as(g))
 
 
-@wrong("lesson_05.bucketed_all_reduce", says="not written back")
+@wrong("lesson_05.bucketed_all_reduce", says="nothing of the mean arrives: .* copy_")
 def puts_new_tensors_into_the_list(gradients, bucket_elements):
     means = [g.clone() for g in gradients]
     _bucketed(means, bucket_elements)
@@ -414,6 +479,26 @@ def rounds(gradients, bucket_elements):
         g.copy_(mean.view_as(g))
 
 
+@wrong("lesson_05.bucketed_all_reduce", says="2 bytes a number travel, as float16")
+def halves_the_bytes(gradients, bucket_elements):
+    flat = torch.cat([g.flatten().half() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    flat = flat.double() / dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="more than once: divide each once, after the loop")
+def divides_after_every_bucket(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+        flat /= dist.get_world_size()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
 for _name, _formula, _says in [
     (
         "bits",
@@ -451,6 +536,26 @@ for _name, _formula, _says in [
         lambda m, b, n, net: m / b * 2 * (n - 1) * (net.latency_s + b / net.bandwidth_Bps),
         "one chunk, 1/N of",
     ),
+    (
+        "whole_bytes",
+        lambda m, b, n, net: m // b * 2 * (n - 1) * (net.latency_s + b // n / net.bandwidth_Bps),
+        "fractions of a byte",
+    ),
+    (
+        "one_bucket_fewer",
+        lambda m, b, n, net: (m // b - 1) * 2 * (n - 1) * (net.latency_s + b / n / net.bandwidth_Bps),
+        "not one fewer",
+    ),
+    (
+        "buckets_at_once",
+        lambda m, b, n, net: (2 * (n - 1) + m // b - 1) * (net.latency_s + b / n / net.bandwidth_Bps),
+        "one after another",
+    ),
+    (
+        "numbers_of_four_bytes",
+        lambda m, b, n, net: m // b * 2 * (n - 1) * (net.latency_s + 4 * b / n / net.bandwidth_Bps),
+        "nothing is multiplied by 4",
+    ),
     ("no_latency", lambda m, b, n, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "the latency is missing"),
     ("nothing", lambda m, b, n, net: None, "gave None"),
 ]:
@@ -466,6 +571,8 @@ for _name, _formula, _says in [
     ("always_link", lambda c, b, t: c / b + b * t, "only the last one sticks out"),
     ("shares_the_bucket", lambda c, b, t: c + t / b if t <= c / b else c / b + t, "nothing of it is divided|expected"),
     ("the_smaller", lambda c, b, t: min(c, b * t), "expected"),
+    ("one_bucket_fewer", lambda c, b, t: c + t if t <= c / b else c / b + (b - 1) * t, "the last one too"),
+    ("whole_parts", lambda c, b, t: c + t if t <= c / b else c // b + b * t, "a fraction of a second"),
 ]:
     wrong_values("lesson_05.overlapped_s", _name, _formula, says=_says)
 
@@ -686,6 +793,64 @@ class ForwardOrder(Overlapped):
         return parameters
 
 
+@wrong("lesson_05.overlap_in_time", says="complete before their turn.*look at the next one at once")
+class LooksAtOneBucketOnly(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            self.missing[k] -= 1
+            if len(self.flights) < len(self.buckets) and self.missing[len(self.flights)] == 0:
+                self.start_next()
+
+
+@wrong("lesson_05.overlap_in_time", says="complete before their turn.*look at the next one at once")
+class LooksAtItsOwnBucketOnly(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            self.missing[k] -= 1
+            if self.missing[k] == 0 and k == len(self.flights):
+                self.start_next()
+
+
+@wrong("lesson_05.overlap", says="two steps.*everything starts over")
+class NeverStartsOver(Overlapped):
+    def wait(self):
+        missing, flights = self.missing, self.flights
+        super().wait()
+        self.missing, self.flights = missing, flights
+
+
+@wrong("lesson_05.overlap", says="first batch alone.*inside no_sync")
+class CountsInNoSync(Overlapped):
+    def gradient_is_there(self, k):
+        self.missing[k] -= 1
+        while self.syncing and len(self.flights) < len(self.buckets) and self.missing[len(self.flights)] <= 0:
+            self.start_next()
+
+
+@wrong("lesson_05.overlap", says="it is zero: its bucket went off before this gradient was there")
+class GoesOffAtTheFirstGradient(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing and k == len(self.flights):
+            self.start_next()
+
+
+@wrong("lesson_05.overlap", says="NoneType.*likely cause: something is None there")
+class CopiesIntoNone(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            handle.wait()
+            for p, mean in zip(bucket, flat.split([p.numel() for p in bucket])):
+                p.grad.copy_(mean.view_as(p) / dist.get_world_size())
+        self.start_over()
+
+
+@wrong("lesson_05.overlap_in_time", says="likely cause: two dtypes meet")
+class TravelsInFloat32(Overlapped):
+    def flat(self, bucket):
+        return super().flat(bucket).float()
+
+
 @wrong("lesson_05.overlap_in_time", says="nothing is sent before backward ends")
 class AllAtTheEnd(Overlapped):
     def gradient_is_there(self, k):
@@ -744,7 +909,7 @@ def nobody_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, straggler=False)
 
 
-@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3")
+@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3.*all wait for rank 0: the straggler is the last")
 def the_first_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, who=0)
 
@@ -775,8 +940,32 @@ for _name, _function, _says in [
     ("adds_the_straggler", _turns(_evenly, lambda s, times: s + times - 1), "is multiplied"),
     ("float64", _turns(_evenly, dtype=torch.float64), "float32, and that many"),
     ("a_thousand", _turns(_evenly, n_elements=1000), "float32, and that many"),
+    ("four_times_as_many", _turns(_evenly, n_elements=40_000), "float32, and that many"),
+    ("cores_over_ranks", _turns(lambda n, cores: cores / n), "the other way round"),
+    ("the_ranks_left_over", _turns(lambda n, cores: max(1, n - cores)), "the other way round"),
 ]:
     wrong_values("lesson_05.step_under", _name, _function, says=_says)
+
+
+@wrong("lesson_05.step_under", says="under way while the rank computes")
+def starts_the_all_reduce_first(rank, world_size, conditions):
+    work = dist.all_reduce(torch.zeros(10_000), async_op=True)
+    time.sleep(1.0)
+    work.wait()
+
+
+@wrong("lesson_05.step_under", says="one all_reduce a step: there are two")
+def reduces_twice(rank, world_size, conditions):
+    _turns(_evenly)(rank, world_size, conditions)
+    dist.all_reduce(torch.zeros(10_000))
+
+
+def _running_sum(ideal_s, alone_s, actual_s):
+    parts, height_s = {"ideal": ideal_s}, ideal_s
+    for cause, seconds in alone_s.items():
+        height_s += seconds - ideal_s
+        parts[cause] = height_s
+    return parts | {"together": actual_s - height_s}
 
 
 def _waterfall(ideal_s, alone_s, actual_s):
@@ -812,5 +1001,19 @@ for _name, _function, _says in [
     ("minus_the_cause", lambda i, a, t: _waterfall(i, a, t) | {c: i - s for c, s in a.items()}, "the other way round"),
     ("another_order", lambda i, a, t: dict(reversed(_waterfall(i, a, t).items())), "the order in which they are drawn"),
     ("a_list", lambda i, a, t: list(_waterfall(i, a, t).values()), "expected a dict"),
+    ("one_on_top_of_the_other", _running_sum, "a part is what one cause adds by itself"),
+    (
+        "shares_of_the_ideal",
+        lambda i, a, t: {"ideal": i, **{c: s / i - 1 for c, s in a.items()}, "together": 0},
+        "share",
+    ),
+    ("with_the_whole", lambda i, a, t: {**_waterfall(i, a, t), "actual": t}, "a part too many: actual"),
+    (
+        "no_cause_helps",
+        lambda i, a, t: (
+            (p := {"ideal": i, **{c: max(0, s - i) for c, s in a.items()}}) | {"together": t - sum(p.values())}
+        ),
+        "its part is negative",
+    ),
 ]:
     wrong_values("lesson_05.waterfall", _name, _function, says=_says)

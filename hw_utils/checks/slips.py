@@ -1,0 +1,99 @@
+"""Slips that happen in every lesson: a right number in another dress, and what an exception of Python's or torch's is.
+
+A check names its own known mistakes first; these are asked where it has none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+_FACTORS = (
+    (1e3, "it is 1,000 times the right number: mind the unit, milli or kilo."),
+    (1e-3, "it is a thousandth of the right number: mind the unit, milli or kilo."),
+    (1e6, "it is a million times the right number: mind the unit, micro or mega."),
+    (1e-6, "it is a millionth of the right number: mind the unit, micro or mega."),
+    (1e9, "it is 10**9 times the right number: mind the unit, nanoseconds or gigabytes."),
+    (100.0, "it is 100 times the right number: a percentage? 1 means 100 %."),
+    (8.0, "it is 8 times the right number: bits for bytes, or 8 bytes a number counted again?"),
+    (0.125, "it is an eighth of the right number: bits for bytes, or numbers for bytes?"),
+    (4.0, "it is 4 times the right number: are bytes taken for numbers of 4 bytes each?"),
+    (0.25, "it is a quarter of the right number: are numbers of 4 bytes counted instead of bytes?"),
+    (2.0, "it is twice the right number: something is counted twice, or both ways."),
+    (0.5, "it is half the right number: something is counted once that happens twice."),
+    (-1.0, "right but for its sign: what is taken from what?"),
+)
+
+
+def slip(got: Any, expected: float) -> str:
+    """How a wrong answer follows from the right number: its kind, a unit, a rounding; "" if nothing is known.
+
+    >>> slip("0.5", 0.5)
+    'that is text: return the number itself.'
+    >>> slip(0.333, 1 / 3)
+    'right but rounded: leave the number as it is.'
+    """
+    kinds = {str: "text", bool: "True or False", list: "a list", tuple: "a tuple", dict: "a dictionary"}
+    if got is None:
+        return "nothing comes back: is there a return?"
+    if type(got) in kinds:
+        return f"that is {kinds[type(got)]}: return the number itself."
+    if type(got) not in (int, float):
+        return ""
+    if math.isnan(got) or math.isinf(got):
+        return f"{got} is no result: is something divided by zero, or never filled in?"
+    whole = float(expected).is_integer()
+    if not whole and got in (math.floor(expected), math.ceil(expected)):
+        return "right but for its fraction: / and not //, and nothing rounded."
+    if math.isclose(got, expected, rel_tol=0.1) and any(got == round(expected, n) for n in range(1, 13)):
+        return "right but rounded: leave the number as it is."
+    for factor, text in _FACTORS:
+        if expected and math.isclose(got, factor * expected, rel_tol=1e-6):
+            return text
+    if expected and got and math.isclose(got, 1 / expected, rel_tol=1e-6):
+        return "that is upside down: one over the right number."
+    if whole and abs(got - expected) == 1:
+        return f"one too {'many' if got > expected else 'few'}: try the smallest case by hand."
+    return ""
+
+
+# What an exception says -> what it comes from, in the words of the course.
+_ERRORS = {
+    r"'NoneType' object": "something is None there: a function without a return, or a .grad that is not there yet.",
+    r"index out of range|out of bounds for dimension": "an index goes past the end: count from 0, to one less than the "
+    "length.",
+    r"^.*?KeyError": "a dictionary has no such key: print its keys just before.",
+    r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",
+    r"split_with_sizes|split_sizes": "the pieces' sizes do not add up to the length of what is cut.",
+    r"must match the size of tensor|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "
+    r"elements": "two tensors of different shapes meet: print both shapes just before.",
+    r"cannot be multiplied|size mismatch": "rows and columns do not fit: print both shapes just before the product.",
+    r"grad_dtype|same dtype|expected (?:scalar type|m1)|found dtype|can't be cast": "two dtypes meet: make the new "
+    "tensor with the dtype of the one that it goes with (torch.zeros_like, .to(x.dtype)).",
+    r"leaf Variable that requires grad|leaf variable": "weights are changed in place outside torch.no_grad(): "
+    "autograd forbids that.",
+    r"does not require grad": "there is nothing to go back through: the loss was made without the model's weights, or "
+    "under no_grad.",
+    r"second time": "backward runs twice through one graph: make a new forward pass before each backward.",
+    r"modified by an inplace operation": "a tensor that backward needs was changed in place after the forward pass.",
+    r"positional arguments? but|unexpected keyword|missing \d+ required|got multiple values|"
+    r"takes \w+ (?:\w+ )?argument": "the arguments of a call are not those of the function: compare them "
+    "with its signature.",
+    r"NameError|UnboundLocalError|is not defined": "a name is used that has no value there: is it misspelt, or set on "
+    "some ranks only?",
+    r"has no attribute": "the object has no such attribute: is it of the type that you think? Print type() of it.",
+    r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "
+    "all ranks alike, so under no `if rank`.",
+    r"maximum recursion": "the function calls itself for ever.",
+    r"not callable": "something is called that is no function: are there parentheses too many?",
+    r"only one element tensors|a Tensor with \d+ elements": "one number is expected there and a whole tensor came: sum "
+    "or index it first.",
+    r"unsupported operand|can't convert|must be Tensor|expected Tensor": "a value of the wrong type stands there: "
+    "print type() of both sides.",
+}
+
+
+def cause_of_error(text: str) -> str:
+    """What an exception's message comes from, as a cause; "" if it is none that everybody meets."""
+    return next((cause for says, cause in _ERRORS.items() if re.search(says, text, re.S)), "")

@@ -1,0 +1,76 @@
+"""Slips that every lesson shares: a right number in another dress, and an exception in the words of the course."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+import torch
+
+from hw_utils import WorkerFailed, simulate
+from hw_utils.checks.slips import cause_of_error, slip
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "says"),
+    [
+        ("0.5", 0.5, "text"),
+        (None, 0.5, "is there a return"),
+        (True, 1.0, "True or False"),
+        ([0.5], 0.5, "a list"),
+        (math.nan, 0.5, "divided by zero"),
+        (3, 10 / 3, "but for its fraction"),
+        (3.33, 10 / 3, "rounded"),
+        (330.0, 0.33, "1,000 times"),
+        (2.64, 0.33, "bits for bytes"),
+        (-0.33, 0.33, "sign"),
+        (1 / 0.33, 0.33, "upside down"),
+        (11, 10.0, "one too many"),
+        (9, 10.0, "one too few"),
+        (1.7, 0.5, "^$"),
+        (0.0, 0.5, "but for its fraction"),
+        (1.0, 0.0, "one too many"),
+        (5.0, 0.0, "^$"),
+    ],
+)
+def test_a_wrong_number_that_follows_from_the_right_one_is_explained(got, expected, says):
+
+    assert re.search(says, slip(got, expected))
+
+
+def _fails(how):
+    def worker(rank, world_size):
+        how()
+
+    with pytest.raises(WorkerFailed) as failed:
+        simulate(worker, 1, compute="free", echo=False)
+    return str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        (lambda: torch.ones(2, requires_grad=True).add_(1), "outside torch.no_grad"),
+        (lambda: torch.ones(3) + torch.ones(2), "different shapes"),
+        (lambda: torch.ones(3) @ torch.ones(2, 2), "rows and columns"),
+        (lambda: torch.ones(3).split([1, 1]), "do not add up"),
+        (lambda: [1][1], "goes past the end"),
+        (lambda: {}["a"], "no such key"),
+        (lambda: 1 / 0, "divided by 0"),
+        (lambda: torch.ones(3).item(), "a whole tensor came"),
+        (lambda: len(), "not those of the function"),
+        (lambda: None.grad, "something is None"),
+        (lambda: torch.ones(1).backward(), "nothing to go back through"),
+        (lambda: torch.ones(2).view(3), "different shapes"),
+    ],
+)
+def test_an_exception_that_everybody_meets_is_put_into_words(how, says):
+    assert says in cause_of_error(_fails(how))
+
+
+def test_an_exception_of_the_students_own_has_no_words_of_ours():
+    def fail():
+        raise RuntimeError("my own")
+
+    assert cause_of_error(_fails(fail)) == ""
