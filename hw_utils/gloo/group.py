@@ -47,9 +47,10 @@ from hw_utils.gloo.shared_state import (
     Publisher,
     wait_word,
 )
-from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork
+from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork, work_class
 from hw_utils.scripts import joining
 
+SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
 
 
@@ -67,6 +68,8 @@ class LedgerGroup(dist.ProcessGroup):
         self.plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self.plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._rank, self._size, self._name = rank, size, ""
+        limit = named.get("timeout", next((m for m in more if isinstance(m, timedelta)), None))
+        self.gives_up = (limit,) if limit and limit.total_seconds() <= SHORT_S else ()
         self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
         self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
@@ -110,6 +113,7 @@ class LedgerGroup(dist.ProcessGroup):
         places = [publisher.layout.group_calls(self.slot, r) for r in self.ranks]
         self.calls = self.calls or Calls(places[self._rank], wait_word(COLLECTIVE, self.slot))
         self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size)}
+        self.Work = work_class(keeper.q, keeper.d, keeper.header, self.gives_up) if self.gives_up else keeper.Work
         self.send = point_to_point(self, SEND)
         self.recv = point_to_point(self, RECEIVE)
         for name, own in COLLECTIVES.items():

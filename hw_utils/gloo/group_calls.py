@@ -14,10 +14,18 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.calls.operations import ALIASES, DTYPE_CODES, ENTRIES, require_dense, sparse_parts, wrapped
+from hw_utils.core.calls.operations import (
+    ALIASES,
+    DTYPE_CODES,
+    ENTRIES,
+    not_compiled,
+    require_dense,
+    sparse_parts,
+    wrapped,
+)
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
-from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, alone, may_move, note_end
+from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, may_move, note_end, waits_alone
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _n_modes = torch._C._len_torch_dispatch_stack
@@ -41,7 +49,8 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
     untagged: dict[int, Channel] = {}
     ranks, number, getframe = group.ranks, group.number, sys._getframe
     hand_on = group._inner.send if direction == SEND else group._inner.recv
-    method, Work = "send" if direction == SEND else "recv", keeper.Work
+    method, Work = "send" if direction == SEND else "recv", group.Work
+    gives_up, alone = group.gives_up, [] if group.gives_up else waits_alone
     blocking, n_frames = ENTRIES[method]
     blocking_depth = 2 + n_frames
     # Of the student's calls: instruction -> (code, site). Another code's call at the same instruction takes longer.
@@ -88,7 +97,7 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             q[k_at] = k
             d[since_at] = start
             word = channel.wait_word
-            q[wait_at] = word if alone else may_move(word)
+            q[wait_at] = word if alone else may_move(word, gives_up)
             try:
                 work.wait()
             finally:
@@ -107,7 +116,7 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             keeper.compact()
         return work
 
-    return post
+    return not_compiled(post)
 
 
 def collective(group, method: str, own: int | None) -> Callable[..., Any]:
@@ -117,7 +126,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
     hand_on, dispatch = handed_on(group, method), getattr(group.plain, method, None)
     entry_code, n_frames = ENTRIES.get(method, (None, 0))
     depth, calls_at, wait_word = 1 + n_frames, calls.at, calls.wait_word
-    Work, last_call = keeper.Work, _COMPACT_CALLS - 1
+    Work, last_call = group.Work, _COMPACT_CALLS - 1
+    gives_up, alone = group.gives_up, [] if group.gives_up else waits_alone
     method_code, is_list, any_size, is_rooted = CODES[method], own == 0, method in _UNEVEN, method in _ROOTED
     wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
     sites: dict[int, tuple[CodeType, int]] = {}
@@ -175,7 +185,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         if waits and work is not None:
             q[k_at] = k
             d[since_at] = start
-            q[wait_at] = wait_word if alone else may_move(wait_word)
+            q[wait_at] = wait_word if alone else may_move(wait_word, gives_up)
             try:
                 work.wait()
             finally:
@@ -198,7 +208,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             keeper.compact()
         return row
 
-    return collect
+    return not_compiled(collect)
 
 
 def handed_on(group, method: str) -> Callable[..., Any] | None:

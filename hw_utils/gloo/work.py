@@ -20,15 +20,15 @@ COLUMNS = (
 PEER, START, END, SEQ, WAIT_START, WAIT_END = 1, 3, 4, 7, 8, 9
 INNER, WORD = 14, 15
 
-alone = [True]  # empty once the rank has started a thread of its own
+waits_alone = [True]  # empty once the rank has started a thread of its own
 
 
 def watch_threads() -> None:
-    """From now on a rank's threads are known to `alone`, which is read in 10 ns."""
+    """From now on a rank's threads are known to `waits_alone`, which is read in 10 ns."""
     start = threading.Thread.start
 
     def noted(thread: threading.Thread) -> None:
-        alone.clear()
+        waits_alone.clear()
         start(thread)
 
     threading.Thread.start = noted
@@ -70,9 +70,10 @@ class _Done:
 DONE = _Done()
 
 
-def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
-    """The works of a rank whose header is at a place of its board."""
+def work_class(q: memoryview, d: memoryview, header: int, gives_up: tuple = ()) -> type[LedgerWork]:
+    """The works of a rank whose header is at a place of its board; gives_up: the timeout of their group, if short."""
     wait_at, k_at, since_at = header + WAIT, header + K, header + SINCE
+    alone = [] if gives_up else waits_alone
 
     class Work(LedgerWork):
         __slots__ = ()
@@ -85,7 +86,7 @@ def work_class(q: memoryview, d: memoryview, header: int) -> type[LedgerWork]:
             word = self[15]  # WORD
             q[k_at] = self[7]  # SEQ
             d[since_at] = start
-            q[wait_at] = word if alone and not timeout else may_move(word, timeout)
+            q[wait_at] = word if alone and not timeout else may_move(word, timeout or gives_up)
             try:
                 done = inner.wait(*timeout)
             finally:

@@ -85,7 +85,7 @@ class Engine:
         self.unusual = {"sent ahead"} if eager_bytes else set()  # why no message may take the short cut
         self.outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
-        self.pending: dict[int, list] = {}  # rank -> collectives it called inside the backward pass under way
+        self.pending: dict[int, dict[int, list]] = {}  # rank -> its backward passes -> collectives called inside
         self.names: list[str] = []
         self._op: dict[str, int] = {}
         self.switch, self.is_watched = None, False

@@ -6,13 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from types import FunctionType
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.kernels import Kernels
-from hw_utils.core.calls.operations import caller, sizes_of
+from hw_utils.core.calls.operations import caller, not_compiled, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
@@ -277,6 +278,9 @@ class VirtualGroup(dist.ProcessGroup):
             ) from None
 
 
+for _method in [value for value in vars(VirtualGroup).values() if isinstance(value, FunctionType)]:
+    not_compiled(_method)
+
 KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
 SHOWN = (
@@ -314,7 +318,7 @@ def _shown(name: str, method: Callable) -> Callable:
         with modes.unseen():
             return method(self, *arguments, **named)
 
-    return call
+    return not_compiled(call)
 
 
 def _op(opts):

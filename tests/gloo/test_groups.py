@@ -114,6 +114,25 @@ def test_a_monitored_barrier_that_fails_says_it_in_its_own_words():
         launch(worker, 2)
 
 
+@pytest.mark.parametrize("call", ["barrier", "recv", "wait"])
+def test_a_group_with_a_short_timeout_runs_into_it(call):
+    def worker(rank, world_size, call):
+        group = dist.new_group(timeout=timedelta(seconds=0.5))
+        if rank:
+            return ""
+        try:
+            if call == "barrier":
+                dist.barrier(group)
+            elif call == "recv":
+                dist.recv(torch.ones(1), 1, group=group)
+            else:
+                dist.all_reduce(torch.ones(1), group=group, async_op=True).wait()
+        except RuntimeError as error:
+            return str(error)
+
+    assert "Timed out waiting 500ms" in launch(worker, 2, (call,)).results[0]
+
+
 def test_ranks_with_uneven_inputs_join_in_ddp():
     def worker(rank, world_size):
         model = torch.nn.Linear(4, 2)

@@ -12,7 +12,7 @@ with the same `outer` belong to one call of the student's (an object collective 
 from __future__ import annotations
 
 import os
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 import torch
 import torch.distributed.distributed_c10d as c10d
@@ -87,6 +87,16 @@ def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, s
         frame = frame.f_back
     file, line = students_line(frame)
     return _RENAMED.get(name, name) or PUBLIC_NAMES.get(method, method), outer, file, line
+
+
+def not_compiled(function: FunctionType) -> FunctionType:
+    """The function; torch.compile calls it, and whatever it calls, as it is."""
+    function._torchdynamo_disable = True  # where it would be inlined
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 def require_dense(tensor: torch.Tensor) -> None:

@@ -98,7 +98,7 @@ class RemoteWork(WithFuture, Work):
     was_waited_for = is_over
 
     @property
-    def pending(self) -> list:
+    def pending(self) -> dict[int, list]:
         return self.member.pending
 
     def future_is_taken(self) -> None:

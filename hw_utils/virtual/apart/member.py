@@ -45,7 +45,7 @@ class Member:
     def __init__(self, rank: int, line, bell, job: dict) -> None:
         self.rank, self.world_size, self.line, self.bell = rank, job["world_size"], line, bell
         self.is_free, self.is_measured = job["compute"] == "free", job["compute"] == "measured"
-        self.places, self.registered, self.pending = Places(), [], []
+        self.places, self.registered, self.pending = Places(), [], {}
         self.groups = [Members(self, 0, tuple(range(self.world_size)))]
         self.clock_s, self.cpu_start_s = 0.0, thread_time()
         self.lock = threading.RLock()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
@@ -88,12 +90,21 @@ def together(works: list):
 
 @contextmanager
 def virtual_futures():
-    """While a simulation runs, torch.futures waits where other ranks can run."""
+    """While a simulation runs, torch.futures waits where other ranks can run; works live as long as C++ has them."""
+    handed: dict[int, Work] = {}  # a reducer of DistributedDataParallel's -> what its join() has given it to wait for
+    hand_over = dist.Reducer._set_forward_pass_work_handle
+
+    def keeping(reducer, work, *more) -> None:
+        handed[id(reducer)] = work
+        hand_over(reducer, work, *more)
+
     before = {name: getattr(torch.futures, name) for name in ("collect_all", "wait_all")}
     torch.futures.collect_all, torch.futures.wait_all = collect_all, wait_all
+    dist.Reducer._set_forward_pass_work_handle = keeping
     try:
         yield
     finally:
+        dist.Reducer._set_forward_pass_work_handle = hand_over
         for name, function in before.items():
             setattr(torch.futures, name, function)
 
@@ -117,9 +128,10 @@ class WithFuture:
             elif torch._C._current_autograd_node() is None:
                 self.wait()
             else:
-                self.pending.append(self)
-                if len(self.pending) == 1:
-                    torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+                works = self.pending.setdefault(torch._C._current_graph_task_id(), [])
+                works.append(self)
+                if len(works) == 1:
+                    torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_of_backward, works))
         return self.future
 
     def settle_future(self) -> None:
@@ -129,10 +141,10 @@ class WithFuture:
     def future_is_taken(self) -> None:
         """By code that may wait for it where no Python code sees it."""
 
-    def _end_of_backward(self) -> None:
-        pending = self.pending
-        while pending:
-            pending.pop(0).wait()
+    def _end_of_backward(self, works: list) -> None:
+        self.pending.clear()  # those of passes that an error has ended, too
+        while works:
+            works.pop(0).wait()
 
 
 class VirtualWork(WithFuture, Work):
@@ -199,9 +211,9 @@ class VirtualWork(WithFuture, Work):
         return 0 <= self.done_s <= self.engine.clock[self.owner]
 
     @property
-    def pending(self) -> list:
-        """Works that the owner's backward pass under way has yet to wait for."""
-        return self.engine.pending.setdefault(self.owner, [])
+    def pending(self) -> dict[int, list]:
+        """Works that a backward pass of the owner has yet to wait for, by the number of the pass."""
+        return self.engine.pending.setdefault(self.owner, {})
 
     def waits_for(self) -> tuple[int, ...]:
         """The members that have not made this call yet; all others if everybody has."""

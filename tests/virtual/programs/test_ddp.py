@@ -115,6 +115,45 @@ def test_ranks_with_different_numbers_of_batches_join():
     both(uneven, 3)
 
 
+def uneven_by_those_left(rank: int, world_size: int):
+    model = DistributedDataParallel(mlp())
+    grads = []
+    with model.join(divide_by_initial_world_size=False):
+        for _ in range(2 + rank):
+            model(torch.ones(4, WIDTH)).sum().backward()
+            grads += [p.grad.clone() for p in model.parameters()]
+            model.zero_grad()
+    return grads
+
+
+def test_gradients_are_divided_by_the_ranks_that_are_left():
+    both(uneven_by_those_left, 3)
+
+
+class Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise RuntimeError("broken")
+
+
+def trained_after_an_error(rank: int, world_size: int):
+    model, x = mlp(), torch.ones(4, WIDTH, requires_grad=True)
+    first = DistributedDataParallel(model)
+    with pytest.raises(RuntimeError, match="broken"):
+        first(Broken.apply(x)).sum().backward()
+    first._remove_autograd_hooks()
+    DistributedDataParallel(model)(x).sum().backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def test_a_backward_pass_that_failed_leaves_nothing_to_the_next():
+    both(trained_after_an_error, 2)
+
+
 def uneven_with_join(rank: int, world_size: int):
     from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of torch.jit
 
@@ -152,8 +191,9 @@ def test_futures_are_waited_for_alike_on_both_engines():
 def compiled(rank: int, world_size: int):
     model = torch.compile(DistributedDataParallel(mlp()), backend="eager")
     torch.manual_seed(rank)
-    loss = model(torch.randn(4, WIDTH)).square().mean()
-    loss.backward()
+    for _ in range(2):  # the second time it is torch that asks for the buckets of the first
+        loss = model(torch.randn(4, WIDTH)).square().mean()
+        loss.backward()
     return loss.detach(), [p.grad.clone() for p in model.parameters()]
 
 
