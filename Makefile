@@ -8,7 +8,7 @@ ASSIGNMENT ?= *
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
-.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade export feedback report bench figures publish newest site clean
+.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report bench figures publish newest site clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -47,12 +47,14 @@ import: $(READY)  ## NOTEBOOK=solutions/...: an edit in JupyterLab back into les
 collect: $(READY)  ## ZIPS="...": an LMS's downloads into submitted/; class.csv tells who is missing
 	$(PY) -m hw_grader collect $(ZIPS) $(if $(CLASS),--class-list $(CLASS)) \
 		$(if $(filter-out *,$(ASSIGNMENT)),--assignment $(ASSIGNMENT))
-grade: $(READY)  ## grades submitted/ over all cores; ASSIGNMENT=01_hello_ranks for one
-	$(PY) -m hw_grader.grade $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
+grade: $(READY)  ## grades submitted/ over all cores; ASSIGNMENT=01_hello_ranks for one, CHECK=hello for one check
+	$(PY) -m hw_grader.grade $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT)) $(if $(CHECK),--check $(CHECK))
 export: $(READY)  ## LMS=canvas, moodle, brightspace, gradescope or csv: marks of every lesson, in build/export/
 	$(PY) -m hw_grader export $(or $(LMS),csv) $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
 feedback: $(READY)  ## a page a student, and one zip an LMS to give them back; ASSIGNMENT=01_hello_ranks for one
 	$(PY) -m hw_grader feedback $(if $(filter-out *,$(ASSIGNMENT)),$(ASSIGNMENT))
+merge: $(READY)  ## MARKS="anna.db ben.db": what assistants gave by hand in their copies
+	$(PY) -m hw_grader merge $(MARKS)
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
 bench: $(READY)  ## every benchmark in turn

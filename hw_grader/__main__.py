@@ -6,6 +6,7 @@ python -m hw_grader collect ZIP ...               downloads of an LMS into submi
 python -m hw_grader export KIND [ASSIGNMENT]      marks for csv, canvas, moodle, brightspace: on stdout, or of every
                                                   lesson in build/export/
 python -m hw_grader feedback [ASSIGNMENT]         a page a student in feedback/, zips for the LMS in build/feedback/
+python -m hw_grader merge GRADEBOOK ...           what assistants gave by hand in their copies, into this gradebook.db
 python -m hw_grader export gradescope ASSIGNMENT  results.json of every student, below build/gradescope/
 python -m hw_grader autograder ASSIGNMENT         Gradescope's autograder zip, in build/
 python -m hw_grader similarity ASSIGNMENT         pairs whose own code is alike
@@ -46,10 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
     collected.add_argument("--assignment", default="", help="as 01_hello_ranks: all in the zips is for this lesson")
     feedback = commands.add_parser("feedback")
     feedback.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; every graded one without")
+    commands.add_parser("merge").add_argument("gradebooks", nargs="+", type=Path, help="gradebook.db of other copies")
     for name in ("autograder", "similarity"):
         commands.add_parser(name).add_argument("assignment")
     options = parser.parse_args(arguments)
-    run = {"collect": _collect, "export": _export, "feedback": _feedback, "autograder": _autograder,
+    run = {"collect": _collect, "export": _export, "feedback": _feedback, "merge": _merge, "autograder": _autograder,
            "similarity": _similarity}  # fmt: skip
     return run[options.command](options)
 
@@ -121,6 +123,18 @@ def _feedback(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0 if wanted and not failed else 2 if not wanted else 1
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from hw_grader.term.merge_marks import MergeError, merge
+
+    try:
+        done = merge(options.course.resolve(), options.gradebooks)
+    except MergeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(done)
+    return 1 if done.differ or done.unknown else 0
 
 
 def _graded(root: Path, lesson: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Grades a class: `python -m hw_grader.grade [ASSIGNMENT] [--course FOLDER] [--scheduler tls://...] [--unsafe]`.
+"""Grades a class: `python -m hw_grader.grade [ASSIGNMENT] [--check NAME] [--course FOLDER] [--scheduler tls://...]`.
 
 Reads submitted/STUDENT/ASSIGNMENT, grades over all cores or a Dask cluster, and writes records/, autograded/ and
 gradebook.db. Stop it whenever you like: the same command goes on where it stopped.
@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -19,7 +20,7 @@ from tqdm import tqdm
 from hw_grader.course import records
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on
 from hw_grader.course.drivable import CalibrationError, calibrated
-from hw_grader.course.grading import Times, submission_key
+from hw_grader.course.grading import Times, is_same_work, submission_key
 from hw_grader.course.reader import READER
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release, read_release
@@ -41,6 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     times = Times(options.cell_s, options.case_s, options.total_s)
     status = 0
     for release in releases(root, options.assignment):
+        names = [cell.grade_id.removeprefix("check-") for cell in release.checks]
+        if options.check and (not options.assignment or options.check.removeprefix("check-") not in names):
+            print(f"one check is graded anew with its lesson's name and one of {', '.join(names)}; got lesson "
+                  f"{options.assignment!r}, check {options.check!r}", file=sys.stderr)  # fmt: skip
+            return 2
         status |= grade_assignment(root, release, times, options)
     return status
 
@@ -55,6 +61,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--insecure", action="store_true", help="take a tcp:// scheduler on another machine")
     parser.add_argument("--workers", type=int, default=0, help="local processes; one a core without")
     parser.add_argument("--again", action="store_true", help="grade anew what has a record")
+    parser.add_argument("--check", default="", help="grade one check anew, after a correction")
     parser.add_argument("--unsafe", action="store_true", default=os.environ.get("UNSAFE") == "1", help="no sandbox")
     for name in ("cell_s", "case_s", "total_s"):
         parser.add_argument("--" + name.replace("_", "-"), type=float, default=getattr(Times, name), help="seconds")
@@ -105,14 +112,17 @@ def submissions(root: Path, release: Release, times: Times | None = None) -> Ite
 
 
 def grade_assignment(root: Path, release: Release, times: Times, options: argparse.Namespace) -> int:
-    """Grades what has no record yet; prints the table."""
+    """Grades what has no record yet, or one check of what has; prints the table and whose points are others now."""
     from hw_grader.course.gradebook import Writer
 
-    writer, problems = Writer(root), []
+    writer, problems, changed = Writer(root), [], []
     writer.prepare(release.assignment)
     n_handed_in = sum(assignment == release.assignment for _, assignment in _folders(root))
     bar = tqdm(total=n_handed_in, desc=release.assignment, unit="notebook", dynamic_ncols=True)
-    waiting = _not_done(root, release, times, options.again, bar)
+    if options.check:
+        waiting = _graded_before(root, release, times, bar, problems)
+    else:
+        waiting = _not_done(root, release, times, options.again, bar)
     first = next(waiting, None)  # no cluster is needed if there is none
     if first is None:
         bar.close()
@@ -123,7 +133,13 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
         with bar, cluster(options.scheduler, options.workers, options.insecure) as client:
             solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
             release = calibrated(release, solution, root, times, measure_on(client))
+            if options.check:
+                release = replace(release, only=frozenset({f"check-{options.check.removeprefix('check-')}"}))
             for submission, record in grade_all(client, waiting, release, times):
+                old = records.load(root, release.assignment, record.student)
+                record = records.merged(old, record) if release.only else record
+                if old is not None and old.is_graded and record.is_graded and is_same_work(old.key, record.key):
+                    changed.append(records.changes(old, record))
                 try:
                     records.save(root, record)
                     writer.write(submission, release.notebook)
@@ -138,6 +154,8 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130
     print(table(records.all_of(root, release.assignment)))
+    if changed := [line for line in changed if line]:
+        print("\n".join([f"other points for the same work, {len(changed)}:", *(f"  {line}" for line in changed)]))
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
     return int(bool(problems) or any(r.state == "grader-fault" for r in records.all_of(root, release.assignment)))
 
@@ -147,6 +165,18 @@ def _not_done(root: Path, release: Release, times: Times, again: bool, bar: tqdm
         if again or not is_done(root, submission, release, times):
             yield submission
         else:
+            bar.update()
+
+
+def _graded_before(root: Path, release: Release, times: Times, bar: tqdm, problems: list[str]) -> Iterator[Submission]:
+    """Those whose other verdicts can stay: graded, and nothing new was handed in since."""
+    for submission in submissions(root, release, times):
+        key = submission.key or submission_key(restore(submission.data, release), release, times)
+        old = records.load(root, release.assignment, submission.student)
+        if old is not None and old.is_graded and is_same_work(old.key, key):
+            yield submission
+        else:
+            problems.append(f"{submission.student}: has no marks for what is handed in now: run make grade")
             bar.update()
 
 

@@ -153,6 +153,6 @@ def _record(text: str, submission: Submission) -> Record:
 
 def _fault(submission: Submission, release: Release, reason: str) -> Record:
     verdicts = [
-        Verdict(c.grade_id, "grader-fault", 0.0, c.points, reason[:300], "not graded yet") for c in release.checks
+        Verdict(c.grade_id, "grader-fault", 0.0, c.points, reason[:300], "not graded yet") for c in release.to_run
     ]
     return Record(release.assignment, submission.student, release.notebook, "", verdicts, [*submission.notes, reason])

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import time
+from typing import Any
 
 from nbformat import NotebookNode
 
@@ -26,13 +27,21 @@ from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 
 
 def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
-    """Changes whenever the verdict could."""
+    """Changes whenever the verdict could: what was handed in, then, after a dash, all that grades it."""
     ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
     ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
     cells = [[i, c.cell_type, "" if i in ours else c.source] for i, c in zip(ids, notebook.cells)]
     limits_s = [float(times.cell_s), float(times.case_s), float(times.total_s)]  # 60 and 60.0 are one limit
-    parts = [cells, notebook.metadata.get("hw_grader", {}), release.digest, limits_s]
+    return f"{_digest(cells, notebook.metadata.get('hw_grader', {}))}-{_digest(release.digest, limits_s)}"
+
+
+def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def is_same_work(key: str, other: str) -> bool:
+    """Whether two keys are of the same submission, whatever graded it."""
+    return key.partition("-")[0] == other.partition("-")[0]
 
 
 def grade_bytes(data: bytes, release: Release, sandbox: Sandbox, student: str, times: Times | None = None) -> Record:
@@ -74,15 +83,15 @@ def _grade(
     record.notes = [*about.get("notes", []), *noticed(notebook, release)]
     if about.get("unreadable"):
         record.unreadable = about["unreadable"]
-        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.checks]
+        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.to_run]
         return record
     try:
         ran = run_cells(notebook, release, sandbox, times, left_out)
         with Judging(sandbox, times, started + times.total_s) as judging:
-            record.verdicts = [judging.check(cell, ran) for cell in release.checks]
+            record.verdicts = [judging.check(cell, ran) for cell in release.to_run]
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
-        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in release.checks if c.grade_id not in graded]
+        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in release.to_run if c.grade_id not in graded]
         return record
     record.notes += ran.notes
     record.outputs = ran.outputs

@@ -7,12 +7,15 @@ A submission is read and put in order by `TolerantExporter`, run by `Run`, and s
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
+from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
+from nbformat.v4 import new_markdown_cell, new_output
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
@@ -28,6 +31,8 @@ from nbgrader.preprocessors import (
 from hw_grader.course.reader import restored
 from hw_grader.course.records import STAGING
 from hw_grader.notebook.release import read_release
+
+_SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
 
 
 def sanitize_steps() -> list[type]:
@@ -103,6 +108,32 @@ class Quieten(NbGraderPreprocessor):
             if output.output_type == "stream":
                 output["name"] = "stdout"
         return cell, resources
+
+
+class RubricUnderAnswer(Preprocessor):
+    """In the formgrader's pages: the model answer and its rubric, under what the student wrote."""
+
+    enabled = True
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        if "submission_id" not in resources:  # a feedback page, which is the student's
+            return nb, resources
+        course = CourseDirectory(config=self.config)
+        folder = Path(course.format_path(course.source_directory, ".", resources["assignment_id"]))
+        solution = nbformat.read(folder / f"{resources['notebook_id']}.ipynb", as_version=4)
+        rubrics = {c.metadata.nbgrader.grade_id: c.source for c in solution.cells if _is_by_hand(c)}
+        shown = []
+        for cell in nb.cells:
+            shown.append(cell)
+            text = _SOLUTION.search(rubrics.get(cell.metadata.get("nbgrader", {}).get("grade_id"), ""))
+            if text and _is_by_hand(cell):
+                shown.append(new_markdown_cell(f"*Model answer and rubric; no student sees this.*\n\n{text[1]}"))
+        return NotebookNode({**nb, "cells": shown}), resources
+
+
+def _is_by_hand(cell: NotebookNode) -> bool:
+    marks = cell.metadata.get("nbgrader", {})
+    return bool(marks.get("grade") and marks.get("solution"))
 
 
 def is_check(cell: NotebookNode) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from hw_grader.driving.verdict import Record
@@ -32,6 +33,20 @@ def save(root: Path, record: Record) -> None:
     part = path.with_suffix(f".{os.getpid()}.part")
     part.write_text(record.to_json(), encoding="utf-8")
     part.replace(path)
+
+
+def changes(old: Record, new: Record) -> str:
+    """`ada: 45 -> 50 (ring 0 -> 5)` where the same work has other points than before; empty if it has not."""
+    before, after = ({v.grade_id: v.points for v in record.verdicts} for record in (old, new))
+    moved = [f"{name.removeprefix('check-')} {before.get(name, 0):g} -> {points:g}" for name, points in after.items()
+             if before.get(name, 0) != points]  # fmt: skip
+    return f"{new.student}: {old.points:g} -> {new.points:g} ({', '.join(moved)})" if moved else ""
+
+
+def merged(old: Record, new: Record) -> Record:
+    """`new`, which has the verdicts of some checks only, with the old verdicts of all others."""
+    again = {v.grade_id: v for v in new.verdicts}
+    return replace(new, verdicts=[again.get(v.grade_id, v) for v in old.verdicts])
 
 
 def all_of(root: Path, assignment: str) -> list[Record]:

@@ -87,10 +87,15 @@ class Release:
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
     runs_all: bool = False  # cells that no answer uses are run too (see unused.py)
+    only: frozenset[str] = frozenset()  # grade ids of the checks to run; all of them if empty
 
     @property
     def checks(self) -> list[Cell]:
         return [cell for cell in self.cells if cell.is_check]
+
+    @property
+    def to_run(self) -> list[Cell]:
+        return [cell for cell in self.checks if not self.only or cell.grade_id in self.only]
 
     @property
     def marked(self) -> dict[str, Cell]:

@@ -106,6 +106,20 @@ def test_the_formgrader_shows_releases_and_grades_the_course(course, server):
     assert "formgrader" in server.ask("/manage_assignments").lower()
 
 
+def test_the_rubric_is_under_the_answer_and_in_no_students_page(course, server):
+    json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    assert json.loads(server.ask(f"/api/submission/{NAME}/reference/autograde", "POST"))["success"]
+    submissions = json.loads(server.ask(f"/api/submitted_notebooks/{NAME}/{NOTEBOOK.removesuffix('.ipynb')}"))
+    (found,) = [s for s in submissions if s["student"] == "reference"]
+    page = server.ask(f"/submissions/{found['id']}")
+    rubric = "Rubric: 2 points for naming a use."
+    assert page.index("no student sees this") < page.index(rubric)
+    assert json.loads(server.ask(f"/api/assignment/{NAME}/generate_feedback", "POST"))["success"]
+    (fed_back,) = (course / "feedback" / "reference" / NAME).glob("*.html")
+    assert "why_ranks" in fed_back.read_text()
+    assert rubric not in fed_back.read_text()
+
+
 def test_the_release_of_the_formgraders_button_is_the_builders(course, server):
     json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
     by_button = (course / "notebooks" / NAME / NOTEBOOK).read_bytes()

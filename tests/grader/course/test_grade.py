@@ -104,6 +104,32 @@ def test_a_class_is_graded_once_and_nbgrader_gives_the_same_marks(course):
 
 @needs_sandbox
 @pytest.mark.slow
+def test_after_a_correction_one_check_is_graded_anew_and_whose_points_changed_is_said(course):
+    picky = "def hello(rank, world_size, name):\n    print(f'Rank {rank}: Hello, {name}!' if world_size != 3 else 'no')"
+    hand_in(course, "bob", as_bytes(submission({"hello": picky, "ping_pong": WRONG["ping_pong"]})))
+    assert run_grade(course).returncode == 0
+    before = {r.student: r for r in records.all_of(course, ASSIGNMENT)}
+    assert before["bob"].points == MAX_POINTS - 5 - 3
+    solution = course / "solutions" / ASSIGNMENT / "small.ipynb"
+    solution.write_text(solution.read_text().replace("'world_size': 3", "'world_size': 6"))
+    hand_in(course, "cy", as_bytes(submission()))  # in the place of the empty file
+    refused = run_grade(course, ASSIGNMENT, "--check", "helo")
+    assert refused.returncode == 2
+    assert "one of hello, predictions, ping_pong, fit_link; got" in refused.stderr
+    done = run_grade(course, ASSIGNMENT, "--check", "hello")
+    assert "other points for the same work, 1:\n  bob: 3 -> 8 (hello 0 -> 5)\n" in done.stdout
+    assert "cy: has no marks for what is handed in now: run make grade" in done.stderr
+    assert points_in_gradebook(course) == {**RIGHT, "bob": MAX_POINTS - 3}
+    after = {r.student: r for r in records.all_of(course, ASSIGNMENT)}
+    assert [v for v in after["bob"].verdicts if v.grade_id != "check-hello"] == [
+        v for v in before["bob"].verdicts if v.grade_id != "check-hello"
+    ]
+    assert run_grade(course).returncode == 0
+    assert points_in_gradebook(course) == {**RIGHT, "bob": MAX_POINTS - 3, "cy": MAX_POINTS}
+
+
+@needs_sandbox
+@pytest.mark.slow
 def test_an_interrupted_class_goes_on_where_it_stopped(course):
     command = [sys.executable, "-m", "hw_grader.grade", "--course", str(course), "--workers", "1"]
     running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
