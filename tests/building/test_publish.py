@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import nbformat
@@ -15,10 +16,11 @@ from packaging.requirements import Requirement
 
 from hw_utils.checks import lesson_01
 from tests.checks.wrong_answers import Wrong
-from tools.build import build
+from tools.build import build, read_lessons
 from tools.lesson import ROOT, parse_lesson, read_lesson
 from tools.notebook import course_address
 from tools.publish import COPIED, PublishFailed, main, publish, require_address, students_project
+from tools.publish.choice import ChoiceError, chosen_lessons
 from tools.publish.leaks import find_leaks, secrets, visible_hidden_cases
 from tools.publish.pins import students_pins
 
@@ -241,3 +243,41 @@ def test_every_page_gives_the_same_lines_to_install():
 
 def test_the_real_course_can_be_published(tmp_path):
     assert f"notebooks/{'01_hello_ranks/hello_ranks'}.ipynb" in publish(tmp_path / "students")
+
+
+def two_lessons(course: Path, choice: str) -> None:
+    text = FIXTURE.read_text().replace("lesson_01.hello", "lesson_02.ring_sum").replace("Grace", "Barbara")
+    (course / "lessons" / "02_other.py").write_text(text)
+    (course / "lessons.csv").write_text(f"lesson,opens\n{choice}")
+
+
+def test_only_the_lessons_that_were_chosen_and_are_open_are_published(course, tmp_path, monkeypatch):
+    two_lessons(course, "02_other,2026-03-01 08:00 +0100\n01_tiny_lesson,\n")
+    lessons = read_lessons(course)
+    before, after = (datetime(2026, 3, 1, hour, tzinfo=timezone.utc) for hour in (6, 8))
+    found, later = chosen_lessons(course, lessons, before)
+    assert [x.name for x in found] == ["01_tiny_lesson"]
+    assert later == ["02_other opens 2026-03-01 07:00 UTC: publish again then"]
+    assert [x.name for x in chosen_lessons(course, lessons, after)[0]] == ["01_tiny_lesson", "02_other"]
+    (course / "lessons.csv").write_text("lesson,opens\n02_other,2000-01-01\n01_tiny_lesson,2999-01-01\n")
+    publish(tmp_path / "students", course)
+    assert sorted(p.name for p in (tmp_path / "students" / "notebooks").iterdir()) == ["02_other"]
+    assert "02_other/other.ipynb" in (tmp_path / "students" / "README.md").read_text()
+    assert "tiny_lesson" not in (tmp_path / "students" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ("03_none,\n", "line 2: a row names one lesson of lessons/"),
+        ("01_tiny_lesson,\n01_tiny_lesson,\n", "line 3: .* each once"),
+        ("01_tiny_lesson,soon\n", "opens is a date as 2026-03-01 08:00"),
+        ("01_tiny_lesson,2999-01-01\n", "no lesson is open yet; the first one is 01_tiny_lesson"),
+        ("", "no lesson is open yet; the first one is none"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant_is_told_and_nothing_is_written(course, tmp_path, choice, says):
+    two_lessons(course, choice)
+    with pytest.raises(ChoiceError, match=says):
+        publish(tmp_path / "students", course)
+    assert not (tmp_path / "students").exists()

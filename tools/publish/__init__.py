@@ -3,6 +3,7 @@
 notebooks/ fresh from lessons/, hw_utils/, pins for pip, uv and conda, a pyproject.toml for hw_utils alone, and what
 lies in course/ here: their README, a start page, JupyterLab's settings.
 A folder that was published before is brought up to date; what others put or changed there is kept.
+lessons.csv, if there is one, says which lessons and from when on (see choice.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from tools.build import RELEASE, SOLUTIONS, BuildFailed, make, read_lessons
 from tools.lesson import ROOT, Lesson
 from tools.notebook import course_address
+from tools.publish.choice import ChoiceError, chosen_lessons
 from tools.publish.leaks import find_leaks
 from tools.publish.pins import students_pins
 
@@ -50,12 +52,14 @@ def publish(target: Path, root: Path = ROOT, address: str | None = None) -> list
 
     Raises:
         PublishFailed: something leaked, or the target has files that are not ours.
+        ChoiceError: lessons.csv cannot be used.
     """
     lessons = read_lessons(root)
+    chosen, _ = chosen_lessons(root, lessons)
     before = manifest_of(target)
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder)
-        assemble(made, lessons, root, course_address(root) if address is None else address)
+        assemble(made, chosen, root, course_address(root) if address is None else address)
         if leaks := find_leaks(made, lessons):
             raise PublishFailed("\n".join(["this must not reach students:", *leaks]))
         files = {p.relative_to(made).as_posix(): _digest(p) for p in sorted(made.rglob("*")) if p.is_file()}
@@ -162,9 +166,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         address = require_address(options.repository or course_address())
         changed = publish(target, address=address)
-    except (PublishFailed, BuildFailed) as error:
+        _, later = chosen_lessons(ROOT, read_lessons(ROOT))
+    except (PublishFailed, BuildFailed, ChoiceError) as error:
         print(f"Nothing was published: {error}", file=sys.stderr)
         return 1
     print(f"{len(changed)} files written to {target}; no solution, hidden case or planted mistake is in it")
+    print("\n".join(later), end="\n" if later else "")
     print(f"Students install from {address}: push this folder there.")
     return 0
