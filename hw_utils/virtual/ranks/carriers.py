@@ -6,6 +6,7 @@ so code that communicates inside a backward pass (DistributedDataParallel, hooks
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from functools import partial
 
 import greenlet
 
+PATIENCE_S = 0.5  # for a rank to end once the run is over: it is in a loop of its own, or in C++ code
 STACK_BYTES = 16 * 2**20  # of address space; memory is used only where the stack is
 
 
@@ -68,6 +70,7 @@ class Threads:
         for lock in self.locks:
             lock.acquire()
         self.threads: list[threading.Thread | None] = [None] * world_size
+        self.stop, self.running, self.is_out = stop, 0, False  # is_out: a rank runs, and the scheduler waits
         self.resume = [partial(self._go, who) for who in range(world_size + 1)]
 
     def host(self, schedule: Callable[[Threads], None]) -> None:
@@ -83,8 +86,10 @@ class Threads:
     def _go(self, who: int, rank: int) -> None:
         if who < len(self.threads) and self.threads[who] is None:
             self._start(who)
+        self.running, self.is_out = who, who < len(self.threads)
         self.locks[who].release()
         self.locks[rank].acquire()
+        self.running, self.is_out = rank, rank < len(self.threads)
 
     def _start(self, who: int) -> None:
         before = threading.stack_size(STACK_BYTES)
@@ -100,8 +105,25 @@ class Threads:
         return sys._current_frames().get(thread.ident) if thread is not None else None
 
     def close(self) -> None:
+        """Unwinds the ranks that are still in the middle of something, the running one first.
+
+        A time limit comes while one runs. It ends where it communicates next, or where it is; one that does neither is
+        left as it is, with those after it: its process ends with the run.
+        """
+        if self.is_out and not self._comes_home(self.running):
+            return
         for rank, thread in enumerate(self.threads):
             if thread is not None:
                 self.locks[rank].release()
-                self.locks[-1].acquire()
+                if not self._comes_home(rank):
+                    return
                 thread.join()
+
+    def _comes_home(self, rank: int) -> bool:
+        """Whether a rank ends, by itself or when it is told to."""
+        if self.locks[-1].acquire(timeout=PATIENCE_S):
+            return True
+        thread = self.threads[rank]
+        if thread is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(self.stop))
+        return self.locks[-1].acquire(timeout=PATIENCE_S)
