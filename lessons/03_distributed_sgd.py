@@ -350,7 +350,7 @@ checks.lesson_03.step_follows(
 
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
-# number all-reduced (a count), the same float everywhere.
+# number all-reduced, the same float everywhere.
 #
 # <details><summary>Hint 1: what to add up</summary>
 #

@@ -60,7 +60,8 @@ def slip(got: Any, expected: float) -> str:
 
 # What an exception says -> what it comes from, in the words of the course.
 _ERRORS = {
-    r"'NoneType' object": "something is None there: a function without a return, or a .grad that is not there yet.",
+    r"NoneType": "something is None there: what works in place returns nothing, a function may lack its return, "
+    "a .grad may not be there yet.",
     r"index out of range|out of bounds for dimension": "an index goes past the end: count from 0, to one less than the "
     "length.",
     r"^.*?KeyError": "a dictionary has no such key: print its keys just before.",

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from hw_utils.checks.lesson_03.problem import Problem, curve_in_one_process, owner
+from hw_utils.checks.slips import slip
 from hw_utils.core.trace import Trace
 from hw_utils.material.recipe import Recipe
 
@@ -87,6 +88,10 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
         return "divided, but never summed."
     if is_(total // n):
         return "the mean is rounded down: divide with /, not with //."
+    if any(is_(total / k) for k in range(1, 17)):
+        return "the sum is divided by another number: the number of ranks is dist.get_world_size()."
+    if np.allclose(got, total / n, rtol=2e-2, atol=0):
+        return "the mean is right but rounded: add and divide in the parameter's own dtype."
     return ""
 
 
@@ -158,8 +163,14 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
             "the loss lacks the factor N: sum of losses * N / n_total, because the average divides by N.",
         ),
         (x - a * own[0] / n, "only rank 0 steps: the others average in weights that did not move."),
+        (
+            x - a * own[rank],
+            "only rank 0's examples count: its model was sent to all, or its gradient."
+            if rank == 0 and all(np.array_equal(s[k], states[0][k]) for s in states)
+            else "this rank's model follows its own examples alone: nothing was averaged, or before the step.",
+        ),
         (x - a * own[0], "only rank 0's examples count: its model was sent to all, or its gradient."),
-        (x - a * own[rank], "this rank's model follows its own examples alone: nothing was averaged."),
+        (x - 2 * a * whole, "twice as far as it should: one optimizer.step() an iteration."),
         (x - a * sum(own) / n, "the mean of the ranks' means, but their batches differ in length: weigh by n_total."),
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
         (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
@@ -188,6 +199,16 @@ def _strays_late(problem: Problem, states, k: int, rank: int, x: np.ndarray, who
     whole_names = [name for name in _names(problem, right) if name not in _names(problem, ~right)]
     if whole_names:
         return f"only some parameters are averaged ({whole_names[0]} is right): every one must be."
+    times = float(moved @ whole) / float(-problem.step * whole @ whole)
+    if np.allclose(moved, -times * problem.step * whole, rtol=1e-3, atol=1e-7):
+        return (
+            f"the direction is right, the step {times:.3g} times as long: step with `optimizer` (its lr here: "
+            f"{problem.step:g}), and leave the gradient as long as it is."
+        )
+    if problem.world_size == 1 and k == 1:
+        return (
+            "one rank, first step: the loss is another one. cross_entropy takes the model's own scores and y, no more."
+        )
     return ""
 
 
@@ -217,9 +238,16 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
     if is_(right.mean() / world_size):
         return "divided by the number of ranks as well: the sum of all right answers over the whole set is enough."
     per_share = n // world_size
+    if is_(right.sum() / len(shares[rank])) if len(shares[rank]) else False:
+        return "divided by the size of this rank's share: the counts are of the whole set, divide by its size."
+    block = right[: per_share * world_size].sum()
+    if is_(block / n) or (per_share and is_(block / (per_share * world_size))):
+        return "the examples that do not divide evenly are left out: shares differ by one."
+    if any(is_((right.sum() - wrapped) / n) for wrapped in (256, 512, 65536)):
+        return "the count does not fit into its dtype: sum() of True and False gives int64, leave it so."
     if per_share and is_(sum(s[:per_share].sum() for s in shares) / (per_share * world_size)):
         return "the examples that do not divide evenly are left out."
-    return ""
+    return slip(got, float(right.mean()))
 
 
 def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
@@ -265,6 +293,11 @@ def curve(got: Sequence[tuple[int, float]], recipe: Recipe, world_size: int) -> 
         return "the batch is divided by the number of workers: recipe.batch_size is already one worker's."
     if follows(curve_in_one_process(recipe, 1), len(test_set)):
         return "every rank trains on the batches of one worker: give batches this rank and world_size."
+    hundred = [[k, a / 100] for k, a in got]
+    if all(
+        abs(a - b) <= 1.01 / len(test_set) for (_, a), (_, b) in zip(hundred, curve_in_one_process(recipe, world_size))
+    ):
+        return "in percent: an accuracy of 1 means that all are right."
     return ""
 
 
@@ -276,6 +309,13 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
     above = [k for k, accuracy in curve if accuracy > target]
     stays = [k for i, (k, _) in enumerate(curve) if all(accuracy >= target for _, accuracy in curve[i:])]
     best = max(curve, key=lambda pair: pair[1])[0]
+    if isinstance(got, list | tuple):
+        return "the iteration alone is asked, no pair."
+    usual = next((k for k, accuracy in curve if accuracy >= 0.97), math.inf)
+    if got == usual and target != 0.97:
+        return "that is the iteration for 0.97: the target is an argument."
+    if got in [accuracy for _, accuracy in curve]:
+        return "that is the accuracy: the iteration beside it is asked."
     if got in [i for i, (k, _) in enumerate(curve) if k == reached[0]]:
         return "this is the place in the list, not the iteration that stands there."
     if stays and got == stays[0] and stays[0] not in above[:1]:
@@ -294,12 +334,18 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
     def is_(three: Sequence[float]) -> bool:
         return all(math.isclose(g, t, rel_tol=1e-3) for g, t in zip(got, three))
 
+    if all(g == round(r, digits) for g, r in zip(got, right) for digits in [_digits(got)]):
+        return "right but rounded: three digits are asked, leave the numbers as they are."
     if is_(right[::-1]):
         return "lowest and highest are swapped: the largest k* is the smallest speedup."
     if right[0] == 0 and got[0] > 0:
         return "a run that never arrived was left out: its k* is infinite, its speedup 0."
     if is_([r / int(n) for r in right]):
         return "this is the efficiency: do not divide by N."
+    if int(n) > 1 and is_([r * int(n) for r in right]):
+        return "N times too much: fewer iterations are the speedup, nothing is multiplied by N."
+    if sorted(got) == sorted(right) or is_([right[1], right[0], right[2]]):
+        return "another order: (lowest, median, highest)."
     base = list(k_star["1"])
     if is_([max(base) / max(values), right[1], min(base) / min(values)]) or is_(
         [min(base) / max(values), right[1], max(base) / min(values)]
@@ -323,6 +369,30 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
     middle = [sorted(v)[(len(v) - 1) // 2] / sorted(w)[(len(w) - 1) // 2] for v, w in ((k_star["1"], values),)]
     if len(values) % 2 == 0 and math.isclose(got[1], middle[0], rel_tol=1e-3):
         return "the median of an even number of values is the mean of the middle two: statistics.median."
-    if math.isclose(got[1] * float(np.mean(values)), float(np.mean(k_star["1"])), rel_tol=1e-3):
+    means = [float(np.mean(base)), float(np.median(base))]
+    if is_off and any(math.isclose(got[1] * float(np.mean(values)), b, rel_tol=1e-3) for b in means):
         return "the mean instead of the median: one slow seed moves it."
+    sorted_base, used = sorted(base), got[2] * min(values)
+    if math.isclose(got[0] * max(values), used, rel_tol=1e-3):
+        for value, which in (
+            (sorted_base[(len(base) - 1) // 2], "the lower of its middle two"),
+            (sorted_base[len(base) // 2], "the upper of its middle two"),
+            (base[len(base) // 2], "the middle of the list, unsorted"),
+            (base[0], "its first seed"), (means[0], "its mean"),
+            (min(base), "its smallest"), (max(base), "its largest"),
+        ):  # fmt: skip
+            if math.isclose(used, value, rel_tol=1e-3) and not math.isclose(value, means[1], rel_tol=1e-3):
+                if value == means[0]:
+                    return "the mean instead of the median: one slow seed moves it."
+                return f"k*(1) stands there with {which}: the numerator is its median, statistics.median."
+    if is_off and values and math.isclose(got[1] * values[len(values) // 2], float(np.median(base)), rel_tol=1e-3):
+        return "the middle of the list is not its median: sort it first, or statistics.median."
+    low = sorted(values)[(len(values) - 1) // 2]
+    if is_off and math.isclose(got[1] * low, float(np.median(base)), rel_tol=1e-3):
+        return "the median of an even number of values is the mean of the middle two: statistics.median."
     return ""
+
+
+def _digits(numbers: Sequence[float]) -> int:
+    """How many digits after the point the numbers have, at most 2."""
+    return next((n for n in range(3) if all(math.isclose(g, round(g, n)) for g in numbers if math.isfinite(g))), 9)

@@ -41,7 +41,9 @@ def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int)
     if counts[0] > n_iterations:
         raise CheckFailed(
             f"{what}: every rank has {counts[0]} batches, {n_iterations} take all examples.",
-            cause="an iteration in which nobody has an example is none: its n_total is 0, and the loss divides by it.",
+            cause="an iteration in which nobody has an example is none: its n_total is 0, and the loss divides by it."
+            if any(not any(mine[k] for mine in places) for k in range(counts[0]))
+            else "an iteration takes N B examples, B for each rank: cut pieces of N B, not of B.",
         )
     for k in range(counts[0]):
         _require_iteration(k, [mine[k] for mine in places], [mine[k] for mine in totals], order, batch_size, what)
@@ -58,11 +60,22 @@ def _read_batches(ranks: Any, what: str) -> tuple[list[list[list[int]]], list[li
         if not whole:
             raise CheckFailed(
                 f"{what}: rank {rank} did not give a list of pairs (1-dimensional integer tensor, int).",
-                cause="an iteration is one pair: this rank's examples, and how many all ranks take together.",
+                cause=_why_no_pairs(mine),
             )
         places.append([[int(i) for i in p] for p, _ in pairs])
         totals.append([n for _, n in pairs])
     return places, totals
+
+
+def _why_no_pairs(mine: Any) -> str:
+    pairs = [pair for pair in mine if isinstance(pair, list) and len(pair) == 2] if isinstance(mine, list) else []
+    if pairs and any(isinstance(n, np.ndarray) and n.ndim and type(p) is int for p, n in pairs):
+        return "the two are swapped: first this rank's examples, then how many all ranks take together."
+    if pairs and any(isinstance(n, np.ndarray) for _, n in pairs):
+        return "how many all ranks take together is a plain int: len(piece)."
+    if pairs and any(np.asarray(p).dtype.kind == "f" and np.asarray(p).size for p, _ in pairs):
+        return "the entries of `order` stay the integers that they are."
+    return "an iteration is one pair: this rank's examples, and how many all ranks take together."
 
 
 def _require_partition(places: list[list[list[int]]], order: list[int], what: str) -> None:
@@ -108,13 +121,16 @@ def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int,
     if max(sizes) - min(sizes) > 1:
         raise CheckFailed(
             f"{what}: in iteration {k} the ranks take {sizes} examples; a fair share differs by at most one.",
-            cause="the short last chunk goes to the first ranks alone: deal it out like cards, one at a time.",
+            cause="the short last chunk goes to the first ranks alone: deal it out like cards, one at a time."
+            if len(due) < world_size * batch_size
+            else "the N B examples are all ranks' together: deal them out like cards, B to each.",
         )
     for rank, total in enumerate(totals):
         if total != len(due):
             raise CheckFailed(
                 f"{what}: in iteration {k} rank {rank} counts {total} for all ranks, together they take {len(due)}.",
                 cause="this is the rank's own number." if total == sizes[rank] else
+                "that is the whole epoch: this iteration's examples are asked." if total == len(order) else
                 "the last chunk of an epoch may be short: take its length, not N B.",
             )  # fmt: skip
 
@@ -128,6 +144,7 @@ def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int,
     ],
     ok="every example is somebody's, nobody shares one, and N ranks together take the batches of one.",
     hint="the hints of exercise 3.1a",
+    look="print what every rank gets for torch.arange(10), 2 ranks and batches of 2.",
     hints={
         "hint 2 of exercise 3.1a": "for all ranks, together they take|own number|take its length",
         "hint 1 of exercise 3.1a": "cut the order|deal it|shares|strides|short end|empty batch|twice",
@@ -205,6 +222,7 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
     cases=[{"world_size": 1}, {"world_size": 2}, {"world_size": 5}],
     ok="every rank begins with the weights and buffers of rank 0.",
     hint="the hints of exercise 3.1b",
+    look="print name and first number of every tensor, before and after, on every rank.",
     hints={
         "hint 2 of exercise 3.1b": "a leaf Variable",
         "hint 1 of exercise 3.1b": "broadcast|state_dict|every parameter|all of them|send what|root",
@@ -215,6 +233,7 @@ def start_equal(start_equal, /, world_size: int):
 
     def worker(rank, world_size):
         model = marked_model(rank)
+        model[2].weight.requires_grad_(False)  # frozen, and still a parameter
         start_equal(model)
         return dict(model.state_dict())
 
@@ -257,7 +276,9 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
         raise CheckFailed(
             f"{what}: every value is right after {n_calls} all-reduces a rank; {n_parameters} parameters need one "
             "each.",
-            cause="the mean of means is the same mean: average once, and nothing but the parameters.",
+            cause="the mean of means is the same mean: average once, and nothing but the parameters."
+            if n_calls % n_parameters == 0
+            else "a parameter goes whole: no all-reduce for a part of it, and none for anything else.",
         )
 
 
@@ -288,6 +309,7 @@ _GRADIENT = 0.5  # what every gradient is before, plus 10**rank
     cases=[{"world_size": w, "own": own} for w, own in ((1, False), (2, False), (5, False), (3, True))],
     ok="every parameter is the mean over the ranks, whichever all-reduce is given.",
     hint="the hints of exercise 3.1c",
+    look="print the first number of a parameter before the all-reduce, after it and after the division, on every rank.",
     hints={
         "hint 2 of exercise 3.1c": "divides|not divided|divided twice|never summed|rounded down",
         "hint 1 of exercise 3.1c": "in place|parameter.data|go through all",

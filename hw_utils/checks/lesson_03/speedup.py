@@ -78,9 +78,10 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
 @check(
     "lesson_03.test_accuracy",
     judge=_judge_accuracy,
-    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 8), (3, 10), (5, 3))],
+    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 1500))],
     ok="every rank knows the accuracy on the whole test set and looked at its share only.",
     hint="the hints of exercise 3.2a",
+    look="print how many examples each rank looks at, how many are right, and what the all-reduce makes of it.",
     hints={
         "hint 1 of exercise 3.2a": "all-reduce the number|the right|sum what is right|count what|divided",
         "hint 2 of exercise 3.2a": "own share|looked at|whole work",
@@ -164,7 +165,9 @@ def _read_curve(curve: Any, rank: int, what: str) -> list[tuple[int, float]]:
     if not whole:
         raise CheckFailed(
             f"{what}: rank {rank} gave no list of pairs (iteration, accuracy).",
-            cause="return the curve, a list of (int, float), on every rank.",
+            cause="swapped: the iteration first, then the accuracy."
+            if isinstance(curve, list) and any(isinstance(p, list) and type(p[-1]) is int for p in curve if p)
+            else "return the curve, a list of (int, float), on every rank.",
         )
     return pairs
 
@@ -185,6 +188,7 @@ _TRAININGS = [
     cases=_TRAININGS,
     ok="the curve is that of one worker with batch N B, on every rank, and it ends where it should.",
     hint="the hints of exercise 3.2b",
+    look="print k, len(x) and n_total of the first iterations, and the accuracy, on every rank.",
     hints={
         "hint 2 of exercise 3.2b": "one rank stops",
         "hint 1 of exercise 3.2b": "count from 1|before the step|stop when|go on until|>=, not >",
@@ -213,14 +217,14 @@ def _judge_first(data: Any, curve: list, target: float, expected: float) -> None
     if type(data) in (int, float) and data == expected:
         return
     text = "math.inf, because it is never reached" if expected == math.inf else str(expected)
-    got = data if type(data) in (int, float, str, bool, type(None)) else f"a {type(data).__name__}"
+    got = repr(data) if type(data) in (int, float, str, bool, type(None)) else f"a {type(data).__name__}"
     raise CheckFailed(
         f"k_star of {curve} at {target}: got {got}, expected {text}.", cause=causes.first(data, curve, target)
     )
 
 
 _RISING = [[5, 0.90], [10, 0.96], [15, 0.98], [20, 0.99]]
-_DIPPING = [[4, 0.95], [8, 0.975], [12, 0.95], [16, 0.98]]
+_DIPPING = [[4, 0.95], [8, 0.965], [12, 0.95], [16, 0.965], [20, 0.98]]
 _EXACT = [[2, 0.9], [4, 0.97], [6, 0.98]]
 
 
@@ -230,7 +234,7 @@ _EXACT = [[2, 0.9], [4, 0.97], [6, 0.98]]
     cases=[
         {"curve": _RISING, "target": 0.97, "expected": 15},
         {"curve": _EXACT, "target": 0.97, "expected": 4},
-        {"curve": _DIPPING, "target": 0.97, "expected": 8},
+        {"curve": _DIPPING, "target": 0.96, "expected": 8},
         {"curve": [[5, 0.5]], "target": 0.9, "expected": math.inf},
     ],
     ok="the first iteration that reaches the target, and infinity if none does.",
@@ -245,11 +249,20 @@ def k_star(k_star, /, curve: list, target: float, expected: float):
 def _judge_speedup(data: Any, k_star: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
     what = f"speedup of {k_star}"
     if not isinstance(data, dict) or data.keys() != k_star.keys():
-        raise CheckFailed(f"{what}: expected a dictionary with an entry for each of N = {', '.join(k_star)}.")
+        lacks = sorted(set(k_star) - set(data)) if isinstance(data, dict) else []
+        raise CheckFailed(
+            f"{what}: expected a dictionary with an entry for each of N = {', '.join(k_star)}.",
+            cause=f"N = {lacks[0]} is missing: every N of k_star has its three numbers, 1 too."
+            if lacks
+            else "the answer is a dictionary, N -> (lowest, median, highest), with the keys of k_star and no others.",
+        )
     for n, right in expected.items():
         got = data[n]
         if not isinstance(got, list) or len(got) != 3 or any(type(v) not in (int, float) for v in got):
-            raise CheckFailed(f"{what}: N = {n} needs three numbers, (lowest, median, highest).")
+            raise CheckFailed(
+                f"{what}: N = {n} needs three numbers, (lowest, median, highest).",
+                cause="three speedups an N, as a tuple: over the largest, the median and the smallest k*(N).",
+            )
         if all(math.isclose(g, r, rel_tol=1e-3) for g, r in zip(got, right)):
             continue
         shown = [f"({', '.join(f'{v:.4g}' for v in three)})" for three in (got, right)]
@@ -275,12 +288,13 @@ def _judge_speedup(data: Any, k_star: dict[str, list[float]], expected: dict[str
             "expected": {"1": [0.95455, 1, 1.05], "8": [0, 2, 4.2]},
         },
         {
-            "k_star": {"1": [300, 120, 180, 240], "2": [100, 140]},
+            "k_star": {"1": [300, 180, 120, 240], "2": [100, 140]},
             "expected": {"1": [0.7, 1, 1.75], "2": [1.5, 1.75, 2.1]},
         },
     ],
     ok="median and spread of k*(1)/k*(N), a run that never arrives included.",
     hint="the hints of exercise 3.2c",
+    look="work the row of the largest N out by hand.",
     hints={"hint 2 of exercise 3.2c": "swapped"},
 )
 def speedup(speedup, /, k_star: dict[str, list[float]], expected: dict[str, list[float]]):

@@ -99,6 +99,7 @@ _SMALL = {"net": "small", "n_examples": 24, "batch_size": 3, "n_steps": 6}
     cases=[{**_SMALL, "world_size": w} for w in (1, 2, 4)] + [{**_SMALL, "world_size": 3, "momentum": 0.9}],
     ok="all ranks hold the same model after every step, to the bit.",
     hint="the hints of exercise 3.1d",
+    look="print one weight before the step, after it and after the average, on every rank.",
     hints={
         "hint 2 of exercise 3.1d": "no rank can go on|leaves early|a rank leaves",
         "hint 1 of exercise 3.1d": "no examples",
@@ -142,6 +143,7 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
     ],
     ok="N ranks of batch B follow one worker of batch N B, with momentum and a short last batch too.",
     hint="the hints of exercise 3.1d",
+    look="with one rank, compare one weight after a step with weight - lr * gradient of the mean loss.",
     hints={
         "hint 3 of exercise 3.1d": "last iteration|zero_grad",
         "hint 2 of exercise 3.1d": "no rank can go on|leaves early",

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 
-from tests.checks.wrong_answers import wrong
+from tests.checks.wrong_answers import wrong, wrong_values
 
 # The right functions, for mistakes that lie elsewhere.
 
@@ -735,3 +735,149 @@ def takes_the_middle_of_the_list(k_star):
             statistics.median(k_star[1]) / min(w))
         for n, w in k_star.items()
     }  # fmt: skip
+
+
+# Answers of strangers: what they were told was another cause, or none.
+
+for _name, _deal, _says in [
+    ("cuts_pieces_of_b", lambda o, r, n, b: [(c[r::n], len(c)) for c in o.split(b)], "cut pieces of N B, not of B"),
+    ("counts_the_epoch", lambda o, r, n, b: [(p, len(o)) for p, _ in deal(o, r, n, b)], "that is the whole epoch"),
+    (
+        "all_to_rank_zero",
+        lambda o, r, n, b: [(c if r == 0 else c[:0], len(c)) for c in o.split(n * b)],
+        "N B examples are all ranks' together",
+    ),
+    ("swaps_the_pair", lambda o, r, n, b: [(k, p) for p, k in deal(o, r, n, b)], "the two are swapped"),
+    ("counts_in_a_tensor", lambda o, r, n, b: [(p, torch.tensor(k)) for p, k in deal(o, r, n, b)], "is a plain int"),
+    ("in_floats", lambda o, r, n, b: [(p.float(), k) for p, k in deal(o, r, n, b)], "stay the integers"),
+]:
+    wrong_values("lesson_03.batches", _name, _deal, says=_says)
+
+
+@wrong("lesson_03.start_equal", says="2.weight of rank 1.*only some tensors are sent")
+def sends_what_is_trained(model):
+    for tensor in [*(p.data for p in model.parameters() if p.requires_grad), *model.buffers()]:
+        dist.broadcast(tensor, 0)
+
+
+@wrong("lesson_03.average", says="another number: the number of ranks is dist.get_world_size")
+def divides_by_four(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data /= 4
+
+
+@wrong("lesson_03.average", says="right but rounded: .* own dtype")
+def averages_in_halves(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        half = parameter.data.half()
+        all_reduce(half)
+        parameter.data.copy_(half / dist.get_world_size())
+
+
+@wrong("lesson_03.average", says="8 all-reduces a rank.*a parameter goes whole")
+def sends_row_by_row(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        for row in parameter.data.view(-1, parameter.shape[-1]):
+            all_reduce(row)
+        parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.step_follows", says="twice as far as it should: one optimizer.step")
+def takes_two_steps(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="the step .* times as long: step with `optimizer`")
+def has_a_step_of_its_own(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    loss = cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total
+    model.zero_grad()
+    loss.backward()
+    for parameter in model.parameters():
+        parameter.data -= 0.03 * parameter.grad
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="the loss is another one. cross_entropy takes the model's own scores")
+def softens_the_scores(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    scores = model(x).softmax(1)
+    (cross_entropy(scores, y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="follows its own examples alone: nothing was averaged, or before the step")
+def steps_after_the_average(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    mean_model(model, all_reduce)
+    local_step(model, optimizer, x, y, n_total)
+
+
+def _count(share, of, *, dtype=torch.int64):
+    def test_accuracy(model, test_set):
+        x, y = share(test_set, dist.get_rank(), dist.get_world_size())
+        n_right = (model(x).argmax(1) == y).sum().to(dtype)
+        dist.all_reduce(n_right)
+        return of(n_right.item(), test_set, len(y))
+
+    return test_accuracy
+
+
+def _cards(test_set, rank, world_size):
+    return test_set[rank::world_size]
+
+
+for _name, _accuracy, _says in [
+    ("divides_by_its_share", _count(_cards, lambda k, t, n: k / max(n, 1)), "divided by the size of this rank's share"),
+    ("counts_in_a_byte", _count(_cards, lambda k, t, n: k / len(t), dtype=torch.uint8), "does not fit into its dtype"),
+    (
+        "leaves_the_rest_out",
+        _count(lambda t, r, n: t[r * (len(t) // n) : (r + 1) * (len(t) // n)], lambda k, t, n: k / len(t)),
+        "do not divide evenly are left out",
+    ),
+    ("two_digits", _count(_cards, lambda k, t, n: round(k / len(t), 2)), "right but rounded"),
+    ("percent_of_the_set", _count(_cards, lambda k, t, n: 100 * k / len(t)), "a percentage"),
+]:
+    wrong_values("lesson_03.test_accuracy", _name, _accuracy, says=_says)
+
+
+for _name, _first, _says in [
+    ("the_accuracy", lambda c, t: next((a for k, a in c if a >= t), math.inf), "that is the accuracy"),
+    ("the_pair", lambda c, t: next(((k, a) for k, a in c if a >= t), math.inf), "no pair"),
+    ("always_97", lambda c, t: next((k for k, a in c if a >= 0.97), math.inf), "the target is an argument"),
+]:
+    wrong_values("lesson_03.k_star", _name, _first, says=_says)
+
+
+def _each(of):
+    return lambda k_star: {n: of(k_star[1], values, n) for n, values in k_star.items()}
+
+
+def _three(base, middle, values):
+    return base / max(values), base / middle, base / min(values)
+
+
+for _name, _speedup, _says in [
+    ("mean_below", _each(lambda b, v, n: _three(statistics.median(b), statistics.mean(v), v)), "the mean instead of"),
+    ("times_n", _each(lambda b, v, n: [n * s for s in _three(statistics.median(b), statistics.median(v), v)]),
+     "nothing is multiplied by N"),
+    ("one_number", _each(lambda b, v, n: statistics.median(b) / statistics.median(v)), "three speedups an N"),
+    ("median_first", _each(lambda b, v, n: [statistics.median(b) / f(v) for f in (statistics.median, max, min)]),
+     "another order"),
+    ("one_digit", _each(lambda b, v, n: [round(s, 1) for s in _three(statistics.median(b), statistics.median(v), v)]),
+     "right but rounded"),
+    ("lower_middle_above", _each(lambda b, v, n: _three(statistics.median_low(b), statistics.median(v), v)),
+     "the lower of its middle two"),
+    ("lower_middle_below", _each(lambda b, v, n: _three(statistics.median(b), statistics.median_low(v), v)),
+     "an even number of values"),
+    ("unsorted_below", _each(lambda b, v, n: _three(statistics.median(b), v[len(v) // 2], v)), "sort it first"),
+]:  # fmt: skip
+    wrong_values("lesson_03.speedup", _name, _speedup, says=_says)
+
+
+@wrong("lesson_03.speedup", says="N = 1 is missing")
+def leaves_one_out(k_star):
+    rows = _each(lambda b, v, n: _three(statistics.median(b), statistics.median(v), v))(k_star)
+    return {n: row for n, row in rows.items() if n > 1}
