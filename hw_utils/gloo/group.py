@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.calls.kernels import Kernels
+from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.operations import DTYPE_CODES, caller
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_differ, messages_differ
@@ -74,6 +74,7 @@ class LedgerGroup(dist.ProcessGroup):
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
         self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
         self.calls: Calls | None = None
+        self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
 
     def getBackendName(self) -> str:
         return "gloo"
@@ -126,6 +127,11 @@ class LedgerGroup(dist.ProcessGroup):
     def recv(self, tensors, src: int, tag: int = 0):
         self.settle()
         return self.recv(tensors, src, tag)
+
+    def ask_classes(self, name: str, arguments: tuple, named: dict):
+        """A call with a tensor that may have no memory, as torch's own groups make it: its class is asked."""
+        self.front = self.front or Front(self)
+        return getattr(self.front, name)(*arguments, **named)
 
     def check_peer(self, peer: int) -> None:
         """Raises ValueError if no such rank is in the group: gloo would wait for it for ever."""

@@ -18,10 +18,11 @@ from hw_utils.core.calls.operations import (
     ALIASES,
     DTYPE_CODES,
     ENTRIES,
+    asks_its_class,
+    no_memory,
     not_compiled,
     require_dense,
     sparse_parts,
-    wrapped,
 )
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
@@ -58,6 +59,7 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
     blocking_sites: dict[int, tuple[CodeType, int]] = {}
     unknown, last_call = (None, 0), _COMPACT_CALLS - 1
     wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
+    plain = torch.Tensor
 
     def post(tensors, peer, tag=0):
         # Above are isend and then either the student's frame or send's; asking for a frame costs 50 ns.
@@ -81,10 +83,14 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             else:
                 channels[peer, tag] = channel
         tensor = tensors[0]
+        if tensor.__class__ is not plain and asks_its_class(tensor):
+            return group.ask_classes(method, (tensors, peer, tag), {})
         n_bytes, dtype = tensor.nbytes, tensor.dtype
         start = perf_counter()
         k = channel.n
         if n_bytes != channel.n_bytes or dtype is not channel.dtype or site != channel.site:
+            if n_bytes and not tensor.data_ptr():
+                raise no_memory(tensor)
             channel.begin_run(board, n_bytes, DTYPE_CODES[dtype], site)
             channel.dtype = dtype
         channel.n = k + 1
@@ -144,17 +150,15 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             top, waits = getframe(1), False
             guess = frame if top.f_code is entry_code else None
             site, outer, part, kind = keeper.slow_site(top, method, guess, sites)
-        is_wrapped = False
         if own is None:
             n_bytes, itemsize, code = 0, 1, 0
         else:
             tensor = arguments[own]
             if is_list and len(tensor) == 1:
                 tensor = tensor[0]
-                if type(tensor) not in _PLAIN and (parts := wrapped(tensor)):
-                    is_wrapped = True
-                    n_bytes, itemsize, code = _measure(parts)
-                elif tensor.layout is strided:
+                if type(tensor) not in _PLAIN and asks_its_class(tensor):
+                    return group.ask_classes(method, arguments, named)
+                if tensor.layout is strided:
                     n_bytes, (code, itemsize) = tensor.nbytes, _CODE_AND_ITEMSIZE[tensor.dtype]
                     if not tensor.is_contiguous():
                         require_dense(tensor)
@@ -162,9 +166,10 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                     n_bytes, itemsize, code = _of_sparse(tensor)
                     kind = SPARSE_KIND
             else:
-                n_bytes, itemsize, code = _measure(tensor)
                 first = tensor[0] if type(tensor) is list and tensor else tensor
-                is_wrapped = isinstance(first, torch.Tensor) and type(first) not in _PLAIN and bool(wrapped(first))
+                if type(first) not in _PLAIN and asks_its_class(first):
+                    return group.ask_classes(method, arguments, named)
+                n_bytes, itemsize, code = _measure(tensor)
         root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
@@ -180,8 +185,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             if theirs != posted and theirs >= posted - calls.mark:
                 group.look_around(k)
                 break
-        # torch's dispatcher shows a call to its modes, and to the class of a tensor that has one of its own.
-        work = dispatch(*arguments, **named) if _n_modes() or is_wrapped else hand_on(*arguments, **named)
+        # torch's dispatcher shows a call to its modes.
+        work = dispatch(*arguments, **named) if _n_modes() else hand_on(*arguments, **named)
         if waits and work is not None:
             q[k_at] = k
             d[since_at] = start
@@ -240,8 +245,6 @@ def _measure(tensors) -> tuple[int, int, int]:
     if type(tensors) is list and len(tensors) == 1:
         tensors = tensors[0]
     if isinstance(tensors, torch.Tensor):
-        if type(tensors) not in _PLAIN and (parts := wrapped(tensors)):
-            return _measure(parts)
         require_dense(tensors)
         return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
     if not tensors:

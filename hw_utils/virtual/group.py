@@ -12,12 +12,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.calls.kernels import Kernels
-from hw_utils.core.calls.operations import caller, not_compiled, sizes_of
+from hw_utils.core.calls.kernels import Front, Kernels
+from hw_utils.core.calls.operations import asks_its_class, caller, not_compiled, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
+from hw_utils.virtual.traffic.memory import address
 from hw_utils.virtual.traffic.requests import MessageWork
 from hw_utils.virtual.traffic.work import together
 
@@ -45,6 +46,7 @@ class VirtualGroup(dist.ProcessGroup):
         self.desc = "default_pg" if members.number == 0 else desc
         self.engine = members.engine
         self.is_registered = False
+        self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
         self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see modes.py
         self.held: list = []  # works that C++ has and nobody has waited for yet
 
@@ -152,6 +154,8 @@ class VirtualGroup(dist.ProcessGroup):
         name, site, outer = self._caller(method)
         for tensor in (*inputs, *outputs):
             reductions.flat(tensor)  # raises if there are gaps
+            if tensor.device.type == "cpu":  # "meta" has shapes, bytes and times, and no values
+                address(tensor, tensor.nbytes)
         if reduce_op is not None:
             reductions.reducer(reduce_op, inputs[0].dtype)  # raises if gloo cannot
         post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
@@ -277,11 +281,12 @@ class VirtualGroup(dist.ProcessGroup):
                 "send/recv from rank 0. Please check rank 0 logs for faulty rank."
             ) from None
 
+    def ask_classes(self, name: str, arguments: tuple, named: dict):
+        """A call with a tensor that may have no memory, as torch's own groups make it: its class is asked."""
+        KERNELS.install()
+        self.front = self.front or Front(self)
+        return getattr(self.front, name)(*arguments, **named)
 
-for _method in [value for value in vars(VirtualGroup).values() if isinstance(value, FunctionType)]:
-    not_compiled(_method)
-
-KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
 SHOWN = (
     "allreduce", "allreduce_coalesced", "reduce", "broadcast", "allgather", "allgather_coalesced", "_allgather_base",
@@ -289,6 +294,24 @@ SHOWN = (
     "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_tensor_coalesced",
     "reduce_scatter_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single", "barrier",
 )  # fmt: skip
+
+
+def _asking(name: str, method: Callable) -> Callable:
+    def call(self, *arguments, **named):
+        if asks_its_class(arguments):
+            return self.ask_classes(name, arguments, named)
+        return method(self, *arguments, **named)
+
+    return call
+
+
+for _name in [*SHOWN[:-1], "send", "recv", "recv_anysource"]:
+    setattr(VirtualGroup, _name, _asking(_name, vars(VirtualGroup)[_name]))
+
+for _method in [value for value in vars(VirtualGroup).values() if isinstance(value, FunctionType)]:
+    not_compiled(_method)
+
+KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
 
 @contextmanager

@@ -51,6 +51,17 @@ _OPTIONS = {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "ro
 _NOT_GIVEN = {"process_group", "sparse_indices", "tensor", "device_ids", "timeout"}
 
 
+class Front(dist.ProcessGroup):
+    """A group as torch's dispatcher calls it: tensors whose class has its own `__torch_dispatch__` are asked first.
+
+    What the class makes of the call, with tensors that have memory, comes to the group behind.
+    """
+
+    def __init__(self, behind: dist.ProcessGroup) -> None:
+        super().__init__(behind.rank(), behind.size())
+        self.behind = behind
+
+
 class Kernels:
     """Those of one class of groups; other groups' calls go to their backends, as with torch's own kernels."""
 
@@ -80,6 +91,8 @@ class Kernels:
     def _asked(self, group) -> Any:
         """Who does it: the group itself, or the backend that torch would have asked."""
         group = dist.ProcessGroup.unbox(group)
+        if isinstance(group, Front):
+            return group.behind
         return group if isinstance(group, self.own) else group._get_backend(_CPU)
 
     def _kernel(self, operation: str, schema) -> Callable[..., Any]:

@@ -110,6 +110,12 @@ def require_dense(tensor: torch.Tensor) -> None:
         expected *= size
 
 
+def no_memory(tensor: torch.Tensor) -> RuntimeError:
+    """Why a tensor cannot travel whose bytes are nowhere: of device "meta", or of a storage that was freed."""
+    kind = type(tensor).__name__ if tensor.device.type == "cpu" else f'tensor on device "{tensor.device}"'
+    return RuntimeError(f"a {kind} of shape {tuple(tensor.shape)} has no memory: there is nothing to send or to fill")
+
+
 def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Indices and values of a sparse tensor, each entry once."""
     tensor = tensor.coalesce()
@@ -119,17 +125,18 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 _WITH_MEMORY = {torch.Tensor, torch.nn.Parameter}
 
 
-def wrapped(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that a tensor of a class of its own stands for, as it says itself; none if it has memory."""
-    names = tensor.__tensor_flatten__()[0] if hasattr(type(tensor), "__tensor_flatten__") else ()
-    parts = [getattr(tensor, name) for name in names]
-    return [inner for part in parts for inner in (wrapped(part) or [part])]
+_NOT_ASKED = torch._C._disabled_torch_dispatch_impl
+
+
+def asks_its_class(value) -> bool:
+    """Whether torch asks the class of a tensor, or of one in lists of them, what a call does: it may have no memory."""
+    if isinstance(value, torch.Tensor):
+        return type(value) not in _WITH_MEMORY and type(value).__torch_dispatch__ is not _NOT_ASKED
+    return isinstance(value, (list, tuple)) and any(map(asks_its_class, value))
 
 
 def size_of(tensor: torch.Tensor) -> int:
     """Bytes of a tensor's elements."""
-    if type(tensor) not in _WITH_MEMORY and (parts := wrapped(tensor)):
-        return sizes_of(parts)
     return tensor.numel() * tensor.element_size()
 
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from hw_utils.core.errors import MessageMismatch
-from hw_utils.virtual.traffic.memory import contents, copy, memory, writable
+from hw_utils.virtual.traffic.memory import contents, copy, fill
 from hw_utils.virtual.traffic.requests import Request
 from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of
 
@@ -42,8 +42,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         request.tensor, request.dtype, request.n_bytes, request.row = tensor, dtype, n_bytes, row
         request.done_s, request.data = -1.0, None
         if is_send and not is_blocking:
-            at = tensor.data_ptr()
-            request.data = memory[at : at + n_bytes]
+            request.data = contents(tensor, n_bytes)
         if eager_bytes:
             request.arrives_s = -1.0
         key = (group, src, dst, tag) if tag or group else src * size + dst
@@ -93,8 +92,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         elif data is None:
             copy(send.tensor, recv.tensor, n_bytes)
         else:
-            at = recv.tensor.data_ptr()
-            writable[at : at + n_bytes] = data
+            fill(recv.tensor, data)
         recv.done_s = end_s
         if is_awaited:
             waiting[dst] = None

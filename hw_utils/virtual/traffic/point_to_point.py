@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.operations import no_memory
 from hw_utils.virtual.traffic.memory import memory, writable
 from hw_utils.virtual.traffic.rows import END, plain_row_of, put_end
 
@@ -66,6 +67,8 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
             request.tensor, request.dtype, request.row = tensor, dtype, len(rows)
             request.n_bytes = n_bytes = tensor.nbytes
             at = tensor.data_ptr()
+            if not at and n_bytes:
+                raise no_memory(tensor)
             request.data = data = None if is_blocking else memory[at : at + n_bytes]
             if (
                 queue and waiting[dst] is (recv := queue[0]) and recv.n_bytes == n_bytes and recv.dtype is dtype
@@ -81,6 +84,8 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                 rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
                 put_end(rows, recv.row + END, end_s, message)
                 to = recv.tensor.data_ptr()
+                if not to and n_bytes:
+                    raise no_memory(recv.tensor)
                 writable[to : to + n_bytes] = writable[at : at + n_bytes] if data is None else data
                 waiting[dst] = None
                 due_then = later.get(end_s)

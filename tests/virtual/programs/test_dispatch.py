@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -12,7 +15,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hw_utils import launch
+from hw_utils import WorkerFailed, launch, simulate
 from tests.virtual.programs.test_sharded import both
 
 WORLD_SIZE = 2
@@ -107,6 +110,77 @@ def test_a_tensor_without_memory_is_sent_by_its_parts():
     real = launch(pairs, WORLD_SIZE, echo=False)
     assert real.results[0][0].tolist() == [1.0] * 3
     assert real.trace.bytes_sent(1) == 2 * 3 * 4
+
+
+class Boxed(torch.Tensor):
+    """A tensor around another one, which does not say so."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Boxed:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        inner = torch.utils._pytree.tree_map(lambda x: x.inner if isinstance(x, Boxed) else x, args)
+        found = function(*inner, **(kwargs or {}))
+        return cls(found) if isinstance(found, torch.Tensor) else found
+
+
+def boxed(rank: int, world_size: int, in_a_process: bool = False) -> list:
+    if in_a_process:
+        os.chdir("/")
+    summed, sent, asked = (Boxed(torch.full((3,), value)) for value in (1.0 + rank, 5.0 + rank, 7.0 + rank))
+    gathered = [Boxed(torch.zeros(3)) for _ in range(world_size)]
+    dist.all_reduce(summed)
+    dist.all_gather(gathered, summed)
+    for _ in range(2):  # like the one before it
+        dist.send(sent, 1) if rank == 0 else dist.recv(sent, 0)
+    (dist.isend(asked, 1) if rank == 0 else dist.irecv(asked, 0)).wait()
+    return [x.inner for x in (summed, sent, asked, *gathered)]
+
+
+@pytest.mark.parametrize("in_a_process", [False, True])
+def test_a_tensor_around_another_one_travels_as_that(in_a_process: bool):
+    real, _ = both(boxed, WORLD_SIZE, in_a_process)
+    assert [x.tolist() for x in real.results[1]] == [[3.0] * 3, [5.0] * 3, [7.0] * 3, [3.0] * 3, [3.0] * 3]
+
+
+def without_memory(rank: int, world_size: int, kind: str, call: str, in_a_process: bool) -> None:
+    if in_a_process:
+        os.chdir("/")
+    x = torch.ones(3, device="meta" if kind == "meta" else "cpu")
+    if kind == "freed":
+        x.untyped_storage().resize_(0)
+    elif kind == "DTensor":
+        x = distribute_tensor(x, init_device_mesh("cpu", (world_size,)))
+    if call == "send":
+        dist.send(x, 1) if rank == 0 else dist.recv(x, 0)
+    elif call == "isend":
+        (dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0)).wait()
+    else:
+        getattr(dist, call)(x, 0)
+
+
+WHY = {
+    "meta": "has no memory|unsupported device type meta",
+    "freed": "has no memory",
+    "DTensor": "does not have a shard",
+}
+
+
+@pytest.mark.parametrize("kind", list(WHY))
+@pytest.mark.parametrize("call", ["send", "isend", "broadcast"])
+@pytest.mark.parametrize("engine", ["greenlets", "processes", "launch"])
+def test_a_tensor_without_memory_is_an_error_that_says_so(kind: str, call: str, engine: str):
+    is_shape = kind == "meta" and engine == "greenlets"  # a collective of shapes takes its time and moves nothing
+    if call == "broadcast" and (is_shape or (kind, engine) == ("freed", "launch")):  # gloo crashes there
+        return
+    run = launch if engine == "launch" else simulate
+    with pytest.raises(WorkerFailed, match=WHY[kind]):
+        run(without_memory, WORLD_SIZE, (kind, call, engine == "processes"), echo=False)
 
 
 def awaited_by_type(rank: int, world_size: int) -> list:
