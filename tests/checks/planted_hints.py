@@ -6,8 +6,8 @@ from tests.checks.wrong_answers import Wrong
 
 HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
-        0: "returns_the_text says_it_twice",
-        1: "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size",
+        0: "returns_the_text says_it_twice says_more breaks_the_line",
+        1: "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
         2: "speaks_for_all only_rank_zero_prints",
     },
     "lesson_01.predictions": {
@@ -21,12 +21,12 @@ HINTS: dict[str, dict[int, str]] = {
         1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number",
     },
     "lesson_01.ping_pong": {
-        0: "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce",
+        0: "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce only_rank_zero_returns",
         1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too",
         2: "both_serve",
     },
     "lesson_01.relay": {
-        0: "forgets_its_own adds_twice sums_the_argument",
+        0: "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read receives_in_float32",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
         2: "adds_into_the_input",
     },
@@ -34,16 +34,19 @@ HINTS: dict[str, dict[int, str]] = {
         1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
     },
     "lesson_01.shift_by_parity": {
-        0: "shifts_to_the_left reads_the_list",
+        0: "shifts_to_the_left reads_the_list cuts_the_fraction",
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
     },
     "lesson_01.shift_at_once": {
-        0: "receives_into_its_own",
+        0: "receives_into_its_own never_waits_for_its_irecv",
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
-        0: "both_receive keeps_the_time",
-        1: "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement",
+        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1",
+        1: (
+            "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
+            "times_a_barrier "
+        ),
     },
     "lesson_01.fit_link": {
         0: "swaps_the_two returns_the_slope leaves_latency_out returns_one_number",
@@ -58,6 +61,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: "divides_with_a_slash gives_false",
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one wrong_direction "
+            "gives_itself "
         ),
         2: "tests_one_bit",
     },
@@ -76,9 +80,12 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.tree_sum": {
-        0: "tree_does_nothing",
+        0: (
+            "tree_does_nothing tree_adds_into_another_tensor tree_receives_beside_its_tensor "
+            "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends "
+        ),
         1: "tree_sends_and_forgets_to_add",
-        3: "tree_sum_without_broadcast",
+        3: "tree_sum_without_broadcast tree_goes_back_first_step_first",
     },
     "lesson_02.chunk_to_send": {
         0: "float",
@@ -95,7 +102,7 @@ HINTS: dict[str, dict[int, str]] = {
             "ring_goes_to_the_right ring_has_one_step_too_many ring_gathers_to_rank_0 ring_calls_the_collective "
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
             "ring_cuts_with_chunk ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
-            "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks "
+            "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks ring_in_float64 ring_tells_the_length "
         ),
         1: (
             "ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
@@ -113,11 +120,12 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument",
+        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument ring_adds_in_float32",
+        2: "ring_leaves_its_isends",
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
     },
     "lesson_02.point_to_point_s": {
-        0: "bits text nan",
+        0: "bits text nan counts_bytes_as_numbers",
         1: "no_latency no_bytes times larger",
     },
     "lesson_02.tree_all_reduce_s": {
@@ -125,13 +133,13 @@ HINTS: dict[str, dict[int, str]] = {
         1: "one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "n_minus_one_chunks",
-        1: "one_phase n_steps bytes_only tree",
+        0: "n_minus_one_chunks chunks_rounded_up",
+        1: "one_phase n_steps bytes_only tree pays_latency_once one_step_more",
         2: "whole divided",
     },
     "lesson_02.crossover_bytes": {
-        0: "elements bits infinite whole_bytes",
-        1: "negative times_n constant none_for_never",
+        0: ("elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "),
+        1: "negative times_n constant none_for_never whole_tensors_around two_tensors_around",
         2: "not_rounded",
     },
     "lesson_02.halving_doubling_all_reduce": {

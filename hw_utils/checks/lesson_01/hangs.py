@@ -53,14 +53,20 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
     what = f"{way} with {world_size} ranks"
     require_no_deadlock(data, what, cause=_why_shift_hangs(way, world_size, data.get("waiting") or []))
     for rank in range(world_size):
-        expected = 10.0 ** ((rank - 1) % world_size)
+        expected = _value(rank - 1, world_size)
         got = number(data["results"][rank])
         if got != expected:
             left = (rank - 1) % world_size
             cause = f"rank {rank} must return what rank {left}, its left neighbour, sent."
-            if got == 10.0 ** ((rank + 1) % world_size):
+            if any(e.waited is None for e in ledger_of(data).of_op("irecv")):
+                cause = "the buffer is read before the irecv is done: wait() for what it returns, then read."
+            elif got is None:
+                cause = "nothing comes back, or no number: return the tensor's item()."
+            elif got == int(expected):
+                cause = "the fraction is gone: the number goes as it came, a float."
+            elif got == _value(rank + 1, world_size):
                 cause = "the number went to the left; send to (rank + 1) % world_size."
-            elif got == 10.0**rank:
+            elif got == _value(rank, world_size):
                 cause = "the rank returned its own number: was it received into another tensor?"
             raise CheckFailed(
                 f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected:g}.", cause=cause
@@ -80,6 +86,11 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
             cause="this is the other repair: here every rank starts one call and does the other before it waits.",
         )
     _require_shift_rounds(trace, what, way, world_size)
+
+
+def _value(rank: int, world_size: int) -> float:
+    """What a rank sends: no whole number, and its digits name the rank."""
+    return 2.5 * 10.0 ** (rank % world_size) / 10
 
 
 def _why_shift_hangs(way: str, world_size: int, waiting: list[list[Any]]) -> str:
@@ -118,8 +129,8 @@ def _shift_check(way: str, ok: str, hints: dict[str, str]):
         look="draw the ranks in a circle, and beside each the numbers that it sends and returns.",
     )
     def shift(worker, /, world_size: int, way: str):
-        """Every rank sends 10**rank to the right and returns what came from the left."""
-        return observe(free(worker, world_size, [10.0**r for r in range(world_size)]))
+        """Every rank sends its number to the right and returns what came from the left."""
+        return observe(free(worker, world_size, [_value(rank, world_size) for rank in range(world_size)]))
 
     return shift
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_01.messages import ledger_of, number
+from hw_utils.checks.slips import slip
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
+from hw_utils.core.trace import POINT_TO_POINT, Trace
 from hw_utils.simulate import simulate
 
 
@@ -40,12 +42,12 @@ def _judge_time_message(
         raise CheckFailed(
             f"{what} on a link of {latency_s:g} s and {bandwidth_Bps:g} B/s: rank 0 returned {data['results'][0]!r} s, "
             f"expected {expected:g} s.",
-            cause=_why_time(got, expected, repeats),
+            cause=_why_time(got, expected, repeats, trace),
         )
     require_waits(trace, what)
 
 
-def _why_time(got: float | None, expected: float, repeats: int) -> str:
+def _why_time(got: float | None, expected: float, repeats: int, trace: Trace) -> str:
     def is_(value: float) -> bool:
         return math.isclose(got, value, rel_tol=1e-6)
 
@@ -60,10 +62,20 @@ def _why_time(got: float | None, expected: float, repeats: int) -> str:
     for factor, unit in ((1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")):
         if any(is_(factor * times * expected) for times in (1, 2, repeats, 2 * repeats)):
             return f"that is in {unit}: perf_counter gives seconds, and seconds are asked for."
-    if abs(got) < 1e-9:
+    if abs(got) < 1e-9 and "isend" in trace.ops:
         return "an isend that nobody waits for takes no time: time the whole round trip."
+    if got == 0:
+        return "0 came from rank 0: its answer is the one that counts, and nothing is rounded."
     if got < 0:
         return "the end less the start, not the other way round."
+    n_trips = len(trace.of_rank(0).of_op("send", "isend"))
+    if n_trips != repeats and is_(n_trips * expected / repeats):
+        return f"{n_trips} round trips were timed: the loop goes round `repeats` times."
+    others = sorted(trace.ops - POINT_TO_POINT)
+    if others:
+        return f"{', '.join(others)} is timed too: between the two readings there are only the round trips."
+    if slip(got, expected):
+        return slip(got, expected)
     return "start the clock just before the first send, stop it after the last receive, divide by the messages."
 
 

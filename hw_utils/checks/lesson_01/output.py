@@ -50,6 +50,12 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
     lines = printed.splitlines()
     if len(lines) > 1 and len(set(lines)) == 1:
         return "the same line stands there more than once: one line a rank."
+    if "{rank" in printed or "{name" in printed:
+        return "the f before the quotation mark is missing: only f-strings fill in what stands in braces."
+    if right in lines and not any(re.search(r"Rank \d+: ", line) for line in lines if line != right):
+        return "something else is printed too: one line a rank, and nothing beside it."
+    if "".join(lines) == right or " ".join(lines) == right:
+        return "the line is broken in two: one print, without a new line inside."
     if any(len(text.splitlines()) > 1 for text in output):
         return "one rank prints for the others: no loop over ranks is needed, each prints its own line."
     if not printed:
@@ -60,6 +66,8 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
         return "every rank prints the same number: use rank, not world_size or a constant."
     if printed.lower() == right.lower():
         return "only capital letters differ: the name stays as it came."
+    if name in printed and printed.endswith(f"Hello, {name}!"):
+        return f"what stands before the comma differs: {printed.split('Hello')[0]!r}, not {right.split('Hello')[0]!r}."
     if re.search(r"Hello, (.*)!", printed) and name.startswith(re.search(r"Hello, (.*)!", printed)[1] or "-"):
         return "only a part of the name is printed: leave it as it came."
     if name not in printed:
@@ -77,7 +85,7 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
     hint="hint 1 of exercise 1.1",
     hints={
         "hint 2 of exercise 1.1": "prints for the others|nothing needs to be sent|only some ranks",
-        "hint 1 of exercise 1.1": "letter|spaces|the same number|not this rank's|count from|the name",
+        "hint 1 of exercise 1.1": "letter|spaces|same number|not this rank's|count from|the name|the f |the comma",
     },
 )
 def hello(worker, /, world_size: int, name: str):

@@ -77,6 +77,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "a rank adds 1 again after the last receive: add only before a send."
     if n_rounds > 1 and got == 2:
         return "the ball starts again at 0 in every round: make it once, before the loop."
+    if rank == 1 and got == 0 and len(balls[0]) == n_rounds == len(balls[1]):
+        return "both players return the last value that they held, not rank 0 alone."
     if got == n_rounds and len(balls[0]) == n_rounds == len(balls[1]):
         return "only one of the two ranks adds 1."
     if len(balls[0]) != n_rounds:
@@ -110,6 +112,9 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
     return data
 
 
+_HIDDEN = -0.3125  # times the numbers of other ranks, in the list that a rank is given
+
+
 def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
     """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
     return [10**r * torch.arange(1, n_elements + 1, dtype=torch.float64) for r in range(world_size)]
@@ -129,7 +134,7 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
             )
     for rank, owns in enumerate(data["owns_after"]):
         for other, after in enumerate(owns):
-            if not torch.equal(torch.from_numpy(after), numbers[other]):
+            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * _HIDDEN):
                 raise CheckFailed(
                     f"{what}: numbers[{other}] was changed, on rank {rank}.",
                     cause="the input belongs to the caller: a += b changes a. Add into a copy of it.",
@@ -190,6 +195,19 @@ def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_s
 
 
 def _why_sum(first: float, world_size: int) -> str:
+    if first in {
+        sum(10**r * (1 if r in own else _HIDDEN) for r in range(upto))
+        for upto in range(2, world_size + 1)
+        for own in ([r] for r in range(world_size))
+    }:
+        return "numbers of other ranks were read: numbers[rank] alone is this rank's own, the others' come by message."
+    whole = sum(10**r for r in range(world_size))
+    if (
+        math.isfinite(first)
+        and first != int(first)
+        and any(math.isclose(first * k, whole, rel_tol=1e-9) for k in range(2, 17))
+    ):
+        return "it is divided: the sum is asked, no mean."
     if not math.isfinite(first) or first < 0 or first != int(first):
         return "a buffer was read before anything was received into it: nothing was received yet."
     digits = [int(d) for d in reversed(str(int(first)).zfill(world_size))]
@@ -222,10 +240,11 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
 def relay(worker, /, world_size: int, n_elements: int, closed: bool):
     """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0."""
 
-    def worker_and_numbers(rank: int, size: int, numbers: list[torch.Tensor]):
+    def worker_and_numbers(rank: int, size: int):
+        numbers = [n if r == rank else _HIDDEN * n for r, n in enumerate(_numbers(size, n_elements))]
         return worker(rank, size, numbers, closed), numbers
 
-    data = observe(free(worker_and_numbers, world_size, _numbers(world_size, n_elements)))
+    data = observe(free(worker_and_numbers, world_size))
     if data["deadlock"] is None:
         data["owns_after"] = [pair[1] for pair in data["results"]]
         data["results"] = [pair[0] for pair in data["results"]]

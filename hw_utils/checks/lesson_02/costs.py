@@ -13,6 +13,7 @@ from hw_utils.checks.lesson_02.played_costs import (
     TREE,
     list_of,
     played_evenly_s,
+    played_s,
     require_cost,
     require_crossover,
 )
@@ -36,6 +37,12 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     def why(ratio: float) -> str:
         if _is_bits(ratio, network.message_s(n_bytes), network.message_s, n_bytes):
             return _BITS
+        if math.isclose(ratio, 4) and not latency_s:
+            return "n_bytes are bytes already: nothing is multiplied by 4."
+        if math.isclose(ratio, 2) and latency_s and bandwidth_Bps >= NO_BYTES:
+            return "a message waits once for the latency: one message, one latency."
+        if ratio > 1e200:
+            return "bytes are divided by bytes a second: that gives seconds."
         if latency_s == 0 or bandwidth_Bps >= NO_BYTES:
             part = "latency" if latency_s else "bytes"
             return f"look at the part with the {part}: a message waits once for the latency, then its bytes follow."
@@ -53,7 +60,7 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     ],
     ok="a message costs what the virtual network takes for it.",
     hint="the hints of exercise 2.3a",
-    hints={"hint 1 of exercise 2.3a": "both parts|waits once"},
+    hints={"hint 1 of exercise 2.3a": "both parts|waits once|divided by bytes"},
 )
 def point_to_point_s(point_to_point_s, /, n_bytes, latency_s, bandwidth_Bps):
     """The predicted seconds of one message."""
@@ -69,11 +76,30 @@ def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., N
             def cause(ratio: float, n: int = n, right_s: float = expected_s) -> str:
                 if _is_bits(ratio, right_s, lambda size: played_evenly_s(ops, n, size, network), n_bytes):
                     return _BITS
-                return why(ratio, n, network)
+                for whole in (n_bytes // n, -(-n_bytes // n)):
+                    if math.isclose(ratio * right_s, played_evenly_s(ops, n, whole * n, network), rel_tol=1e-9):
+                        return "n_bytes / world_size with /: a chunk may be a fraction on paper, nothing is rounded."
+                return _why_rounds(ratio, ops, n, network) or why(ratio, n, network)
 
             require_cost(got, f"{name}({n}, {n_bytes}, network)", expected_s, network, cause)
 
     return judge
+
+
+def _why_rounds(ratio: float, ops: tuple[str, ...], n: int, network: Network) -> str:
+    """A cause that follows from how often the latency is paid, on a network where bytes cost nothing."""
+    if network.bandwidth_Bps < NO_BYTES or n == 1:
+        return ""
+    rounds, others = (round(played_s(of, n, 0, Network(1.0, NO_BYTES))) for of in (ops, RING if ops == TREE else TREE))
+    paid = ratio * rounds
+    causes = (
+        (1, "the latency is paid once in all: every round pays it."),
+        (2, "the latency is paid once a phase: every round pays it."),
+        (rounds + 1, "one step too many: count them for 2 ranks."),
+        (rounds - 1, "one step too few: count them for 2 ranks."),
+        (others, f"these are the steps of a {'ring' if ops == TREE else 'tree'}."),
+    )
+    return next((cause for k, cause in causes if math.isclose(paid, k) and k not in (rounds, rounds / 2)), "")
 
 
 def _why_tree_s(ratio: float, n: int, network: Network) -> str:
@@ -115,8 +141,8 @@ def _why_part(network: Network, rule: str) -> str:
 
 
 _COSTS = [
-    {"world_sizes": [4, 2, 8], "n_bytes": 840, **_LATENCY},
-    {"world_sizes": [4, 2, 8], "n_bytes": 840, **_BYTES},
+    {"world_sizes": [16, 2, 4], "n_bytes": 840, **_LATENCY},
+    {"world_sizes": [16, 2, 4], "n_bytes": 840, **_BYTES},
     {"world_sizes": [1, 2, 3, 5, 6, 7, 8, 60], "n_bytes": 840_000, **_MIXED},
     {"world_sizes": [3, 7, 9], "n_bytes": 1000, **_FAST},  # N does not divide the bytes: the formula does not mind
 ]
@@ -128,7 +154,7 @@ _COSTS = [
     cases=_COSTS,
     ok="the seconds of a tree, for any number of ranks.",
     hint="the hints of exercise 2.3a",
-    hints={"hint 1 of exercise 2.3a": "one phase|one message with the whole tensor|rounded up"},
+    hints={"hint 1 of exercise 2.3a": "one phase|with the whole tensor|rounded up|paid once|steps of a|one step"},
 )
 def tree_all_reduce_s(tree_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):
     """The predicted seconds, for each number of ranks."""
@@ -143,7 +169,7 @@ def tree_all_reduce_s(tree_all_reduce_s, /, world_sizes, n_bytes, latency_s, ban
     hint="the hints of exercise 2.3a",
     hints={
         "hint 2 of exercise 2.3a": "not the whole tensor|only the bytes are divided",
-        "hint 1 of exercise 2.3a": "one phase|N - 1 steps|with one chunk",
+        "hint 1 of exercise 2.3a": "one phase|N - 1 steps|with one chunk|paid once|steps of a|one step",
     },
 )
 def ring_all_reduce_s(ring_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):

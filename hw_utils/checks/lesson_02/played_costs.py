@@ -109,8 +109,40 @@ def require_crossover(value: Any, world_size: int, network: Network) -> None:
     raise CheckFailed(
         f"{call} with {network_text(network)} is {got:.6g}; for a tensor of that many bytes "
         f"a tree takes {seconds[0]:.6g} s and a ring {seconds[1]:.6g} s, not the same.",
-        cause=_why_crossover(got, expected, world_size),
+        cause=_why_crossover(got, expected, world_size) or _why_lines(got, world_size, network),
     )
+
+
+def _why_lines(got: float, world_size: int, network: Network) -> str:
+    """A cause that follows from where other lines would meet."""
+    far, n = 1_000_000 * world_size, world_size
+    (tree_0, tree_1), (ring_0, ring_1) = (
+        [played_s(ops, n, size, network) for size in (0, far)] for ops in (TREE, RING)
+    )
+    tree_b, ring_b = tree_1 - tree_0, ring_1 - ring_0
+    expected = far * (ring_0 - tree_0) / (tree_b - ring_b)
+
+    def meet(tree: tuple[float, float], ring: tuple[float, float]) -> float:
+        return far * (ring[0] - tree[0]) / (tree[1] - ring[1]) if tree[1] != ring[1] else math.inf
+
+    right, around = (tree_0, tree_b), (ring_0, ring_b)
+    causes = {
+        "one phase of the tree, both of the ring: both phases of each count.": meet((tree_0 / 2, tree_b / 2), around),
+        "one phase of the ring, both of the tree: both phases of each count.": meet(right, (ring_0 / 2, ring_b / 2)),
+        "a ring's rank sends less than two tensors: 2 (N - 1) chunks of D / N.": meet(
+            right, (ring_0, 2 * far / network.bandwidth_Bps)
+        ),
+        "a ring's phase has N - 1 steps, not N.": meet(right, (ring_0 * n / (n - 1), ring_b)),
+        "a ring's step moves a chunk, D / N, and not D.": meet(right, (ring_0, ring_b * n)),
+        "that is seconds: times bytes a second it is bytes.": expected / network.bandwidth_Bps,
+        "the latency is missing: it stands above, times the rounds that the ring has more.": (
+            expected / network.latency_s if network.latency_s else math.inf
+        ),
+    }
+    named = [cause for cause, value in causes.items() if math.isclose(got, value, rel_tol=1e-6)]
+    if not named and any(got == float(f"{expected:.{n_digits}g}") for n_digits in range(1, 6)):
+        return "right but rounded: six digits are asked, leave the number as it is."
+    return named[0] if named else "set both times equal and solve for the size."
 
 
 def _why_crossover(got: float, expected: float, world_size: int) -> str:
@@ -139,4 +171,4 @@ def _why_crossover(got: float, expected: float, world_size: int) -> str:
         return "right but for its fraction: leave it a float."
     if world_size & (world_size - 1):
         return f"{world_size} is not a power of two: the tree's logarithm is rounded up."
-    return "set both times equal and solve for the size."
+    return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks.check import check, observe
+from hw_utils.checks.check import check, observe, require_waits
 from hw_utils.checks.lesson_02 import sums
 from hw_utils.checks.lesson_02.routes import (
     require_halving,
@@ -80,6 +80,10 @@ def _sum(why: Callable[[Reduced], str]) -> Callable[[Reduced], None]:
     return lambda seen: sums.require_sum(seen, why)
 
 
+def _waits(seen: Reduced) -> None:
+    require_waits(seen.trace, seen.what)
+
+
 # 4 ranks come first: with 2 ranks left is right, a half is a chunk, and every mistake looks like another one.
 _SIZES = ({"world_size": 1, "n_elements": 3}, *({"world_size": n, "n_elements": 2 * n} for n in (4, 2, 3, 5)))
 _SUM = [
@@ -114,7 +118,7 @@ _EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, three dtypes, in place"
 
 @check(
     "lesson_02.tree_sum",
-    judge=_judge("tree_all_reduce", _sum(why_tree)),
+    judge=_judge("tree_all_reduce", _sum(why_tree), _waits),
     cases=_SUM,
     ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
     hint="the hints of exercise 2.1c",
@@ -140,7 +144,7 @@ def tree_all_reduce(tree_all_reduce, /, **case):
 
 @check(
     "lesson_02.ring_sum",
-    judge=_judge("ring_all_reduce", _sum(why_ring)),
+    judge=_judge("ring_all_reduce", _sum(why_ring), _waits),
     cases=_SUM,
     ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
     hint="the hints of exercise 2.2b",

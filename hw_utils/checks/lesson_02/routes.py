@@ -58,12 +58,29 @@ def why_tree(seen: Reduced) -> str:
             f"{seen.world_size} is not a power of two. Not every rank has a partner at every step: one that has none "
             "skips the step, and there are as many steps as it takes until one rank is left."
         )
+    both_ways = 2 * (seen.world_size - 1)
+    if done and 0 not in done and _holds_its_own(seen, 0):
+        return (
+            "some ranks have the sum, and rank 0's tensor is as it was: data = data + incoming makes another tensor. "
+            "Add in place (+=), or copy the result back at the end."
+        )
     counts = _counts(seen)
     if any(max(c) > 1 for c in counts):
         return "a share is added twice: in the second phase a rank replaces its value, it does not add."
+    if done == [0] and _messages(seen) == both_ways:
+        return "the sum comes back to every rank, and none writes it into its tensor: receive into the tensor itself."
+    if 0 in done and len(done) > 1 and _messages(seen) == both_ways:
+        return (
+            "some rank passes on what it had before the sum came: the second phase runs the same steps backwards, the "
+            "last one first."
+        )
     if not done:
         return "no rank has the whole sum: some rank hands its sum over before it has received all it should."
     return "the root has the sum, but not everybody is told: the second phase goes back along the same pairs."
+
+
+def _holds_its_own(seen: Reduced, rank: int) -> bool:
+    return bool((seen.values[0][rank] == seen.shares(0)[rank]).all())
 
 
 def why_ring(seen: Reduced) -> str:
@@ -197,11 +214,17 @@ def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
         return f"every rank sends to rank {center} and gets its sum from there: gather and send back, not a ring."
     if longest > sizes.max() and all(b == seen.n_bytes for _, _, b in seen.sends()):
         return "whole tensors travel around the ring. Send one chunk a step."
+    right = sum(cost("all_reduce", seen.n_bytes, seen.world_size).sent_bytes) * seen.calls
+    for times, wide in ((2, "twice as many bytes as"), (4, "four times as many bytes as"), (0.5, "half the bytes of")):
+        if sum(sent) == times * right and _messages(seen) == 2 * seen.world_size * (seen.world_size - 1):
+            return f"{wide} the tensor's own travel: every number goes in another dtype. Keep the one that it has."
     if longest == sizes.max() and len({b for _, _, b in seen.sends()}) == 1 and sizes.max() != sizes.min():
         return "the tensor is padded to a multiple of the number of ranks. Cut chunks that differ by one element."
     if longest > sizes.max():
         return "some chunks are longer than they need be: cut as evenly as possible (tensor_split)."
-    if sum(sent) > sum(cost("all_reduce", seen.n_bytes, seen.world_size).sent_bytes) * seen.calls:
+    if {b for _, _, b in seen.sends()} - set(sizes.tolist()):
+        return "something else travels beside the chunks: every rank knows the lengths without being told."
+    if sum(sent) > right:
         return "some chunk is sent once more than needed: each phase has N - 1 steps, not N."
     return "the chunks are not cut evenly, or some step sends another one."
 

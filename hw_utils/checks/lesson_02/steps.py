@@ -92,8 +92,12 @@ def _judge_tree_partner(data: Any, world_size: int) -> None:
 def _why_all(steps: list[list[Any]], pairs: list[dict[int, int]]) -> str:
     """A mistake that explains every step at once; empty if there is none."""
     said = [{rank: to for rank, to in enumerate(row) if to is not None} for row in steps]
-    if any(to == -1 for row in said for to in row.values()):
+    if any(to == -1 for row in said for to in row.values()) and all(None not in row for row in steps):
         return "None says that a rank does not send; -1 is a number like any other."
+    silent = [[row[rank] for rank in range(len(row)) if rank not in step] for row, step in zip(steps, pairs)]
+    ranks = [[rank for rank in range(len(row)) if rank not in step] for row, step in zip(steps, pairs)]
+    if silent == ranks:
+        return "None says that a rank does not send; its own number is a rank like any other."
     if len(pairs) > 1 and said[:-1] == pairs[1:]:
         return "the steps are counted from 0; here they count from 1: at step 1 the odd ranks send."
     turned = [{to: rank for rank, to in step.items()} for step in pairs]

@@ -226,14 +226,18 @@ def _common(seen: Reduced) -> str:
     if everywhere is None or everywhere.size == 0:
         return ""
     expected, own = seen.expected().astype("f8"), seen.shares(0)
+    if any(e.waited is None for e in seen.trace.of_op("irecv")):
+        return READ_TOO_SOON
     if np.array_equal(everywhere, own):
         return _why_unchanged(seen)
     if np.allclose(everywhere, expected / seen.world_size) or np.array_equal(everywhere, own // seen.world_size):
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
     if (everywhere == np.broadcast_to(np.floor(expected / seen.world_size), everywhere.shape)).all():
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
-    if _unreceived(seen) or any(e.waited is None for e in seen.trace.of_op("irecv")):
+    if _unreceived(seen):
         return READ_TOO_SOON
+    if np.array_equal(everywhere, np.broadcast_to(expected.astype("f4"), everywhere.shape)) and seen.dtype != "float32":
+        return "right but for the last digits: it is added up in float32. Keep the tensor's own dtype."
     return ""
 
 

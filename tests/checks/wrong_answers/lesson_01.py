@@ -259,7 +259,7 @@ def always_closes(rank, world_size, numbers, close_ring=False):
     return total if rank == world_size - 1 else None
 
 
-@wrong("lesson_01.relay", says="0 messages were sent; 1 are enough")
+@wrong("lesson_01.relay", says="numbers of other ranks were read")
 def sums_the_argument(rank, world_size, numbers, close_ring=False):
     return sum(numbers) if rank == (0 if close_ring else world_size - 1) else None
 
@@ -495,3 +495,95 @@ def divides_the_largest(sizes_bytes, seconds):
 @wrong("lesson_01.fit_link", says="return the pair")
 def returns_one_number(sizes_bytes, seconds):
     return [_two_points(sizes_bytes, seconds)[0]]
+
+
+# Answers of strangers: what they were told was another cause, or none.
+
+for _name, _line, _says in [
+    ("forgets_the_f", lambda rank, n, name: "Rank {rank}: Hello, {name}!", "the f before the quotation mark"),
+    ("tells_the_size", lambda rank, n, name: f"Rank {rank} of {n}: Hello, {name}!", "before the comma differs"),
+    ("says_more", lambda rank, n, name: f"start\nRank {rank}: Hello, {name}!", "something else is printed too"),
+    ("breaks_the_line", lambda rank, n, name: f"Rank {rank}:\nHello, {name}!", "the line is broken in two"),
+]:
+    wrong_values("lesson_01.hello", _name, lambda *given, line=_line: print(line(*given)), says=_says)
+
+
+@wrong("lesson_01.ping_pong", says="both players return the last value")
+def only_rank_zero_returns(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds if rank < 2 else 0):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        else:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item() if rank == 0 else 0.0
+
+
+@wrong("lesson_01.relay", says="numbers of other ranks were read")
+def passes_on_what_it_read(rank, world_size, numbers, close_ring=False):
+    total, end = sum(numbers[: rank + 1]), 0 if close_ring else world_size - 1
+    if rank > 0:
+        dist.recv(torch.empty_like(total), rank - 1)
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == end else None
+
+
+@wrong("lesson_01.relay", says="receive into a tensor of the sender's shape")
+def receives_in_float32(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank].clone()
+    if rank > 0:
+        incoming = torch.empty(len(total))
+        dist.recv(incoming, rank - 1)
+        total += incoming
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.shift_by_parity", says="the fraction is gone")
+def cuts_the_fraction(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    calls = [lambda: dist.send(mine, right), lambda: dist.recv(theirs, left)]
+    for call in calls if rank % 2 == 0 else calls[::-1]:
+        call()
+    return int(theirs.item())
+
+
+@wrong("lesson_01.shift_at_once", says="read before the irecv is done")
+def never_waits_for_its_irecv(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    theirs.fill_(-1)
+    dist.irecv(theirs, left)
+    dist.send(mine, right)
+    return theirs.item()
+
+
+def _round_trips_s(rank, n_bytes, trips, *, barrier=False):
+    buffer = torch.zeros(n_bytes, dtype=torch.uint8)
+    start_s = time.perf_counter()
+    for _ in range(trips):
+        if rank == 0:
+            dist.send(buffer, 1)
+            dist.recv(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+            dist.send(buffer, 0)
+        if barrier:
+            dist.barrier()
+    return time.perf_counter() - start_s
+
+
+for _name, _time, _says in [
+    ("one_trip_more", lambda r, n, size, k: _round_trips_s(r, size, k + 1) / (2 * k), "4 round trips were timed"),
+    (
+        "times_a_barrier",
+        lambda r, n, size, k: _round_trips_s(r, size, k, barrier=True) / (2 * k),
+        "barrier is timed too",
+    ),
+    ("messages_a_second", lambda r, n, size, k: 2 * k / _round_trips_s(r, size, k), "upside down"),
+    ("returns_it_on_rank_1", lambda r, n, size, k: r * _round_trips_s(r, size, k) / (2 * k), "0 came from rank 0"),
+]:
+    wrong_values("lesson_01.time_message", _name, _time, says=_says)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -745,7 +746,7 @@ wrong_values(
     "lesson_02.point_to_point_s",
     "times",
     lambda m, net: net.latency_s + m * net.bandwidth_Bps,
-    says="the bytes|latency",
+    says="are divided by bytes a second",
 )
 wrong_values(
     "lesson_02.point_to_point_s", "larger", lambda m, n: max(n.latency_s, m / n.bandwidth_Bps), says="both parts"
@@ -768,8 +769,8 @@ _TREES = {
     "natural_log": (lambda n, m, net: 2 * math.log(n) * _hop_s(m, net), "base 2"),
     "not_rounded": (lambda n, m, net: 2 * math.log2(n) * _hop_s(m, net), "rounded up"),
     "chunks": (lambda n, m, net: 2 * _up(n) * _hop_s(m / n, net), "the whole tensor"),
-    "serial": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), r"tree_all_reduce_s\(4"),
-    "latency_once": (lambda n, m, net: net.latency_s + 2 * _up(n) * m / net.bandwidth_Bps, "look at the latency|phase"),
+    "serial": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "the steps of a ring"),
+    "latency_once": (lambda n, m, net: net.latency_s + 2 * _up(n) * m / net.bandwidth_Bps, "paid once in all"),
 }
 _RINGS = {
     "one_phase": (lambda n, m, net: (n - 1) * _hop_s(m / n, net), "one phase"),
@@ -778,7 +779,7 @@ _RINGS = {
     "whole": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "one chunk, not the whole tensor"),
     "divided": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net) / n, "only the bytes are divided"),
     "bytes_only": (lambda n, m, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "look at the latency"),
-    "tree": (lambda n, m, net: 2 * _up(n) * _hop_s(m, net), r"ring_all_reduce_s\(4"),
+    "tree": (lambda n, m, net: 2 * _up(n) * _hop_s(m, net), "the steps of a tree"),
 }
 for _name, (_formula, _says) in _TREES.items():
     wrong_values("lesson_02.tree_all_reduce_s", _name, _formula, says=_says)
@@ -874,3 +875,132 @@ def halving_takes_turns(tensor):
 @wrong("lesson_02.halving_doubling_all_reduce", says="hangs.*every rank stands in send")
 def halving_with_blocking_sends(tensor):
     _halving(tensor, exchange=_all_send)
+
+
+# Answers of strangers: what they were told was another cause, or none.
+
+
+def _a_tree(tensor, *, add="in place", back="last first", wait=True, into_tensor=True, isend=False):
+    """A right tree, of which each mistake changes one part."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    data, incoming = tensor.contiguous(), torch.empty_like(tensor.contiguous())
+    distances = [2**k for k in range((n - 1).bit_length())]
+    for d in distances:
+        if rank % (2 * d) == d:
+            sending = dist.isend(data, rank - d) if isend else dist.send(data, rank - d)
+            if isend and wait:
+                sending.wait()
+        elif rank % (2 * d) == 0 and rank + d < n:
+            if wait:
+                dist.recv(incoming, rank + d)
+            else:
+                dist.irecv(incoming, rank + d)
+            data = data.add_(incoming) if add == "in place" else data + incoming
+    for d in distances[::-1] if back == "last first" else distances:
+        if rank % (2 * d) == d:
+            dist.recv(data if into_tensor else incoming, rank - d)
+        elif rank % (2 * d) == 0 and rank + d < n:
+            dist.send(data, rank + d)
+    if data is not tensor and add == "in place":
+        tensor.copy_(data)
+
+
+for _name, _change, _says in [
+    ("tree_adds_into_another_tensor", {"add": "anew"}, "rank 0's tensor is as it was"),
+    ("tree_goes_back_first_step_first", {"back": "first first"}, "runs the same steps backwards"),
+    ("tree_receives_beside_its_tensor", {"into_tensor": False}, "none writes it into its tensor"),
+    ("tree_reads_before_it_waits", {"wait": False}, "read before the receive has finished"),
+    ("tree_never_waits_for_its_isend", {"isend": True, "wait": False}, "never waits|read before the receive"),
+]:
+    wrong_values("lesson_02.tree_sum", _name, partial(_a_tree, **_change), says=_says)
+
+
+@wrong("lesson_02.tree_sum", says="rank 1 never waits for its isend.*until wait")
+def tree_leaves_its_isends(tensor):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for other in range(1, n):
+        if rank == other:
+            dist.isend(tensor.clone(), 0)
+            dist.recv(tensor, 0)
+        elif rank == 0:
+            part = torch.empty_like(tensor)
+            dist.recv(part, other)
+            tensor += part
+            if other == n - 1:
+                for to in range(1, n):
+                    dist.send(tensor, to)
+
+
+def _a_ring(tensor, *, dtype=None, wait=True, header=False):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    data = tensor.to(dtype or tensor.dtype).contiguous()
+    chunks, left, right = data.view(-1).tensor_split(n), (rank - 1) % n, (rank + 1) % n
+    if header and n > 1:
+        telling = dist.isend(torch.tensor([len(chunks[0])]), left)
+        dist.recv(torch.empty(1, dtype=torch.int64), right)
+        telling.wait()
+    for step in range(1, 2 * n - 1):
+        leaving, arriving = chunks[(rank - 2 + step) % n], chunks[(rank - 1 + step) % n]
+        incoming = torch.empty_like(arriving)
+        sending = dist.isend(leaving, left)
+        dist.recv(incoming, right)
+        if wait:
+            sending.wait()
+        arriving.copy_(arriving + incoming if step < n else incoming)
+    if data is not tensor:
+        tensor.copy_(data)
+
+
+wrong_values(
+    "lesson_02.ring_sum", "ring_leaves_its_isends", partial(_a_ring, wait=False), says="never waits for its isend"
+)
+wrong_values(
+    "lesson_02.ring_sum", "ring_adds_in_float32", partial(_a_ring, dtype=torch.float32), says="added up in float32"
+)
+wrong_values(
+    "lesson_02.ring_all_reduce", "ring_in_float64", partial(_a_ring, dtype=torch.float64), says="goes in another dtype"
+)
+wrong_values(
+    "lesson_02.ring_all_reduce",
+    "ring_tells_the_length",
+    partial(_a_ring, header=True),
+    says="travels beside the chunks",
+)
+
+
+@wrong("lesson_02.tree_partner", says="its own number is a rank like any other")
+def gives_itself(rank, step):
+    return rank - 2 ** (step - 1) if rank % 2**step == 2 ** (step - 1) else rank
+
+
+def _meeting(tree=(1, 1), ring=(1, 1), times=lambda network: 1.0, done=lambda bytes_: bytes_):
+    """A crossover of lines whose rounds and bytes are that many times the right ones."""
+
+    def crossover(world_size, network):
+        steps, around = 2 * (world_size - 1).bit_length(), 2 * (world_size - 1)
+        more = (ring[0] * around - tree[0] * steps) * network.latency_s * network.bandwidth_Bps
+        return done(more / (tree[1] * steps - ring[1] * around / world_size) * times(network))
+
+    return crossover
+
+
+for _name, _crossover, _says in [
+    ("one_phase_of_the_tree", _meeting(tree=(0.5, 0.5)), "one phase of the tree, both of the ring"),
+    ("whole_tensors_around", lambda n, net: _meeting(ring=(1, n))(n, net), "a ring's step moves a chunk"),
+    ("two_tensors_around", lambda n, net: _meeting(ring=(1, n / (n - 1)))(n, net), "less than two tensors"),
+    ("n_steps_around", lambda n, net: _meeting(ring=(n / (n - 1), 1))(n, net), "N - 1 steps, not N"),
+    ("in_seconds", _meeting(times=lambda net: 1 / net.bandwidth_Bps), "times bytes a second it is bytes"),
+    ("three_digits", _meeting(done=lambda b: float(f"{b:.3g}")), "right but rounded"),
+]:
+    wrong_values("lesson_02.crossover_bytes", _name, _crossover, says=_says)
+
+
+for _name, _seconds, _says in [
+    ("pays_latency_once", lambda n, m, net: net.latency_s + 2 * (n - 1) * m / n / net.bandwidth_Bps, "once in all"),
+    ("one_step_more", lambda n, m, net: (2 * n - 1) * net.message_s(m / n) * (n > 1), "one step too many"),
+    ("chunks_rounded_up", lambda n, m, net: 2 * (n - 1) * net.message_s(math.ceil(m / n)), "nothing is rounded"),
+]:
+    wrong_values("lesson_02.ring_all_reduce_s", _name, _seconds, says=_says)
+wrong_values(
+    "lesson_02.point_to_point_s", "counts_bytes_as_numbers", lambda m, net: net.message_s(4 * m), says="bytes already"
+)
