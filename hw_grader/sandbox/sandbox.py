@@ -29,6 +29,7 @@ from pathlib import Path
 
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.messages import Wire
+from hw_grader.sandbox.share import Share
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
@@ -138,13 +139,14 @@ class Sandbox:
             raise SandboxError(reason)
         self.limits = limits or Limits()
         self._at_close: list[Callable[[], None]] = []
+        self.share = Share()
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the sandbox)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.folder = None if walls else tempfile.TemporaryDirectory()
             start = command(theirs.fileno()) if walls else bare_command(theirs.fileno(), self.folder.name)
             self.bwrap = subprocess.Popen(
-                start, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                self.share.command(start), stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                 pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self.control.settimeout(_START_S)
@@ -209,6 +211,7 @@ class Sandbox:
                 self.bwrap.wait(0.1)
             except subprocess.TimeoutExpired:
                 continue
+        self.share.close()
         self.log.close()
         if self.folder is not None:
             self.folder.cleanup()

@@ -70,12 +70,22 @@ def main() -> int:
     os.environ[_SECRET_NAME] = "secret"
     try:
         with tempfile.TemporaryDirectory() as folder, Sandbox(Limits(memory_bytes=2 * 2**30)) as sandbox:
-            found = probe_all(sandbox, Path(folder))
+            found, share = probe_all(sandbox, Path(folder)), sandbox.share.path
     except SandboxError as error:
         print(f"the sandbox does not start: {error}", file=sys.stderr)
         return 2
     for name, blocked in found:
         print(f"{'blocked' if blocked else 'OPEN':8} {name}")
+    autogroup = Path("/proc/sys/kernel/sched_autogroup_enabled")
+    grouped = autogroup.exists() and autogroup.read_text().strip() == "1"
+    how = (
+        "a control group"
+        if share
+        else "automatic groups, outside containers"
+        if grouped
+        else "nothing: see docs/grading.md"
+    )
+    print(f"processors are shared fairly between submissions by {how}")
     n_open = sum(not blocked for _, blocked in found)
     print(f"{len(found) - n_open} of {len(found)} blocked")
     return int(n_open > 0)

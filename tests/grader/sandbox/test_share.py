@@ -1,0 +1,63 @@
+"""A sandbox has one share of the processors, however many processes and sessions a submission asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hw_grader.sandbox.sandbox import Sandbox
+from hw_grader.sandbox.share import Share
+from tests.grader.in_sandbox import inside, needs_sandbox
+
+SPINS = "import os\nfor n in range(30):\n    if os.fork() == 0:\n        os.setsid()\n        while True: pass\n"
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_what_a_submission_starts_stays_in_its_sandboxs_group_and_session():
+    with Sandbox() as sandbox:
+        group = sandbox.share.path
+        with sandbox.start("cells") as process:
+            process.wire.send({"run": SPINS})
+            assert process.wire.receive(60)[0]["ok"]
+            _, jailed = inside(sandbox)
+            sessions = {os.getsid(p.pid) for p in jailed}
+            assert len(jailed) > 30
+            assert len(sessions) <= 3  # the jail's first process, what works in it, the fork server of its ranks
+            if group is not None:
+                told = {Path(f"/proc/{p.pid}/cgroup").read_text().count(f"/{group.name}\n") for p in jailed}
+                assert told == {1}
+    assert group is None or not group.exists()
+
+
+@pytest.mark.parametrize("made_by_hand", ["v1", "v2", "v2 above"])
+def test_a_group_is_made_where_processors_are_given_on_and_those_of_killed_graders_go(tmp_path, made_by_hand):
+    told, parent = "5:memory:/m\n4:cpu,cpuacct:/a/b\n0::/\n", tmp_path / "cpu,cpuacct" / "a" / "b"
+    if made_by_hand != "v1":
+        told, parent = "0::/a/b\n", tmp_path / "a" if made_by_hand == "v2 above" else tmp_path / "a" / "b"
+        (tmp_path / "a" / "b").mkdir(parents=True)
+        (tmp_path / "cgroup.controllers").write_text("cpu memory")
+        (tmp_path / "a" / "b" / "cgroup.subtree_control").write_text("")
+        (parent / "cgroup.subtree_control").write_text("cpu memory\n")
+    parent.mkdir(parents=True, exist_ok=True)
+    dead, alive = parent / f"hw_grader-{2**22 + 1}-7", parent / f"hw_grader-{os.getppid()}-7"
+    dead.mkdir()
+    alive.mkdir()
+    share = Share(tmp_path, told)
+    assert share.path.parent == parent
+    assert share.command(["bwrap", "x"])[3:] == [str(share.path), "bwrap", "x"]
+    assert (dead.exists(), alive.exists()) == (False, True)
+    path = share.path
+    share.close()
+    share.close()
+    assert not path.exists()
+
+
+def test_without_a_group_the_command_stays_as_it_is(tmp_path):
+    for told in ("", "0::/a\n", "3:cpu:/gone\n"):
+        share = Share(tmp_path, told)
+        assert share.path is None
+        assert share.command(["bwrap"]) == ["bwrap"]
+        share.close()
