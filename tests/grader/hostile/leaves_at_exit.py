@@ -1,6 +1,6 @@
-"""What runs at the end: atexit, finalizers, a thread that is no daemon, a generator that never closes."""
+"""What runs at the end: atexit, finalizers, a thread, a generator. What they fork takes time from its own check only."""
 
-# expects: fail
+# expects: fail limit
 import atexit
 import threading
 import weakref
