@@ -637,6 +637,13 @@ checks.lesson_06.row_backward(
 # slice that a rank cuts out is the one that it had before the gather.
 #
 # **Task** (10 minutes, 3 points). Write `column_then_row` with local weights. Target: 1 all-reduce, 0 all-gathers.
+#
+# <details><summary>Hint 1: shapes on one rank</summary>
+#
+# GELU looks at one number at a time, so a rank's own columns are enough for it. Write down the shapes of `x @ w1` and
+# of what w2 makes of it: the second is (batch, d_out) on every rank, and of what is it a share?
+#
+# </details>
 
 
 # %% exercise="column_then_row"

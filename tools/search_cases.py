@@ -1,5 +1,6 @@
 """Searches for the case at which a reference and a wrong answer differ; says which visible cases do no work.
 
+    python -m tools.search_cases lesson_                   every check; takes an hour or two
     python -m tools.search_cases lesson_02                 every check of a lesson
     python -m tools.search_cases lesson_02.ring_all_reduce_s --examples 200
 
@@ -265,11 +266,11 @@ def checks_called(prefix: str) -> Iterator[tuple[Check, Lesson, Call]]:
                     yield REGISTRY[call.check], lesson, call
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", help="lesson_02, or lesson_02.tree_steps")
+    parser.add_argument("check", help="lesson_, lesson_02 or lesson_02.tree_steps: how its name begins")
     parser.add_argument("--examples", type=int, default=40, help="cases tried for each mutant (40)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     some = list(checks_called(arguments.check))
     if not some:
         raise SystemExit(f"no check is called {arguments.check}...; write lesson_02 or lesson_02.tree_steps")

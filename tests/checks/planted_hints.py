@@ -248,7 +248,7 @@ HINTS: dict[str, dict[int, str]] = {
         3: "CachesTheInputOfAnotherShard CachesOnTheClass",
     },
     "lesson_06.column_then_row": {
-        0: (
+        1: (
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
         ),

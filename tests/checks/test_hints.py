@@ -11,7 +11,7 @@ from tests.checks.planted_hints import HINTS, expected_hint
 from tests.checks.wrong_answers import planted
 
 
-@pytest.mark.parametrize("number", ["01", "02", "06"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06"])
 def test_hints_are_numbered_from_one_under_each_task(number):
     for exercise, hints in hints_of(number).items():
         assert [hint.number for hint in hints] == list(range(1, len(hints) + 1)), exercise
@@ -28,11 +28,14 @@ def test_somebody_has_said_for_each_planted_mistake_which_hint_is_about_it(numbe
     assert not said - names
 
 
-@pytest.mark.parametrize("number", ["01", "02", "06"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06"])
 def test_the_minutes_in_a_lessons_head_are_those_of_its_tasks_and_reading(number):
     cells = lesson(number).cells
     whole, tasks, reading = map(
-        int, re.search(r"About (\d+) minutes: (\d+) for the tasks, (\d+) for reading", cells[0].source).groups()
+        int,
+        re.search(
+            r"About (\d+) minutes(?:, \d+ points)?: (\d+) for the tasks, (\d+) for reading", cells[0].source
+        ).groups(),
     )
     counted = [cell.source for cell in cells if cell.kind == "markdown" and "no points" not in cell.source]
     assert tasks == sum(int(m) for text in counted for m in re.findall(r"\((\d+) minutes, ", text))

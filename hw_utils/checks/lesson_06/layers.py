@@ -247,6 +247,7 @@ def row_backward(RowParallelLinear, /, **case):
     judge=strict(judge_block),
     cases=[{"world_size": n, "d_in": 3, "d_hidden": 8, "d_out": 2, "seed": 7} for n in (1, 2, 4, 8)],
     ok="the block's output is the plain one's, with one all_reduce and no all_gather",
+    hint="hint 1 of exercise 6.3c",
     look="take N = 2, and write down the shapes of x @ w1 and of what w2 makes of it on both ranks.",
 )
 def column_then_row(column_then_row, /, **case):
