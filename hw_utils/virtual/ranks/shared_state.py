@@ -56,7 +56,8 @@ class SharedState:
     def __init__(self, engine) -> None:
         self.engine = engine
         self.cells: list[tuple[Callable[[], Any], Any, str]] = []  # look, what it showed, what it is
-        self.tables: list[tuple[Any, Any, str]] = []  # a container, a copy of it, what it is
+        # A container, a copy of it, what it is, and which part of it counts, None: all of it.
+        self.tables: list[tuple[Any, Any, str, Callable[[Any], Any] | None]] = []
         self.seen: set[int] = set()
         self.kept: list[Any] = []  # what is watched stays alive, so that an id stays its own
         self.known, self.n_modules = set(sys.modules), len(sys.modules)
@@ -160,8 +161,8 @@ class SharedState:
             return "sys.argv"
         what = ""
         try:
-            for table, before, what in self.tables:
-                if table != before:
+            for table, before, what, part in self.tables:
+                if table != before and (part is None or part(table) != part(before)):
                     return what
             for look, before, what in self.cells:
                 if look() != before:
@@ -178,17 +179,17 @@ class SharedState:
             return
         self.cells.append((look, look(), what))
 
-    def _add_table(self, table: Any, copy: Any, what: str) -> None:
+    def _add_table(self, table: Any, copy: Any, what: str, part: Callable[[Any], Any] | None = None) -> None:
         if len(self.tables) >= _MOST_CELLS:
             self.is_too_much = True
             return
-        self.tables.append((table, copy, what))
+        self.tables.append((table, copy, what, part))
 
     def _watch_torchs_own(self) -> None:
         for name, table in _torchs_own().items():
             if isinstance(table, dict) and id(table) not in self.seen:
                 self.seen.add(id(table))
-                self._add(lambda table=table: _not_ours(table), name)
+                self._add_table(table, dict(table), name, _not_ours)
             else:
                 self._watch(table, name)
 
@@ -196,7 +197,7 @@ class SharedState:
         self.seen.add(id(module))
         self.kept.append(module)
         names = vars(module)
-        self._add(lambda: _without_dunders(names), f"a global of the module {module.__name__}")
+        self._add_table(names, dict(names), f"a global of the module {module.__name__}", _without_dunders)
         for name, value in list(names.items()):
             if not name.startswith("__"):
                 self._watch(value, f"{name} of the module {module.__name__}", module.__name__)
