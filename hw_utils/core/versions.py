@@ -54,5 +54,7 @@ def what_to_do() -> str:
     return (
         f"your code is not the cause: run  {DOCTOR}  in a terminal"
         + (f"; {newer}" if newer else "")
-        + f". If it finds nothing, show this to your instructor: {installed()}"
+        + f". If it finds nothing, show this to your instructor: {installed()}. "
+        + ("On Windows, launch is for WSL2. " if platform.system() == "Windows" else "")
+        + "Until then write simulate in the place of launch: it runs the same function in this one process"
     )

@@ -68,6 +68,7 @@ def test_a_failure_before_the_workers_first_line_is_told_as_the_kits(fault, star
     assert done.returncode == 1
     assert "your code is not the cause: run  python -m hw_utils doctor" in told
     assert f"torch {versions.importlib.metadata.version('torch')}" in told
+    assert "write simulate in the place of launch" in told
     assert "os._exit?" not in told
     assert "mine.py" not in told
     expected = {
@@ -80,6 +81,13 @@ def test_a_failure_before_the_workers_first_line_is_told_as_the_kits(fault, star
     if "group" in fault:
         assert "Traceback (most recent call last):" in told
         assert "not_yet_named" in told
+
+
+@pytest.mark.parametrize(("system", "wsl"), [("Windows", True), ("Darwin", False), ("Linux", False)])
+def test_the_next_step_fits_the_system(monkeypatch, system, wsl):
+    monkeypatch.setattr(versions.platform, "system", lambda: system)
+    assert ("WSL2" in versions.what_to_do()) is wsl
+    assert f", {system}" in versions.what_to_do()
 
 
 def test_a_version_that_nobody_has_tried_is_named_with_those_that_were():
