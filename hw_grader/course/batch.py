@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import logging
 import os
 import socket
 from collections.abc import Iterable, Iterator
@@ -92,6 +93,7 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
                 "its port runs code on every machine. Make certificates and set DASK_DISTRIBUTED__COMM__TLS__* "
                 "(docs/grading.md, section Dask), or add --insecure if nobody else is on that network"
             )
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # a lost scheduler is said in a line below
         try:
             client = Client(address, timeout="20s")
         except (OSError, ValueError, TypeError, RuntimeError) as error:
