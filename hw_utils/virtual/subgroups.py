@@ -101,9 +101,8 @@ class Groups:
         """What init_process_group would have left behind."""
         everybody = self.engine.groups[0]
         group = VirtualGroup(everybody, rank, f"rank {rank} of all")
-        add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
-        c10d._world.default_pg = group
-        c10d._world.group_count = 1
+        world = add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
+        world.default_pg, world.group_count = group, 1
 
     def lent(self) -> joining.Lent:
         """The running rank's default group, as its program's `init_process_group` will find it."""

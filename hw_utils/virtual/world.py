@@ -27,9 +27,10 @@ class World:
         return getattr(self, name)
 
 
-def add_to_world(group, ranks: dict[int, int], store) -> None:
-    """Enters a group in the running rank's books, as torch.distributed does."""
+def add_to_world(group, ranks: dict[int, int], store):
+    """Enters a group in the running rank's books, as torch.distributed does; gives the books."""
     world, tag = c10d._world, f"ptd:{group.name}"
+    world = world.current() if isinstance(world, CurrentWorld) else world
     world.pg_map[group] = ("gloo", store)
     world.pg_names[group] = group.name
     world.pg_group_ranks[group] = ranks
@@ -37,6 +38,7 @@ def add_to_world(group, ranks: dict[int, int], store) -> None:
     world.tags_to_pg.setdefault("", []).append(group)
     world.tags_to_pg.setdefault(tag, []).append(group)
     world.pg_to_tag[group] = tag
+    return world
 
 
 class CurrentWorld:
@@ -46,7 +48,8 @@ class CurrentWorld:
         object.__setattr__(self, "_engine", engine)
         object.__setattr__(self, "_worlds", {})
 
-    def _current(self) -> World:
+    def current(self) -> World:
+        """The running rank's."""
         rank = self._engine.rank
         world = self._worlds.get(rank)
         if world is None:
@@ -54,7 +57,7 @@ class CurrentWorld:
         return world
 
     def __getattr__(self, name: str):
-        return getattr(self._current(), name)
+        return getattr(self.current(), name)
 
     def __setattr__(self, name: str, value) -> None:
-        setattr(self._current(), name, value)
+        setattr(self.current(), name, value)
