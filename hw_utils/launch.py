@@ -199,7 +199,8 @@ def run_isolated(
 ) -> Isolated:
     """Calls `function(*args)` in one fresh process; nothing that it does takes the kernel down.
 
-    memory_bytes: how much it may allocate (Linux). on_output: is given whole lines as they are printed.
+    memory_bytes: how much it may allocate (Linux). on_output: is given whole lines as they are printed. An interrupt
+    leaves as a KeyboardInterrupt whose argument is a Failure with the line that it was at.
     """
     call = pickling.dump_call(function, tuple(args))
     gang = Gang(1, connect=False)
@@ -213,6 +214,8 @@ def run_isolated(
             _watch(gang, timeout_s)
         except WorkerFailed as error:
             failure = error.failures[0]
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_busy(gang, "still busy")[0][0]) from None
         seconds = time.perf_counter() - started
         return Isolated(member.result, failure, member.stdout.text, member.stderr.text, seconds)
     finally:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core import pickling, source, versions
-from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed
+from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, without_our_stack
 from hw_utils.core.network import Network
 from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
@@ -54,21 +54,28 @@ def simulate(
 
     Raises:
         Deadlock: no rank can go on. WorkerFailed: a rank raised, or two ends of a communication do not fit.
-        TimedOut: a rank was still busy after `timeout_s`.
+        TimedOut: a rank was still busy after `timeout_s`. KeyboardInterrupt: says where the running rank was.
     """
-    check_world_size(world_size)
-    if compute not in ("measured", "free") and not callable(compute):
-        raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
-    worker, args = script_or_function(worker, args)
-    call = bytes(pickling.dump((worker, args), ""))
-    job = {"world_size": world_size, "network": network, "compute": compute, "eager_bytes": eager_bytes, "echo": echo}
-    alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
-    if _isolated is not _in_this_process:
-        versions.say_untried_once()
-    outcome = _isolated(call, alone, timeout_s) if isolate else _here(call, job)
-    if "apart" in outcome:
-        outcome = _apart(call, job, outcome, timeout_s)
-    return _run_of(outcome)
+    with without_our_stack():
+        check_world_size(world_size)
+        if compute not in ("measured", "free") and not callable(compute):
+            raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
+        worker, args = script_or_function(worker, args)
+        call = bytes(pickling.dump((worker, args), ""))
+        job = {
+            "world_size": world_size,
+            "network": network,
+            "compute": compute,
+            "eager_bytes": eager_bytes,
+            "echo": echo,
+        }
+        alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
+        if _isolated is not _in_this_process:
+            versions.say_untried_once()
+        outcome = _isolated(call, alone, timeout_s) if isolate else _here(call, job)
+        if "apart" in outcome:
+            outcome = _apart(call, job, outcome, timeout_s)
+        return _run_of(outcome)
 
 
 def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
@@ -137,15 +144,23 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             if "records" in outcome and outcome["records"] is None:
                 outcome["records"] = _records_in(beacon)
             return outcome
-        with open(beacon, "rb") as file:
-            rank, stood = (int.from_bytes(file.read(4), "little") for _ in range(2))
+        rank, stood = _running(beacon)
         if stood and "apart" not in job:
             return {"apart": "code of torch's waits for other ranks", "shown": [], "modules": [], "rank": rank}
         f = done.failure
         failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
+    except KeyboardInterrupt as interrupt:
+        found = [replace(f, rank=_running(beacon)[0]) for f in interrupt.args if isinstance(f, Failure)]
+        raise KeyboardInterrupt(*[WorkerFailed([f], headline="simulate was interrupted") for f in found]) from None
     finally:
         os.unlink(beacon)
+
+
+def _running(beacon: str) -> tuple[int, int]:
+    """The rank that runs, and whether it stands still in torch's C++ code."""
+    with open(beacon, "rb") as file:
+        return tuple(int.from_bytes(file.read(4), "little") for _ in range(2))
 
 
 def _folder() -> str | None:
