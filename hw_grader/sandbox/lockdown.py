@@ -36,6 +36,7 @@ class Limits:
     file_bytes: int = 256 * 2**20
     processes: int = 384  # threads count
     open_files: int = 4096
+    nice: int = 0  # of what runs a student's code: it gives way to the other processes of its control group
 
 
 def _call(name: str, *args) -> int:

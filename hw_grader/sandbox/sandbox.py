@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from hw_grader.sandbox.lockdown import Limits
@@ -137,9 +137,9 @@ class Sandbox:
         reason = why_not()
         if walls and reason:
             raise SandboxError(reason)
-        self.limits = limits or Limits()
         self._at_close: list[Callable[[], None]] = []
         self.share = Share()
+        self.limits = replace(limits or Limits(), nice=self.share.nice)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the sandbox)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

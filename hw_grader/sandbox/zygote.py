@@ -169,6 +169,8 @@ class Zygote:
         if self.students:
             self.students.close()
         os.close(self.pid_namespace)
+        if role not in TRUSTED:
+            os.nice(limits.nice)
         if self.bare:
             lockdown.prctl(lockdown.PR_SET_CHILD_SUBREAPER, 1)
             lockdown.set_limits(limits)

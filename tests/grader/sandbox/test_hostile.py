@@ -91,8 +91,7 @@ def test_a_hostile_submission_gains_nothing_and_leaves_nothing(place, path):
     said = [(v.grade_id, v.state, v.reason) for v in record.verdicts]
     assert record.points == 0, said
     assert record.state in expected_states(text), said
-    n_checks = len(record.verdicts)
-    assert seconds < TIMES.cell_s + n_checks * TIMES.case_s + 5, said
+    assert seconds < 2 * TIMES.total_s, said  # no hang; how long ending it takes is up to what else the machine does
     assert place.processes() == set()
     assert place.files() == place.before
     with pytest.raises(BlockingIOError):

@@ -26,6 +26,9 @@ def test_what_a_submission_starts_stays_in_its_sandboxs_group_and_session():
             sessions = {os.getsid(p.pid) for p in jailed}
             assert len(jailed) > 30
             assert len(sessions) <= 3  # the jail's first process, what works in it, the fork server of its ranks
+            ours = os.getpriority(os.PRIO_PROCESS, 0)
+            nice = {os.getpriority(os.PRIO_PROCESS, p.pid) for p in jailed}
+            assert nice == {min(19, ours + sandbox.share.nice)}  # its warm parent comes first, and so can end it
             if group is not None:
                 told = {Path(f"/proc/{p.pid}/cgroup").read_text().count(f"/{group.name}\n") for p in jailed}
                 assert told == {1}
@@ -61,3 +64,10 @@ def test_without_a_group_the_command_stays_as_it_is(tmp_path):
         assert share.path is None
         assert share.command(["bwrap"]) == ["bwrap"]
         share.close()
+
+
+@needs_sandbox
+def test_what_drives_an_answer_does_not_give_way_to_it():
+    with Sandbox() as sandbox, sandbox.start("drive"), sandbox.start("judge"):
+        _, trusted = inside(sandbox)
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in trusted} == {os.getpriority(os.PRIO_PROCESS, 0)}
