@@ -122,7 +122,7 @@ def stay_here() -> None:
 def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
     from hw_utils.virtual.cluster import simulation
 
-    return simulation(call, job, timeout_s=timeout_s)
+    return simulation(call, {**job, "most_processes": 0}, timeout_s=timeout_s)
 
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:

@@ -19,9 +19,10 @@ from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, standing
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
 from hw_utils.virtual.engine import Engine, Stop
-from hw_utils.virtual.failures import failure_of, sendable
+from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.carriers import Greenlets, Threads
+from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.copies import Copies
 from hw_utils.virtual.ranks.environment import own_environment
@@ -37,7 +38,7 @@ from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld
 
-LOOKED_AT = 16  # ranks whose end is looked at most closely: all ranks run one program
+LOOKED_AT = 2  # ranks whose end is looked at most closely: all ranks run one program
 
 
 def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
@@ -111,7 +112,7 @@ class _Cluster:
         self.world_size, self.call, self.job = job["world_size"], call, job
         self.engine = self.Engine(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
         self.results: list[Any] = [None] * self.world_size
-        self.returned = [False] * self.world_size
+        self.returned, self.n_running = [False] * self.world_size, self.world_size
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
         self.engine.members_of = Meetings(self.engine).members_of
@@ -126,7 +127,8 @@ class _Cluster:
             with ExitStack() as stack:
                 for part in self.parts():
                     stack.enter_context(part)
-                self.host({"greenlets": Greenlets, "threads": Threads, "processes": Greenlets}[carrier])
+                with left_by(stack.close):
+                    self.host({"greenlets": Greenlets, "threads": Threads, "processes": Greenlets}[carrier])
         finally:
             for name in self.engine.registered:
                 torch._C._distributed_c10d._unregister_process_group(name)
@@ -173,13 +175,15 @@ class _Cluster:
                 return
             torch._C._set_grad_enabled(True)
             engine.random.enter(rank)
+            self.shared.settings.enter(rank)
             worker, args = self.copies.take()
             self.shared.learn(worker)
             self.groups.join_world(rank)
             engine.resume_compute()
-            self.results[rank] = worker(rank, self.world_size, *args)
+            self.results[rank] = result_of(worker, rank, self.world_size, *args)
             engine.now()
-            self.shared.look_now(everywhere=rank < LOOKED_AT)
+            self.n_running -= 1
+            self.shared.look_now(everywhere=rank < LOOKED_AT or not self.n_running)
             self.returned[rank] = True
             engine.random.leave(rank)
         except Stop:
@@ -188,7 +192,15 @@ class _Cluster:
             with suppress(Stop):
                 if not engine.is_over:
                     self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
+                    self._fails_for_another(rank, error)
                     engine.failures.append(failure_of(rank, error))
+
+    def _fails_for_another(self, rank: int, error: BaseException) -> None:
+        """A package that refuses what the first rank was allowed, as a second registration, is asked again apart."""
+        engine = self.engine
+        is_first = rank == 0 or engine.failures
+        if not is_first and self.world_size <= engine.most_processes and is_from_a_package(error):
+            engine.need("processes", "what a package keeps")
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
         """The student's lines that a rank is at; `frame` is where this process's main thread is."""

@@ -26,6 +26,7 @@ from hw_utils.virtual.traffic.rows import END, WAITED, put_time, put_wait, row_o
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _current_graph_task_id = torch._C._current_graph_task_id
+FIRST_TURNS = 4  # of a rank
 IN_NO_BACKWARD = -1  # what torch says of a thread that is not in a backward pass
 
 
@@ -47,6 +48,8 @@ class Expiry:
 
 class Engine:
     """The virtual cluster's state; `rank` is the one that runs."""
+
+    most_processes = 0  # up to so many ranks may be started again with a process each
 
     def __init__(self, world_size: int, network: Network, compute, eager_bytes: int, lamp) -> None:
         self.world_size, self.network, self.eager_bytes = world_size, network, eager_bytes
@@ -88,7 +91,9 @@ class Engine:
         self.pending: dict[int, dict[int, list]] = {}  # rank -> its backward passes -> collectives called inside
         self.names: list[str] = []
         self._op: dict[str, int] = {}
-        self.switch, self.is_watched = None, False
+        self.switch = self.plain_switch = None
+        self.is_watched = False
+        self.exchanged: list = []  # the ranks' settings, once one of them has changed some, see settings.py
         self.wants, self.why, self.asked_by = (
             "",
             "",
@@ -160,14 +165,27 @@ class Engine:
 
     def watch_switches(self) -> None:
         """From now on every switch looks first, those of the short cuts too."""
-        if not self.is_watched:
-            self.is_watched, switch = True, self.switch
+        self.is_watched = True
 
-            def looked(rank: int) -> None:
-                self.look()
-                switch(rank)
+        def looked(rank: int) -> None:
+            self.look()
+            self.plain_switch(rank)
 
-            self.switch = looked
+        self.switch = looked
+
+    def watch_first_switches(self) -> None:
+        """The same, until every rank will have had its first turns: that is where programs set what they set."""
+        left = FIRST_TURNS * self.world_size
+
+        def looked(rank: int) -> None:
+            nonlocal left
+            self.look()
+            left -= 1
+            if left < 0 and self.switch is looked:
+                self.switch, self.is_watched = self.plain_switch, False
+            self.plain_switch(rank)
+
+        self.switch, self.is_watched = looked, True
 
     # -- what a group asks, see group.py -----------------------------------------------------------------------
 
@@ -270,7 +288,8 @@ class Engine:
 
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
-        self.carrier, self.switch = carrier, switch_of(self, carrier)
+        self.carrier, self.plain_switch = carrier, switch_of(self, carrier)
+        self.watch_first_switches()
         self.due[:], self.due_s = range(self.world_size - 1, -1, -1), 0.0
         try:
             while not self.is_over:
@@ -356,7 +375,7 @@ class Engine:
 def switch_of(engine: Engine, carrier) -> Callable[[int], None]:
     """The function that lets the rank run that is furthest behind; it returns when `rank` runs again, as it was."""
     random, states, lamp, due, agents = engine.random, engine.random.states, engine.lamp, engine.due, engine.agents
-    glance, is_shared, resume = random.glance, carrier.is_shared, carrier.resume
+    glance, is_shared, resume, exchanged = random.glance, carrier.is_shared, carrier.resume, engine.exchanged
 
     def switch(rank: int) -> None:
         who = due.pop() if due and not agents else engine.next_rank()
@@ -367,12 +386,16 @@ def switch_of(engine: Engine, carrier) -> Callable[[int], None]:
             engine.need("threads", "a rank waits inside a backward pass")  # which autograd keeps in its OS thread
         if glance.value != random.seen:
             random.leave(rank)
+        if exchanged:
+            exchanged[0].leave(rank)
         engine.rank = lamp[0] = who
         resume[who](rank)
         if engine.is_over:
             raise Stop
         if states[rank] is not random.loaded:
             random.enter(rank)
+        if exchanged:
+            exchanged[0].enter(rank)
         if is_grad_enabled() is not grad:
             torch._C._set_grad_enabled(grad)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.failure_kind import kind_and_reason
 from hw_utils.core.source import is_students, locate
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def failure_of(rank: int, error: BaseException) -> Failure:
@@ -18,6 +21,12 @@ def failure_of(rank: int, error: BaseException) -> Failure:
         if is_students(f.filename)
     )
     return Failure(rank, kind, reason, frames, error)
+
+
+def is_from_a_package(error: BaseException) -> bool:
+    """Whether code of an installed package has raised it: neither the program's own, nor this package's."""
+    found = traceback.extract_tb(error.__traceback__)
+    return bool(found) and not is_students(found[-1].filename) and not found[-1].filename.startswith(_PACKAGE)
 
 
 def sendable(error: BaseException | None) -> bytes | None:

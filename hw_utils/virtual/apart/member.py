@@ -6,9 +6,8 @@ import faulthandler
 import os
 import random
 import signal
-import sys
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from time import thread_time
 from typing import Any
 
@@ -24,6 +23,7 @@ from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.failures import failure_of, sendable
 from hw_utils.virtual.group import Members, shown_to_modes
+from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.environment import MASTER_PORT
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
@@ -209,7 +209,6 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
     member = Member(rank, line, bell, job)
-    sys.stdout, sys.stderr = _Printed(member, True), _Printed(member, False)
     torch.set_num_threads(1)
     torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
     random.seed(rank)
@@ -219,6 +218,8 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         with ExitStack() as stack_:
             groups = Groups(member)
             for part in (
+                redirect_stdout(_Printed(member, True)),
+                redirect_stderr(_Printed(member, False)),
                 virtual_clock(member),
                 groups.installed(),
                 virtual_stores(member),
@@ -227,10 +228,11 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 shown_to_modes(),
             ):
                 stack_.enter_context(part)
-            worker, args = pickling.load(call)
-            groups.join_world(rank)
-            member.resume_compute()
-            result = worker(rank, job["world_size"], *args)
+            with left_by(stack_.close):
+                worker, args = pickling.load(call)
+                groups.join_world(rank)
+                member.resume_compute()
+                result = result_of(worker, rank, job["world_size"], *args)
             data = bytes(pickling.dump(result, "the value that the worker returned"))
             member.line.send((member._spent_s(), "returned", (data,)))
     except pickling.Unpicklable as error:

@@ -38,6 +38,11 @@ class _OfRank(types.ModuleType):
         return dir(object.__getattribute__(self, "_find")())
 
 
+def is_of_rank(name: str) -> bool:
+    """Whether a module of this name is one a rank."""
+    return type(sys.modules.get(name)) is _OfRank
+
+
 class _Loader:
     """Gives the import system the object that stands for all ranks; runs the file for each rank that imports it."""
 
@@ -90,6 +95,7 @@ class Modules(script.Places):
     def look_in(self, folder: str) -> None:
         if folder not in self.folders:
             self.folders.append(folder)
+        if folder not in sys.path:
             super().look_in(folder)
 
     def set_arguments(self, arguments: list[str]) -> None:
@@ -125,5 +131,5 @@ def own_modules(engine) -> Iterator[None]:
         sys.path[:], sys.argv = before[1:]
         if modules.mains:
             sys.modules["__main__"] = modules.before
-        for name in [name for name, module in sys.modules.items() if type(module) is _OfRank]:
+        for name in [name for name in sys.modules if is_of_rank(name)]:
             del sys.modules[name]

@@ -24,7 +24,14 @@ _CLASSES = {
     "torch.nn": ("Module",), "torch.optim": ("Optimizer",), "torch.nn.parallel": ("DistributedDataParallel",),
     "torch.distributed.fsdp": ("FullyShardedDataParallel",),
 }  # fmt: skip
+# Modules of the standard library of which each rank has its own part anyway, by names that are put in place for it.
+_OURS = {
+    "sys", "os", "time", "random", "warnings", "logging", "threading", "signal", "tempfile", "pickle", "importlib",
+    "asyncio", "multiprocessing", "resource",
+}  # fmt: skip
 _WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
+_layers: dict[str, tuple[Any, dict[str, Any]]] = {}  # of this process: copying them takes milliseconds
+_standard: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 class Replaced:
@@ -32,6 +39,11 @@ class Replaced:
 
     def __init__(self) -> None:
         self.tables: dict[str, tuple[Any, dict[str, Any]]] = {}  # what it is -> names now, a copy
+        self.layers, self.standard = _layers, _standard
+        for tables in (_layers, _standard):  # what has changed between two simulations
+            for what, (table, before) in tables.items():
+                if _differ(table, before):
+                    tables[what] = table, dict(table)
         self.of_fsdp: dict[str, tuple[Any, dict[str, Any]]] = {}
         self.sharded: dict[type, type] = {}  # torch's table of classes that FSDP2 has sharded
 
@@ -40,9 +52,14 @@ class Replaced:
         for name in _MODULES:
             if name in sys.modules:
                 _remember(self.tables, f"the module {name}", vars(sys.modules[name]))
+        for name in (sys.stdlib_module_names & sys.modules.keys()) - _OURS:
+            _remember(self.standard, f"the module {name}", vars(sys.modules[name]))
         for name, classes in _CLASSES.items():
             for cls in classes if name in sys.modules else ():
                 _remember(self.tables, f"the class {cls}", vars(getattr(sys.modules[name], cls)))
+        for cls in () if self.layers else vars(sys.modules["torch.nn"]).values():
+            if isinstance(cls, type):
+                _remember(self.layers, f"the class {cls.__name__}", vars(cls))
         for name, module in list(sys.modules.items()):
             if name.startswith(_WHOLE):
                 _remember(self.of_fsdp, f"the module {name}", vars(module))
@@ -51,11 +68,27 @@ class Replaced:
                         _remember(self.of_fsdp, f"the class {cls.__name__}", vars(cls))
         self.sharded = getattr(sys.modules.get(f"{_WHOLE}._fully_shard"), "cls_to_fsdp_cls", {})
 
-    def changed(self, everywhere: bool) -> str:
-        """What was replaced, "" if nothing; names that are new or not callable are taken over."""
-        if not (everywhere or self.sharded):
+    def changed(self, everywhere: bool, at_the_end: bool = False) -> str:
+        """What was replaced, "" if nothing; names that are new or not callable are taken over.
+
+        at_the_end: of a rank; then the standard library and the classes of torch.nn are looked at too.
+        """
+        if not (everywhere or at_the_end or self.sharded):
             return ""
-        return self._changed(self.of_fsdp) or (self._changed(self.tables) if everywhere else "")
+        found = self._changed(self.of_fsdp)
+        found = found or (self._changed(self.tables) if everywhere or at_the_end else "")
+        return found or (self._changed(self.layers) or self._of_the_standard_library() if at_the_end else "")
+
+    def _of_the_standard_library(self) -> str:
+        """A public name that is new there, or stands for something else: not what a module fills in by itself."""
+        for what, (table, before) in self.standard.items():
+            if _differ(table, before):
+                for name, value in list(table.items()):
+                    is_new = before.get(name) is None and (name in before or isinstance(value, types.ModuleType))
+                    if not name.startswith("_") and before.get(name) is not value and not is_new:
+                        return f"{name} of {what}"
+                self.standard[what] = table, dict(table)
+        return ""
 
     def _changed(self, tables: dict[str, tuple[Any, dict[str, Any]]]) -> str:
         for what, (table, before) in tables.items():
@@ -63,6 +96,9 @@ class Replaced:
                 for name, value in before.items():
                     if table.get(name) is not value and isinstance(value, _CODE):
                         return f"{name} of {what}"
+                new = [n for n in table if n not in before and not n.startswith("_")]
+                if new and what.startswith("the class"):
+                    return f"{new[0]} of {what}"
                 tables[what] = table, dict(table)
         return ""
 

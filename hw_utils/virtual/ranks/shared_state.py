@@ -26,14 +26,21 @@ import numpy as np
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.virtual.engine import FIRST_TURNS
+from hw_utils.virtual.ranks.children import is_in_simulation
+from hw_utils.virtual.ranks.modules import is_of_rank
 from hw_utils.virtual.ranks.replaced import Replaced
+from hw_utils.virtual.ranks.settings import Settings
 from hw_utils.virtual.traffic.rows import ROW
 
 _MOST_CELLS = 20_000
 _WRITES = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_OF_THE_PROCESS = ("nice", "setpriority", "sched_setaffinity", "setsid", "setuid", "setgid", "chroot", "setrlimit")
+_PLACES = [os, *((importlib.import_module("resource"),) if os.name == "posix" else ())]
 _EARLY_ROWS = 100  # communications of a rank: until then little is lost
 _EVERY_TURN = 2_000  # looks, one at every turn; then ever fewer
+_SELDOM = 16  # looks: programs set what they set in their first turns
 _QUIET = {
     "torch", "numpy", "greenlet", "cloudpickle", "scipy", "sklearn", "matplotlib", "PIL",
     "pandas",
@@ -64,7 +71,7 @@ class SharedState:
         self.n_turns, self.n_looks, self.next_look = 0, 0, 0
         self.is_too_much = False
         self.has_modules = False
-        self.replaced = Replaced()
+        self.replaced, self.settings = Replaced(), Settings(engine)
         self.flags, self.thread_flags = _flags(), _of_one_thread()
         self._watch_torchs_own()
         self.argv = list(sys.argv)
@@ -74,7 +81,7 @@ class SharedState:
         """While the ranks run, the engine looks here; what is best caught where it is called, is."""
         engine = self.engine
         engine.look, engine.changed = self.look, self.changed
-        with _caught(self._calls(), engine.need), _watched_imports(self.learn):
+        with _caught(self._calls(), engine.need), self.settings.watched(), _watched_imports(self.learn, self.settings):
             self.replaced.learn()
             yield
 
@@ -87,6 +94,7 @@ class SharedState:
             (torch._C._distributed_c10d, "_register_process_group"): "a name for a group in torch's C++ code",
             (c10d, "_register_process_group"): "a group that torch itself makes",
             (threading.Thread, "start"): "threads of its own",
+            **{(place, n): n for place in _PLACES for n in _OF_THE_PROCESS if hasattr(place, n)},
         }
 
     def note_writes(self) -> None:
@@ -98,7 +106,7 @@ class SharedState:
         engine = self.engine
 
         def hook(event: str, arguments: tuple) -> None:
-            if event not in _WRITES or engine.is_over or engine.rank >= engine.world_size:
+            if event not in _WRITES or not is_in_simulation() or engine.is_over or engine.rank >= engine.world_size:
                 return
             if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
                 return
@@ -122,11 +130,15 @@ class SharedState:
         self.look_now()
 
     def look_now(self, everywhere: bool = False) -> None:
-        """The same, whatever came before."""
+        """The same, whatever came before; `everywhere` also at what no program changes in passing."""
         if self.thread_flags != _of_one_thread() and self.engine.carrier.is_shared:
             self.engine.need("threads", "autocast or a mode of torch")
-        changed = self.changed()
-        changed = changed or self.replaced.changed(everywhere or not self.engine.carrier.is_shared)
+        is_early = self.n_looks <= FIRST_TURNS * self.engine.world_size
+        changed = ""
+        if is_early or everywhere or self.engine.exchanged or self.n_looks % _SELDOM == 0:
+            changed = self.settings.notice(is_late=not is_early)
+        changed = changed or self.changed()
+        changed = changed or self.replaced.changed(not self.engine.carrier.is_shared, at_the_end=everywhere)
         if changed:
             self.engine.need("processes", changed)
 
@@ -382,7 +394,7 @@ def _is_quiet_thread(args: tuple) -> bool:
 
 
 @contextmanager
-def _watched_imports(learn: Callable[[], None]):
+def _watched_imports(learn: Callable[[], None], settings: Settings):
     """While a simulation runs, a module is watched from the moment it is imported."""
     original, by_name, depth = builtins.__import__, importlib.import_module, [0]
 
@@ -390,11 +402,15 @@ def _watched_imports(learn: Callable[[], None]):
         @functools.wraps(load)
         def call(*args, **named):
             before = len(sys.modules)
+            if args and args[0] not in sys.modules:
+                settings.notice()
             depth[0] += 1
             try:
                 return load(*args, **named)
             finally:
                 depth[0] -= 1
+                if len(sys.modules) != before and not (args and is_of_rank(args[0])):
+                    settings.adopt()
                 if not depth[0] and len(sys.modules) != before:
                     learn()
 

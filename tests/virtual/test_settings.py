@@ -1,0 +1,212 @@
+"""What a process has once is a rank's own on the virtual cluster, as it is on real processes: both are asked."""
+
+from __future__ import annotations
+
+import builtins
+import copyreg
+import csv
+import gc
+import json
+import locale
+import logging
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import time
+import types
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+
+from hw_utils import launch, simulate
+
+GENERATOR = types.GeneratorType
+SETTINGS = {  # what a rank sets, what it then reads; rank 0 often sets what is there already
+    "handlers": (lambda r: logging.getLogger("x").addHandler(logging.NullHandler()),
+                 lambda: len(logging.getLogger("x").handlers)),
+    "level": (lambda r: logging.getLogger("x").setLevel(10 * r), lambda: logging.getLogger("x").level),
+    "propagate": (lambda r: setattr(logging.getLogger("x.y"), "propagate", r == 1),
+                  lambda: logging.getLogger("x.y").propagate),
+    "format": (lambda r: logging.basicConfig(format=f"{r} %(message)s", force=True),
+               lambda: logging.root.handlers[0].formatter._fmt),
+    "disabled levels": (lambda r: logging.disable(10 * r), lambda: logging.root.manager.disable),
+    "level names": (lambda r: logging.addLevelName(33, f"L{r}"), lambda: logging.getLevelName(33)),
+    "warnings": (lambda r: warnings.simplefilter("error" if r else "ignore", BytesWarning),
+                 lambda: warnings.filters[0][0]),
+    "collector": (lambda r: gc.disable() if r else None, gc.isenabled),
+    "signals": (lambda r: signal.signal(signal.SIGUSR2, signal.SIG_IGN if r else signal.SIG_DFL),
+                lambda: int(signal.getsignal(signal.SIGUSR2))),
+    "locale": (lambda r: locale.setlocale(locale.LC_ALL, "C.UTF-8" if r else "C"),
+               lambda: locale.setlocale(locale.LC_ALL)),
+    "sockets": (lambda r: socket.setdefaulttimeout(5.0 + r if r else None), socket.getdefaulttimeout),
+    "csv": (lambda r: csv.field_size_limit(1000 + r), csv.field_size_limit),
+    "recursion": (lambda r: sys.setrecursionlimit(3000 + r), sys.getrecursionlimit),
+    "path": (lambda r: sys.path.insert(0, f"/nowhere{r}"), lambda: [p for p in sys.path if "nowhere" in p]),
+    "umask": (lambda r: os.umask(0o22 + r), lambda: _umask()),
+    "excepthook": (lambda r: setattr(sys, "excepthook", lambda *_: r), lambda: sys.excepthook(None, None, None)),
+    "temporary folder": (lambda r: setattr(tempfile, "tempdir", f"/t{r}"), lambda: tempfile.tempdir),
+    "pickles": (lambda r: copyreg.pickle(GENERATOR, lambda _: r), lambda: copyreg.dispatch_table[GENERATOR](None)),
+    "protocol": (lambda r: setattr(pickle, "DEFAULT_PROTOCOL", 4 - r), lambda: pickle.DEFAULT_PROTOCOL),
+    "start method": (lambda r: multiprocessing.set_start_method("spawn" if r else "fork", force=True),
+                     multiprocessing.get_start_method),
+    "priority": (os.nice, lambda: os.nice(0)),
+    "core files": (lambda r: resource.setrlimit(resource.RLIMIT_CORE, (0, 10 - r)),
+                   lambda: resource.getrlimit(resource.RLIMIT_CORE)[1]),
+    "builtins": (lambda r: setattr(builtins, "rank_of_a_test", r), lambda: builtins.rank_of_a_test),
+    "a module of the standard library": (lambda r: setattr(json, "rank", r), lambda: json.rank),
+    "a class of torch.nn": (lambda r: setattr(torch.nn.Linear, "rank", r), lambda: torch.nn.Linear.rank),
+    "threads": (lambda r: torch.set_num_threads(r + 1), torch.get_num_threads),
+    "printed digits": (lambda r: torch.set_printoptions(precision=r + 2), lambda: repr(torch.tensor(1 / 3))),
+    "mkldnn": (lambda r: torch._C._set_mkldnn_enabled(r == 0), torch._C._get_mkldnn_enabled),
+    "cudnn": (lambda r: setattr(torch.backends.cudnn, "benchmark", r == 1), lambda: torch.backends.cudnn.benchmark),
+    "attention": (lambda r: torch.backends.cuda.enable_math_sdp(r == 0), torch.backends.cuda.math_sdp_enabled),
+    "hub": (lambda r: torch.hub.set_dir(f"/h{r}"), torch.hub.get_dir),
+    "sharing": (lambda r: torch.multiprocessing.set_sharing_strategy("file_system" if r else "file_descriptor"),
+                torch.multiprocessing.get_sharing_strategy),
+}  # fmt: skip
+APART = ["priority", "core files", "builtins", "a module of the standard library", "a class of torch.nn"]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def set_and_read(rank, world_size, names):
+    for name in names:
+        SETTINGS[name][0](rank)
+        dist.barrier()
+    return {name: SETTINGS[name][1]() for name in names}
+
+
+@pytest.fixture(scope="module")
+def real():
+    return launch(set_and_read, 3, (list(SETTINGS),)).results
+
+
+@pytest.mark.parametrize("names", [[n for n in SETTINGS if n not in APART], APART], ids=["exchanged", "apart"])
+def test_what_a_rank_sets_is_read_by_that_rank_alone(names, real):
+    found = simulate(set_and_read, 3, (names,)).results
+    assert found == [{name: of_rank[name] for name in names} for of_rank in real]
+    same = [name for name in names if len({str(of_rank[name]) for of_rank in found}) == 1]
+    assert same in ([], ["handlers"])  # one each
+
+
+@pytest.mark.parametrize("name", ["level", "warnings", "signals", "umask", "threads", "printed digits", "protocol"])
+def test_a_setting_alone_is_noticed(name, real):
+    found = simulate(set_and_read, 3, ([name],)).results
+    assert found == [{name: of_rank[name]} for of_rank in real]
+
+
+def logs(rank, world_size):
+    logging.getLogger("many").setLevel(rank)
+    warnings.simplefilter("ignore" if rank % 2 else "error", BytesWarning)
+    dist.barrier()
+    return logging.getLogger("many").level, warnings.filters[0][0]
+
+
+def test_a_thousand_ranks_have_settings_of_their_own_and_leave_none_behind():
+    before = logging.getLogger("many").level, warnings.filters[:]
+    run = simulate(logs, 1000, isolate=False)
+    assert run.results == [(rank, "ignore" if rank % 2 else "error") for rank in range(1000)]
+    assert (logging.getLogger("many").level, warnings.filters) == before
+
+
+ONCE = {  # what a package takes once a process
+    "start method": lambda r: multiprocessing.set_start_method("spawn"),
+    "operations": lambda r: torch.library.Library("taken_once", "DEF").define("f(Tensor x) -> Tensor") and None,
+    "threads between operations": lambda r: torch.set_num_interop_threads(1 + r) or torch.get_num_interop_threads(),
+    "a node of a tree": lambda r: torch.utils._pytree.register_pytree_node(Node, lambda n: ([], r), lambda a, b: None),
+}  # fmt: skip
+
+
+class Node:
+    """A container that a program brings."""
+
+
+def once(rank, world_size, name):
+    found = ONCE[name](rank)
+    dist.barrier()
+    return found
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_a_process_takes_once_every_rank_may_give(name):
+    assert simulate(once, 3, (name,)).results == launch(once, 3, (name,)).results
+
+
+COUNTED = [0]
+
+
+def loads(rank, world_size, counts):
+    if counts:
+        COUNTED[0] += 1  # so that each rank is a process
+    batches = DataLoader(TensorDataset(torch.arange(8.0) + rank), batch_size=2, num_workers=2)
+    found = [batch[0].tolist() for batch in batches]
+    total = torch.tensor(found).sum()
+    dist.all_reduce(total)
+    return found, total.item()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_loader_with_workers_gives_the_same_batches(counts):
+    assert simulate(loads, 2, (counts,)).results == launch(loads, 2, (counts,)).results
+
+
+def forks(rank, world_size, ends):
+    """What a child of a rank's own finds: real time, the rank's variables."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        start = time.monotonic()
+        os.write(write, f"{os.environ['RANK']} {start > 100.0}".encode())
+        if ends == "raises":
+            raise RuntimeError("the child's own")
+        if ends == "returns":
+            return "never seen"
+        os._exit(7)
+    _, status = os.waitpid(child, 0)
+    dist.barrier()
+    return os.read(read, 100).decode(), os.waitstatus_to_exitcode(status)
+
+
+@pytest.mark.parametrize(("ends", "code"), [("exits", 7), ("returns", 0), ("raises", 1)])
+def test_a_child_that_a_rank_forks_is_no_part_of_the_simulation(ends, code):
+    assert simulate(forks, 2, (ends,)).results == [("0 True", code), ("1 True", code)]
+
+
+def coroutines(rank, world_size):
+    import asyncio
+
+    async def part():
+        total = torch.ones(1)
+        await asyncio.sleep(0)
+        dist.all_reduce(total)
+        return total.item()
+
+    return asyncio.run(part())
+
+
+def test_coroutines_communicate():
+    assert simulate(coroutines, 4).results == launch(coroutines, 4).results == [4.0] * 4
+
+
+def test_a_module_of_a_scripts_own_adds_its_handler_once_a_rank(tmp_path):
+    (tmp_path / "speaks.py").write_text(
+        "import logging, sys\nlog = logging.getLogger('speaks')\nlog.addHandler(logging.StreamHandler(sys.stdout))\n"
+    )
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch.distributed as dist, speaks\ndist.init_process_group('gloo')\n"
+        "speaks.log.warning('rank %d', dist.get_rank())\ndist.barrier()\n"
+    )
+    assert simulate(str(script), 3, echo=False).output == ["rank 0\n", "rank 1\n", "rank 2\n"]
