@@ -51,7 +51,7 @@ def main(versions: list[str]) -> int:
             print(f"== torch {version}: {' '.join(command[:2])}", flush=True)
             if subprocess.run([python, "-m", *command], cwd=ROOT, env=clean).returncode:
                 failed.append(f"torch {version}: {command[0]}")
-    print(f"failed: {', '.join(failed)}" if failed else "both suites passed")
+    print(f"failed: {', '.join(failed)}" if failed else "all suites passed")
     return 1 if failed else 0
 
 

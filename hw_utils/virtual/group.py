@@ -42,7 +42,7 @@ class VirtualGroup(dist.ProcessGroup):
     def __init__(self, members: Members, rank: int, name: str, desc: str = "undefined") -> None:
         place = members.place_of[rank]
         super().__init__(place, len(members.ranks))
-        self.members, self.place, self.name = members, place, name
+        self.members, self.place, self.registered_as = members, place, name
         self.desc = "default_pg" if members.number == 0 else desc
         self.engine = members.engine
         self.is_registered = False
@@ -52,6 +52,10 @@ class VirtualGroup(dist.ProcessGroup):
 
     def getBackendName(self) -> str:
         return "virtual"  # DDP's logger would ask a "gloo" for its threads
+
+    def name(self) -> str:
+        """The backend's, as on real processes."""
+        return "gloo"
 
     def size(self) -> int:
         return len(self.members.ranks)
@@ -71,9 +75,9 @@ class VirtualGroup(dist.ProcessGroup):
         if not self.is_registered:  # C++ code looks groups up by name
             self.is_registered = True
             KERNELS.install()
-            _register(self.name, self)
-            self.engine.registered.append(self.name)
-        return self.name
+            _register(self.registered_as, self)
+            self.engine.registered.append(self.registered_as)
+        return self.registered_as
 
     pg_name = group_name
 

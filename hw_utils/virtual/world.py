@@ -29,10 +29,10 @@ class World:
 
 def add_to_world(group, ranks: dict[int, int], store):
     """Enters a group in the running rank's books, as torch.distributed does; gives the books."""
-    world, tag = c10d._world, f"ptd:{group.name}"
+    world, tag = c10d._world, f"ptd:{group.registered_as}"
     world = world.current() if isinstance(world, CurrentWorld) else world
     world.pg_map[group] = ("gloo", store)
-    world.pg_names[group] = group.name
+    world.pg_names[group] = group.registered_as
     world.pg_group_ranks[group] = ranks
     world.pg_backend_config[group] = "cpu:gloo"
     world.tags_to_pg.setdefault("", []).append(group)

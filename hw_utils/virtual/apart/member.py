@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import random
 import signal
+import sys
 import threading
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from time import thread_time
 from typing import Any
 
@@ -202,6 +204,24 @@ class _Printed:
         return True
 
 
+@contextmanager
+def _logged(instead: dict):
+    """Handlers of packages that were imported before this process began write where the rank's own do."""
+    handlers = [
+        h
+        for h in (ref() for ref in logging._handlerList)
+        if isinstance(h, logging.StreamHandler) and "stream" in vars(h)
+    ]
+    before = [(handler, handler.stream) for handler in handlers if handler.stream in instead]
+    for handler, stream in before:
+        handler.setStream(instead[stream])
+    try:
+        yield
+    finally:
+        for handler, stream in before:
+            handler.setStream(stream)
+
+
 def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None:
     """The whole life of a rank's process."""
     stack = open(stack_file, "w")  # noqa: SIM115 (open as long as the process)
@@ -218,6 +238,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         with ExitStack() as stack_:
             groups = Groups(member)
             for part in (
+                _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),
                 redirect_stdout(_Printed(member, True)),
                 redirect_stderr(_Printed(member, False)),
                 virtual_clock(member),
