@@ -175,7 +175,7 @@ def test_interrupting_the_cell_ends_ranks_that_are_busy(notebook, body):
 
 def test_interrupting_a_simulation_names_the_rank_that_ran_and_its_line(notebook):
     notebook.run("from hw_utils import simulate")
-    body = "print('on my way')\n    dist.barrier()\n    while rank == 1: pass"
+    body = "dist.barrier()\n    if rank == 1: print('on my way')\n    while rank == 1: pass"
     _interrupt(notebook, f"def busy(rank, world_size):\n    {body}\n\nsimulate(busy, 3)", says="rank 1: still busy")
 
 
