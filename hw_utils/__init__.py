@@ -26,12 +26,13 @@ __version__ = "0.2.0"  # the one place: pyproject.toml takes it from here
 
 __all__ = [
     "CheckFailed", "Deadlock", "Event", "Network", "Run", "TimedOut", "Trace", "WorkerFailed",
-    "checks", "data", "launch", "models", "plots", "simulate",
+    "checks", "data", "launch", "memory", "models", "plots", "simulate",
 ]  # fmt: skip
 
 _LATE = {  # imported when first used: they import much
     "checks": "hw_utils.checks",
     "data": "hw_utils.material.data",
+    "memory": "hw_utils.core.memory",
     "models": "hw_utils.material.models",
     "plots": "hw_utils.pictures.plots",
 }

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hw_utils.core import pickling, versions
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text, without_our_stack
 from hw_utils.core.run import Run
@@ -46,12 +48,16 @@ def launch(
     *,
     timeout_s: float = 60,
     echo: bool = True,
+    memory: bool = False,
+    capacity_bytes: int | None = None,
 ) -> Run:
     """Runs `worker(rank, world_size, *args)` on `world_size` fresh processes connected by gloo.
 
     The default process group is ready in each. They see no GPU and have one torch thread each; seeds are those of a
     fresh process, for torch the same number on every rank. echo: whether what they print is shown as they print it.
     `worker` may be the path of a script for torchrun; it is run as it is, and `args` is its command line.
+    memory: whether the run keeps the bytes that each rank holds, `run.memory`; an operation then takes some 15 us more.
+    capacity_bytes: what a rank may hold before it gets an `OutOfMemory`; a run with it keeps memory.
 
     Raises:
         WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
@@ -63,6 +69,7 @@ def launch(
     """
     with without_our_stack():
         check_world_size(world_size)
+        check_capacity(capacity_bytes)
         worker, args = script_or_function(worker, args)
         if not callable(worker):
             raise TypeError(
@@ -73,9 +80,10 @@ def launch(
         gang = _spares.take(world_size)
         try:
             gang.echo.enabled = echo
-            gang.call(worker, args, call)
+            options = {"memory": memory or capacity_bytes is not None, "capacity_bytes": capacity_bytes}
+            gang.call(worker, args, call, **options)
             _watch(gang, timeout_s)
-            return _run_of(gang)
+            return _run_of(gang, **options)
         except KeyboardInterrupt:
             failures, note = _busy(gang, "still busy")
             raise KeyboardInterrupt(WorkerFailed(failures, headline="launch was interrupted", note=note)) from None
@@ -96,6 +104,20 @@ def check_world_size(world_size: int) -> None:
         ) from None
     if world_size < 1:
         raise ValueError(f"world_size must be at least 1, got {world_size}")
+
+
+def check_capacity(capacity_bytes: int | None) -> None:
+    """Raises ValueError unless it is None or a positive whole number of bytes."""
+    is_number = isinstance(capacity_bytes, int) and not isinstance(capacity_bytes, bool)
+    if capacity_bytes is not None and not (is_number and capacity_bytes > 0):
+        raise ValueError(f"capacity_bytes must be a positive whole number or None, got {capacity_bytes!r}")
+
+
+def books_of(parts: list[dict], world_size: int, capacity_bytes: int | None):
+    """The `Memory` of a run, from what its ranks have kept."""
+    from hw_utils.core.memory.books import Memory
+
+    return Memory.of(parts, world_size, capacity_bytes)
 
 
 def _watch(gang: Gang, timeout_s: float) -> None:
@@ -170,12 +192,18 @@ def _who_waited(waiting: list[int], failures: list[Failure]) -> str:
     return f"{ranks_text(waiting)} waited for {ranks_text(failed)}" if waiting else ""
 
 
-def _run_of(gang: Gang) -> Run:
+def _run_of(gang: Gang, memory: bool, capacity_bytes: int | None) -> Run:
     members = gang.members
     start = min(m.meta["start"] for m in members)
     seconds = max(m.meta["end"] for m in members) - start
     trace = merged_trace.merge([m.meta["ledger"] for m in members], start, len(members))
-    return Run([m.result for m in members], seconds, [m.stdout.text for m in members], trace)
+    books = None
+    if memory:
+        parts = [part for m in members for part in m.meta["memory"]]
+        for part in parts:
+            part["records"]["time_s"] = np.maximum(part["records"]["time_s"] - start, 0.0)  # arguments come before it
+        books = books_of(parts, len(members), capacity_bytes)
+    return Run([m.result for m in members], seconds, [m.stdout.text for m in members], trace, kept_memory=books)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, with
 from hw_utils.core.network import Network
 from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
-from hw_utils.launch import check_world_size, run_isolated
+from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
@@ -39,6 +39,8 @@ def simulate(
     timeout_s: float = 60,
     echo: bool = True,
     isolate: bool = True,
+    memory: bool = False,
+    capacity_bytes: int | None = None,
 ) -> Run:
     """The `Run` of `worker(rank, world_size, *args)` on `world_size` virtual ranks, in one fresh process.
 
@@ -50,7 +52,9 @@ def simulate(
     network: what a message costs. compute: what computation costs: "measured" the CPU time that it took, "free"
     nothing, or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
     leaves before its receive is posted, as in MPI; with 0 every send waits for its receive, as with gloo.
-    timeout_s: real seconds. isolate=False runs it in this process, for a debugger.
+    timeout_s: real seconds. isolate=False runs it in this process, for a debugger. memory: whether the run keeps the
+    bytes that each rank holds, `run.memory`; an operation then takes some 15 us more. capacity_bytes: what a rank may
+    hold before it gets an `OutOfMemory`; a run with it keeps memory.
 
     Raises:
         Deadlock: no rank can go on. WorkerFailed: a rank raised, or two ends of a communication do not fit.
@@ -60,6 +64,7 @@ def simulate(
         check_world_size(world_size)
         if compute not in ("measured", "free") and not callable(compute):
             raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
+        check_capacity(capacity_bytes)
         worker, args = script_or_function(worker, args)
         call = bytes(pickling.dump((worker, args), ""))
         job = {
@@ -68,6 +73,8 @@ def simulate(
             "compute": compute,
             "eager_bytes": eager_bytes,
             "echo": echo,
+            "memory": memory or capacity_bytes is not None,
+            "capacity_bytes": capacity_bytes,
         }
         alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
         if _isolated is not _in_this_process:
@@ -75,7 +82,7 @@ def simulate(
         outcome = _isolated(call, alone, timeout_s) if isolate else _here(call, job)
         if "apart" in outcome:
             outcome = _apart(call, job, outcome, timeout_s)
-        return _run_of(outcome)
+        return _run_of(outcome, job)
 
 
 def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
@@ -181,7 +188,7 @@ def _records_in(path: str) -> np.ndarray:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=BEACON_BYTES)
 
 
-def _run_of(outcome: dict) -> Run:
+def _run_of(outcome: dict, job: dict) -> Run:
     """The run, or the error that it ended in."""
     if "table" in outcome:
         raise Deadlock(outcome["table"])
@@ -192,7 +199,8 @@ def _run_of(outcome: dict) -> Run:
         results = [pickling.load(result) for result in outcome["each"]]
     else:
         results = pickling.load(outcome["results"])
-    return Run(results, outcome["seconds"], outcome["output"], trace, clock="virtual")
+    memory = books_of(outcome["memory"], job["world_size"], job["capacity_bytes"]) if job["memory"] else None
+    return Run(results, outcome["seconds"], outcome["output"], trace, clock="virtual", kept_memory=memory)
 
 
 def _error_of(outcome: dict) -> WorkerFailed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ class Run:
     output: list[str]  # what each rank printed
     trace: Trace
     clock: str = "wall"  # or "virtual"
+    kept_memory: Any = field(default=None, repr=False, compare=False)  # a Memory, if the run was asked to keep it
 
     def __getitem__(self, rank: int) -> Any:
         return self.results[rank]
@@ -36,6 +37,17 @@ class Run:
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.results)
+
+    @property
+    def memory(self) -> Any:
+        """The bytes that each rank held, by owner, over time: a `hw_utils.core.memory.Memory`.
+
+        Raises:
+            ValueError: the run was not asked to keep it.
+        """
+        if self.kept_memory is None:
+            raise ValueError("this run kept no memory: ask for it, simulate(worker, 4, memory=True), or launch alike")
+        return self.kept_memory
 
     def save(self, path: str | Path, *, title: str = "") -> Path:
         """Writes the run as one HTML page that plays (`pictures.player`): no server, kernel or network is needed.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from hw_utils.core.calls.wait_for import wait_table
 from hw_utils.core.errors import Waiting, WaitTable
 from hw_utils.core.source import Where, locate
-from hw_utils.core.wait_for import wait_table
 from hw_utils.gloo.shared_state import (
     ANY_PEER,
     BLOCKED,

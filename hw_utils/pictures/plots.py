@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
@@ -15,6 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from hw_utils.core.network import Network
+from hw_utils.core.run import Run
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import plot_chunk_frame, plot_chunks
 from hw_utils.pictures.figure import (
@@ -28,10 +30,12 @@ from hw_utils.pictures.figure import (
     outside_legend,
     seconds_unit,
 )
+from hw_utils.pictures.memory import MOST_LANES, plot_memory, plot_memory_bars
 
 __all__ = [
     "COLORS", "alt", "axes", "bytes_text", "describe", "merged", "outside_legend", "plot_bytes", "plot_chunk_frame",
-    "plot_chunks", "plot_lines", "plot_link", "plot_space_time", "plot_timeline", "seconds_unit",
+    "plot_chunks", "plot_lines", "plot_link", "plot_memory", "plot_memory_bars", "plot_space_time", "plot_timeline",
+    "plot_timeline_and_memory", "seconds_unit",
 ]  # fmt: skip
 
 
@@ -184,6 +188,24 @@ def plot_timeline(trace: Trace, ax=None, *, end_s: float | None = None):
     kinds = {"compute": "compute", "waiting": "standing still", "communication": "communication\nunder way"}
     outside_legend(ax, [Patch(color=COLORS[kind], label=label) for kind, label in kinds.items()])
     return alt(ax, "Timeline, a pair of bars a rank: compute and standing still; communication. " + describe(trace))
+
+
+def plot_timeline_and_memory(run: Run):
+    """The timeline of a run above, the memory of its ranks below, on one time axis; (upper Axes, lower Axes).
+
+    Raises:
+        ValueError: the run kept no memory.
+    """
+    memory, n_ranks = run.memory, max(len(run), 2)
+    heights = min(1.2 + 0.45 * n_ranks, 6.0), min(1.2 + 0.75 * min(n_ranks, MOST_LANES), 8.0)
+    figure, (upper, lower) = plt.subplots(
+        2, 1, sharex=True, figsize=(8.0, sum(heights)), height_ratios=heights, layout="constrained"
+    )
+    figure.set_facecolor("white")
+    plot_timeline(run.trace, upper, end_s=run.seconds)
+    upper.set_xlabel("")
+    plot_memory(memory, lower, end_s=max(run.seconds, float(run.trace.records["end_s"].max(initial=0.0))))
+    return upper, lower
 
 
 def merged(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:

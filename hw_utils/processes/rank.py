@@ -117,8 +117,10 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
     if spec["connect"]:
         os.environ.update(environment(rank, spec["world_size"], call["port"]))
     meta: dict[str, Any] = {}
+    books = contextlib.ExitStack()
     try:
         os.chdir(call["cwd"])
+        watch = books.enter_context(_memory(rank, call["capacity_bytes"])) if call.get("memory") else None
         worker, args = pickling.load(call["call"])
         arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
         _limit_memory(call.get("memory_bytes"))
@@ -132,6 +134,10 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
             meta["end"] = time.perf_counter()
             if keeper is not None:
                 keeper.returned()
+            if watch is not None:
+                watch.end(rank)
+                meta["memory"] = watch.parts()
+            books.close()
             _flush()
         name = getattr(worker, "__name__", "worker")
         frame, body = RESULT, pickling.dump(result, f"the value that {name} returned")
@@ -148,6 +154,17 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
             frame, body = FAILED, pickling.dump(failure_of_the_kit(error, "after your function returned"), "")
     wire.send_frame(sock, META, pickle.dumps(meta, protocol=5))
     wire.send_frame(sock, frame, body)
+
+
+@contextlib.contextmanager
+def _memory(rank: int, capacity_bytes: int | None):
+    """The books of what this rank's first thread allocates, in seconds of its clock."""
+    from hw_utils.core.memory.holders import watched
+    from hw_utils.core.memory.watch import Watch
+
+    watch = Watch([rank], lambda: rank, lambda _: time.perf_counter(), capacity_bytes=capacity_bytes)
+    with watched(watch):
+        yield watch
 
 
 def _limit_memory(n_bytes: int | None) -> None:

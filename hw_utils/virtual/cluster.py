@@ -26,6 +26,7 @@ from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.copies import Copies
 from hw_utils.virtual.ranks.environment import own_environment
+from hw_utils.virtual.ranks.memory import books_of_all
 from hw_utils.virtual.ranks.modules import own_modules
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
@@ -106,7 +107,8 @@ def _beacon(path: str | None):
 class _Cluster:
     """One attempt at a simulation, all ranks in this process."""
 
-    Engine = Engine
+    Engine, is_here = Engine, True
+    mode = None  # sees what each rank allocates, if the run keeps memory
 
     def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
         self.world_size, self.call, self.job = job["world_size"], call, job
@@ -125,6 +127,8 @@ class _Cluster:
         gc.set_threshold(500_000, 50, 100)  # a thousand ranks' objects take long to go through
         try:
             with ExitStack() as stack:
+                if self.job.get("memory") and self.is_here:
+                    self.mode = stack.enter_context(books_of_all(self.engine, self.job))
                 for part in self.parts():
                     stack.enter_context(part)
                 with left_by(stack.close):
@@ -174,6 +178,8 @@ class _Cluster:
             if engine.is_over:
                 return
             torch._C._set_grad_enabled(True)
+            if self.mode is not None and not engine.carrier.is_shared:
+                self.mode.begin()  # it is this thread's, and ends with it
             engine.random.enter(rank)
             self.shared.settings.enter(rank)
             worker, args = self.copies.take()
@@ -185,6 +191,8 @@ class _Cluster:
             self.n_running -= 1
             self.shared.look_now(everywhere=rank < LOOKED_AT or not self.n_running)
             self.returned[rank] = True
+            if self.mode is not None:
+                self.mode.watch.end(rank)
             engine.random.leave(rank)
         except Stop:
             return
@@ -228,7 +236,8 @@ class _Cluster:
         return sendable(failure.exception)
 
     def packed_results(self) -> dict:
-        return {"results": bytes(pickling.dump(self.results, ""))}
+        kept = {} if self.mode is None else {"memory": self.mode.watch.parts()}
+        return {"results": bytes(pickling.dump(self.results, "")), **kept}
 
     def _run(self) -> dict:
         engine = self.engine
@@ -250,7 +259,7 @@ class _Cluster:
 class _Apart(_Cluster):
     """One attempt with a process a rank; the engine is here, see `apart`."""
 
-    Engine = HubEngine
+    Engine, is_here = HubEngine, False
 
     def parts(self) -> tuple:
         self.hub = Hub(self.engine, self.call, self.job, self.streams)
@@ -267,7 +276,10 @@ class _Apart(_Cluster):
         return self.hub.exceptions.get(failure.rank)
 
     def packed_results(self) -> dict:
-        return {"each": self.hub.results}
+        return {
+            "each": self.hub.results,
+            "memory": [part for rank in sorted(self.hub.memory) for part in self.hub.memory[rank]],
+        }
 
 
 @contextmanager

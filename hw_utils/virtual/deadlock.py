@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hw_utils.core.calls.wait_for import wait_table
 from hw_utils.core.errors import Failure, Waiting, WaitTable, ranks_text
-from hw_utils.core.wait_for import wait_table
 
 
 def table_of(engine, returned: list[bool]) -> WaitTable:

@@ -21,6 +21,7 @@ from hw_utils import Event, Network, Trace, plots
 from hw_utils.pictures import figure as figure_of_plots
 from hw_utils.pictures import on_page
 from hw_utils.pictures.chunks import contributors
+from tests.pictures.test_memory import made
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,8 @@ PICTURES = {
         x_label="tensor [bytes]", y_label="time [s]", mark={"crossover": 5}, ax=ax,
     ),
     "chunks": lambda ax: plots.plot_chunks([[[{0}, {0}], [{1}, {1}]], [[{0, 1}, {0}], [{1}, {0, 1}]]], ax),
+    "memory": lambda ax: plots.plot_memory(made(40, 3, 4000), ax),
+    "memory_bars": lambda ax: plots.plot_memory_bars(made(40, 3, 4000), ax),
     "chunk_frame": lambda ax: plots.plot_chunk_frame([[1, 11], [10, 11]], ax),
 }  # fmt: skip
 

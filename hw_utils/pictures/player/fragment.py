@@ -12,17 +12,19 @@ from typing import Any
 
 import numpy as np
 
+from hw_utils.core.memory.books import Memory
 from hw_utils.core.run import Run
 from hw_utils.core.source import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.memory import HOLDER_COLORS, describe_memory, lane_bytes
 from hw_utils.pictures.player import views
 from hw_utils.pictures.plots import describe
 
 MOST_ROWS = 300  # of the table behind the picture
 MOST_STEPS = 2_000
-_NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline"}
+_NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline", "memory": "memory"}
 
 
 class Player:
@@ -89,6 +91,9 @@ def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, titl
         data["messages"], data["kinds"] = _told(trace, messages)
         data["unit"] = seconds_unit(scale.end_s)
         steps = _steps(trace, data["messages"], scale.end_s)
+        if isinstance(shown, Run) and shown.kept_memory is not None and len(shown.memory.records):
+            panes["memory"] = views.memory(shown.memory, scale, describe_memory(shown.memory))
+            panes["memory"] += _owners(shown.memory)
         if messages.n_all > len(messages.sends):
             notes.append(f"{len(messages.sends):,} of {messages.n_all:,} messages are drawn, evenly spread.")
         if trace.world_size > views.MOST_LANES:
@@ -105,6 +110,16 @@ def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, titl
     table = _table(data["messages"], data["kinds"]) if data["messages"] else ""
     whole = f"{name}: {label or steps[-1][1]}"
     return Player(_fragment(name, panes, data, notes, table), name, whole)
+
+
+def _owners(memory: Memory) -> str:
+    """What the colours of the memory view stand for."""
+    words = "".join(
+        f'<span><span class="patch" style="background:{HOLDER_COLORS[owner]}"></span>{owner}</span>'
+        for owner in memory.owners
+    )
+    cap = f" Dashed: the capacity, {bytes_text(memory.capacity_bytes)}." if memory.capacity_bytes is not None else ""
+    return f'<p class="owners">{words}A lane is {bytes_text(lane_bytes(memory))} high.{cap}</p>'
 
 
 def _told(trace: Trace, messages: views.Messages) -> tuple[list[list], list[str]]:

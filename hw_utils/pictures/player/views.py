@@ -13,15 +13,18 @@ from html import escape
 
 import numpy as np
 
+from hw_utils.core.memory.books import HOLDERS, Memory
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.memory import HOLDER_COLORS, lane_bytes, thinned
 
 LEFT, WIDTH, TOP = 64, 680, 14
 MOST_MESSAGES = 16_000
 MOST_OF_MANY_RANKS = 2_000  # messages, from 64 ranks up: more would be a wall
 FEW = 600  # messages that are each an arrow of their own
 MOST_LANES = 64
+MOST_AREA_POINTS = 400  # of a lane of memory
 _TALLEST = 560.0
 
 
@@ -108,6 +111,35 @@ def timeline(trace: Trace, scale: Scale, label: str) -> str:
         for kind, spans, top, high in lanes:
             parts += [_bar(kind, a, b, rank + top, high, shown) for a, b in spans]
     return _sheet(shown, label, parts)
+
+
+def memory(books: Memory, scale: Scale, label: str) -> str:
+    """A lane a rank: the bytes that it holds, stacked by owner; all lanes have one scale."""
+    shown = Scale(scale.end_s, min(scale.world_size, MOST_LANES))
+    top, parts = lane_bytes(books), []
+    for rank in range(shown.world_size):
+        floor, high = TOP + shown.row * (rank + 0.94), shown.row * 0.86 / top
+        times_s, held = thinned(*books.series(rank), shown.end_s, MOST_AREA_POINTS)
+        edges = np.cumsum(held, axis=1)
+        for column, owner in reversed(list(enumerate(HOLDERS))):
+            if held[:, column].any():
+                path = _area(shown, times_s, floor - high * edges[:, column], floor)
+                parts.append(f'<path style="fill:{HOLDER_COLORS[owner]}" d="{path}"><title>{owner}</title></path>')
+        if books.capacity_bytes is not None:
+            y = floor - high * books.capacity_bytes
+            parts.append(f'<line class="cap" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
+    return _sheet(shown, label, parts)
+
+
+def _area(scale: Scale, times_s: np.ndarray, tops: np.ndarray, floor: float) -> str:
+    """The outline of a series of steps over a floor; what would not be seen of it is left out."""
+    path, at = [f"M{LEFT} {floor:.1f}"], (f"{LEFT:.1f}", f"{floor:.1f}")
+    for seconds, top in zip(times_s, tops):
+        x, y = f"{scale.x(seconds):.1f}", f"{top:.1f}"
+        if y != at[1]:
+            path.append(f"V{y}" if x == at[0] else f"H{x}V{y}")
+            at = x, y
+    return "".join([*path, f"H{scale.x(scale.end_s):.1f}V{floor:.1f}z"])
 
 
 def _waits(trace: Trace, scale: Scale) -> list[str]:

@@ -21,7 +21,7 @@ from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.work import VirtualWork
 
-UNANSWERED = ("printed", "listens", "awaits")
+UNANSWERED = ("printed", "listens", "awaits", "kept_memory")
 
 
 class HubEngine(Engine):
@@ -58,6 +58,7 @@ class Hub:
         self.engine, self.streams = engine, streams
         self.results: list[bytes | None] = [None] * engine.world_size
         self.exceptions: dict[int, bytes | None] = {}
+        self.memory: dict[int, list[dict]] = {}
         self.handles: list[dict[int, Any]] = [{} for _ in range(engine.world_size)]
         self.awaited: list[set[int]] = [set() for _ in range(engine.world_size)]
         self.seen: list[set[int]] = [set() for _ in range(engine.world_size)]  # whose outputs the rank has already
@@ -123,6 +124,9 @@ class Hub:
 
     def printed(self, rank: int, is_out: bool, text: str) -> None:
         (self.streams.out if is_out else self.streams.err).write(text)
+
+    def kept_memory(self, rank: int, parts: list[dict]) -> None:
+        self.memory[rank] = parts
 
     def returned(self, rank: int, result: bytes) -> None:
         self.results[rank] = result

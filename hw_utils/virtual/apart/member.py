@@ -28,6 +28,7 @@ from hw_utils.virtual.group import Members, shown_to_modes
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.environment import MASTER_PORT
+from hw_utils.virtual.ranks.memory import books_of_one
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.random_states import SEED
 from hw_utils.virtual.subgroups import Groups
@@ -237,6 +238,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     try:
         with ExitStack() as stack_:
             groups = Groups(member)
+            books = books_of_one(member, job) if job.get("memory") else None
             for part in (
                 _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),
                 redirect_stdout(_Printed(member, True)),
@@ -249,11 +251,15 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 shown_to_modes(),
             ):
                 stack_.enter_context(part)
+            watch = stack_.enter_context(books).watch if books is not None else None
             with left_by(stack_.close):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
                 member.resume_compute()
                 result = result_of(worker, rank, job["world_size"], *args)
+            if watch is not None:
+                watch.end(rank)
+                member.tell("kept_memory", watch.parts())
             data = bytes(pickling.dump(result, "the value that the worker returned"))
             member.line.send((member._spent_s(), "returned", (data,)))
     except pickling.Unpicklable as error:

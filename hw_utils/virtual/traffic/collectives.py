@@ -59,6 +59,7 @@ class Call:
         self.engine, self.members, self.kind = engine, members, kind
         self.posts: dict[int, Post] = {}
         self.relay: Relay | None = None
+        self.n_done = 0
         self.fits: tuple | None = None  # what all members' posts must agree in
         self.message = engine.next_message()
 
@@ -136,6 +137,9 @@ class Call:
                 reductions.deliver(self.kind, post, place, root_post)
             elif post is root_post:
                 reductions.deliver_gathered(post, self.posts)
+        self.n_done += 1
+        if self.n_done == len(self.members.ranks):
+            self.relay = None  # the two would hold each other, and all members' tensors
         post.work.complete(at_s)
 
 

@@ -43,6 +43,10 @@ class VirtualFuture(Future):
         return chained
 
 
+def _is_settled() -> None:
+    """There is nothing to wait for."""
+
+
 def collect_all(futures) -> VirtualFuture:
     """torch.futures.collect_all, whose own future waits in C++ for other ranks."""
     futures = list(futures)
@@ -77,7 +81,7 @@ def together(works: list):
     settle = last.settle_future
 
     def settle_all() -> None:
-        last.settle_future = settle
+        del last.settle_future  # its class's again: else it would hold itself
         for work in works[:-1]:
             work.wait()
         last.outputs = [tensor for work in works for tensor in work.result()]
@@ -137,6 +141,7 @@ class WithFuture:
     def settle_future(self) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(self.result())
+            self.future._settle = _is_settled  # not this work's: the two would hold each other, and its tensors
 
     def future_is_taken(self) -> None:
         """By code that may wait for it where no Python code sees it."""

@@ -1,0 +1,50 @@
+"""The books of virtual ranks' memory, on their virtual clocks; opened before the clock of the process is theirs."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager
+from time import thread_time
+
+
+def books_of_all(engine, job: dict) -> AbstractContextManager:
+    """Those of ranks that are all in this process."""
+    from hw_utils.core.memory.holders import watched
+    from hw_utils.core.memory.watch import Watch
+
+    clock, is_measured = engine.clock, engine.compute == "measured"
+
+    def time_s(rank: int) -> float:
+        return clock[rank] + (thread_time() - engine.cpu_start_s if is_measured and rank == engine.rank else 0.0)
+
+    def forgive(cpu_s: float) -> None:
+        engine.cpu_start_s += cpu_s
+
+    watch = Watch(
+        range(engine.world_size), lambda: engine.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
+        forgive=None if engine.is_free else forgive,
+    )  # fmt: skip
+    return watched(watch, engine)
+
+
+def books_of_one(member, job: dict) -> AbstractContextManager:
+    """Those of a rank that has this process to itself."""
+    from hw_utils.core.memory.holders import watched
+    from hw_utils.core.memory.watch import Watch
+
+    def is_first_thread() -> bool:
+        return threading.current_thread() is threading.main_thread()
+
+    def time_s(_: int) -> float:
+        spent_s = thread_time() - member.cpu_start_s if member.is_measured and is_first_thread() else 0.0
+        return member.clock_s + spent_s
+
+    def forgive(cpu_s: float) -> None:
+        if is_first_thread():
+            member.cpu_start_s += cpu_s
+
+    watch = Watch(
+        [member.rank], lambda: member.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
+        forgive=None if member.is_free else forgive,
+    )  # fmt: skip
+    return watched(watch, member)

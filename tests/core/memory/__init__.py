@@ -1,0 +1,1 @@
+"""What the books of a run's memory say, against what theory says, to the byte."""
