@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
 import torch
@@ -31,12 +32,13 @@ def test_the_error_names_who_holds_what_and_the_next_step(engine):
     assert failure.kind == "out_of_memory"
     assert type(error) is OutOfMemory
     assert failure.where.source == "optimizer.step()"
-    assert (error.rank, error.capacity_bytes) == (0, capacity_bytes)
+    assert (error.rank, error.capacity_bytes) == (failure.rank, capacity_bytes)
     assert error.by_owner["parameters"] == error.by_owner["gradients"] == LAYER
     assert sum(error.by_owner.values()) > capacity_bytes >= sum(error.by_owner.values()) - error.asked_bytes
     assert error.by_owner["optimizer"] == 32 * 32 * 4 + 4  # the weight's first moment, and its step count
     assert f"of {capacity_bytes:,} bytes and asks for" in str(caught.value)
-    assert str(caught.value).startswith("ranks 0, 1: hw_utils.core.memory.OutOfMemory: it holds")
+    # A real rank that fails is not waited for by the other's failure: one or both are named.
+    assert re.match(r"(ranks 0, 1|rank [01]): hw_utils\.core\.memory\.OutOfMemory: it holds", str(caught.value))
     assert "next step:" in str(caught.value)
 
 
