@@ -5,6 +5,8 @@
     drawn()      4,000 + 1,000  3x32x32   ten figures drawn by a program (embedded)
     cifar10()    50,000 + 10,000 3x32x32  from disk, or by torchvision; else drawn()
     two_moons()  200            2         points of two interleaved half circles
+    alice()      148,000 characters       Alice's Adventures in Wonderland (embedded)
+    grammar()    as many as you like      sentences of a grammar whose entropy is known
 
 Each says in one line which set is in use, gives the same numbers every time, and can be called in a rank.
 """
@@ -24,6 +26,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from hw_utils.material import data_files, vision
 from hw_utils.material import drawn_pictures as drawings
+from hw_utils.material.text import grammar as sentences
+from hw_utils.material.text.characters import Characters, alice_text
 from hw_utils.material.vision import Unusable
 
 MNIST_MB, CIFAR10_MB = 80, 400  # on disk while it is unpacked
@@ -130,6 +134,28 @@ def two_moons(n: int = 200, *, noise: float = 0.1, seed: int = 0) -> TensorDatas
     return TensorDataset(
         torch.tensor(points[order], dtype=torch.float32), torch.tensor(y, dtype=torch.float32)[:, None]
     )
+
+
+def alice(context: int = 64, *, say: bool = True) -> Data:
+    """Alice's Adventures in Wonderland, windows of `context` characters: nine tenths to train with, the end to test.
+
+    >>> train, test = alice(say=False)
+    >>> train[[0, 5]][0].shape
+    torch.Size([2, 64])
+    """
+    text = alice_text()
+    n = len(text) * 9 // 10
+    sets = Characters(text[:n], context), Characters(text[n:], context)
+    line = f"data: Alice's Adventures in Wonderland, {n:,} training and {len(text) - n:,} test characters (embedded)"
+    return _said(Data(*sets, "alice", line), say)
+
+
+def grammar(n_train: int = 4_000, n_test: int = 400, context: int = 64, *, say: bool = True) -> Data:
+    """Sentences drawn from a small grammar; `train.nats` is what a character is worth, the least loss there is."""
+    nats = sentences.nats_per_character()
+    sets = [Characters(sentences.drawn_sentences(n, seed), context, nats) for n, seed in ((n_train, 1), (n_test, 2))]
+    line = f"data: grammar, {n_train:,} training and {n_test:,} test sentences of {nats:.3f} nats a character (drawn)"
+    return _said(Data(*sets, "grammar", line), say)
 
 
 @dataclass(frozen=True)

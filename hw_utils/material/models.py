@@ -1,4 +1,4 @@
-"""The four models of the course: LeNet5, VGG11, SimpleCNN, SimpleMLP.
+"""The five models of the course: LeNet5, VGG11, SimpleCNN, SimpleMLP, TinyGPT.
 
 Their initial weights come from torch's random state: `torch.manual_seed(r)` first, and rank r starts at its own point.
 """
@@ -103,3 +103,61 @@ class SimpleMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.lin2(self.gelu(self.lin1(x)))
+
+
+class TinyGPT(nn.Module):
+    """Scores of the next character at every place of (n, t) numbers, t at most `context`: (n, t, n_symbols).
+
+    A transformer of the GPT-2 kind (Radford et al. 2019): norms first, learned places, GELU; the head shares the
+    embedding's weight. 210,304 parameters. `.double()` makes it one whose sums can be compared to the last digits.
+
+    >>> TinyGPT()(torch.zeros(2, 64, dtype=torch.int64)).shape
+    torch.Size([2, 64, 96])
+    """
+
+    def __init__(
+        self, n_layers: int = 4, width: int = 64, heads: int = 4, context: int = 64, n_symbols: int = 96
+    ) -> None:
+        super().__init__()
+        if width % heads:
+            raise ValueError(f"heads must divide width, got {heads} heads for a width of {width}")
+        self.context = context
+        self.symbols = nn.Embedding(n_symbols, width)
+        self.places = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(n_layers))
+        self.norm = nn.LayerNorm(width)
+        for table in (self.symbols, self.places):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] > self.context:
+            raise ValueError(f"TinyGPT sees {self.context} characters at once, got {x.shape[-1]}")
+        h = self.symbols(x) + self.places(torch.arange(x.shape[-1]))
+        for block in self.blocks:
+            h = block(h)
+        return nn.functional.linear(self.norm(h), self.symbols.weight)
+
+    def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Mean nats a character: x, y (n, t)."""
+        return nn.functional.cross_entropy(self(x).flatten(0, 1), y.flatten())
+
+
+class Block(nn.Module):
+    """One layer of TinyGPT: causal attention, then two linear layers, each added to its input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        n, t, width = h.shape
+        q, k, v = (
+            part.view(n, t, self.heads, width // self.heads).transpose(1, 2)
+            for part in self.qkv(self.norm1(h)).split(width, dim=-1)
+        )
+        seen = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + self.out(seen.transpose(1, 2).reshape(n, t, width))
+        return h + self.down(nn.functional.gelu(self.up(self.norm2(h))))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hw_utils.material.models import VGG11, LeNet5, SimpleCNN, SimpleMLP
+from hw_utils.material.models import VGG11, LeNet5, SimpleCNN, SimpleMLP, TinyGPT
 
 
 def n_parameters(model):
@@ -56,3 +56,32 @@ def test_a_seed_gives_the_same_weights(model):
         torch.manual_seed(7)
         states.append(model().state_dict())
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+@pytest.mark.parametrize(("n_layers", "n"), [(4, 210_304), (8, 410_240)])
+def test_tiny_gpt_counts_its_tied_head_once(n_layers, n):
+    assert n_parameters(TinyGPT(n_layers)) == n
+
+
+def test_tiny_gpt_never_looks_ahead():
+    torch.manual_seed(0)
+    model = TinyGPT(n_layers=2).double()
+    x = torch.randint(0, 96, (2, 64))
+    changed = x.clone()
+    changed[:, 40:] = torch.randint(0, 96, (2, 24))
+    before, after = model(x), model(changed)
+    assert torch.equal(before[:, :40], after[:, :40])
+    assert not torch.allclose(before[:, 40:], after[:, 40:])
+
+
+def test_tiny_gpt_starts_as_one_that_knows_nothing():
+    torch.manual_seed(0)
+    x = torch.randint(0, 96, (4, 65))
+    assert TinyGPT().loss(x[:, :-1], x[:, 1:]).item() == pytest.approx(4.56, abs=0.1)  # log 96
+
+
+def test_tiny_gpt_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="heads must divide width, got 3 heads"):
+        TinyGPT(heads=3)
+    with pytest.raises(ValueError, match="sees 64 characters at once, got 65"):
+        TinyGPT()(torch.zeros(1, 65, dtype=torch.int64))
