@@ -18,6 +18,7 @@ import time
 import traceback
 import types
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -353,7 +354,7 @@ class P2POp:
 
 def ask_elsewhere() -> None:
     """Puts questions to the driver in place of torch.distributed's functions, the clock's and the output's."""
-    for name in CALLS:
+    for name in filter(partial(hasattr, dist), CALLS):  # the names that this torch has
         function = _asking(name, getattr(dist, name))
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)

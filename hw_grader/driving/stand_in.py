@@ -29,7 +29,7 @@ from hw_utils.material.handwritten_layer import Handmade
 CALLS = frozenset({
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_reduce", "reduce", "broadcast", "barrier", "gather",
     "scatter", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-    "all_to_all_single", "get_rank", "get_world_size",
+    "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size",
 })  # fmt: skip
 CLOCKS = frozenset({"perf_counter", "time", "monotonic", "sleep", "perf_counter_ns", "monotonic_ns", "time_ns"})
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")

@@ -13,6 +13,7 @@ POINTS = {
     "04_data_parallel": 40,
     "05_scaling": 40,
     "06_parallel_simulator": 70,
+    "07_who_holds_what": 55,
 }
 LESSONS = {path.stem: path for path in lesson_files()}
 

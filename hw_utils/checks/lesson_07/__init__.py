@@ -1,0 +1,15 @@
+"""Checks of lesson 07: who holds what, and when."""
+
+from __future__ import annotations
+
+from hw_utils.checks.lesson_07.checkpoints import shards
+from hw_utils.checks.lesson_07.gradients import sharded_gradients, sharded_gradients_in_time
+from hw_utils.checks.lesson_07.optimizer import sharded_adam
+from hw_utils.checks.lesson_07.recomputation import recomputed
+from hw_utils.checks.lesson_07.states import activation_bytes, state_bytes
+from hw_utils.checks.lesson_07.weights import fully_sharded, fully_sharded_in_time
+
+__all__ = [
+    "activation_bytes", "fully_sharded", "fully_sharded_in_time", "recomputed", "sharded_adam", "sharded_gradients",
+    "sharded_gradients_in_time", "shards", "state_bytes",
+]  # fmt: skip

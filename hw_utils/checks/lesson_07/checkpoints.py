@@ -1,0 +1,193 @@
+"""The check of lesson 07's checkpoints: written by some ranks, read by others, and whole at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.core.errors import CheckFailed
+from hw_utils.material.by_hand.store import Store
+from hw_utils.simulate import simulate
+
+STEPS = (10, 20)
+ITEM = 8
+
+
+def _vector(n_elements: int, step: int) -> torch.Tensor:
+    return step * 1000.0 + torch.arange(n_elements, dtype=torch.float64) + 1 / 3
+
+
+def _shard(vector: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    size = -(-len(vector) // world_size)
+    return torch.nn.functional.pad(vector, (0, size * world_size - len(vector)))[
+        rank * size : (rank + 1) * size
+    ].clone()
+
+
+def _save(
+    rank: int, world_size: int, save: Any, n_elements: int, slow: int
+) -> list[tuple[int, str, torch.Tensor, float]]:
+    """This rank's writes with their step; rank `slow` has the slowest disk."""
+    store = Store(seconds_a_byte=1e-3 * (20 if rank == slow else 1))
+    found: list[tuple[int, str, torch.Tensor, float]] = []
+    for step in STEPS:
+        done = len(store.writes)
+        save(store, step, _shard(_vector(n_elements, step), rank, world_size), n_elements)
+        found += [(step, *write) for write in store.writes[done:]]
+        dist.barrier()  # as the steps of a training between two saves
+    return found
+
+
+def _load(rank: int, world_size: int, load: Any, content: dict[str, torch.Tensor]) -> dict[str, Any]:
+    store = Store(content)
+    shard = load(store)
+    return {"shard": shard, "reads": sum(n for _, n in store.reads)}
+
+
+def _load_often(rank: int, world_size: int, load: Any, contents: list[dict[str, torch.Tensor]]) -> list[dict[str, Any]]:
+    """What each of these stores gives, or why it cannot be loaded: that is for the judge to explain."""
+    found = []
+    for content in contents:
+        try:
+            found.append(_load(rank, world_size, load, content))
+        except Exception as error:
+            found.append({"failed": f"{type(error).__name__}: {error}"[:300]})
+    return found
+
+
+def _moments(saved: dict[str, Any]) -> tuple[list[str], list[dict[str, torch.Tensor]]]:
+    """What the store holds after the first save, and after each write of the second, with a name each."""
+    rows = sorted(
+        ((written_s, step, name, tensor) for each in saved["results"] for step, name, tensor, written_s in each),
+        key=lambda row: (row[0], row[2]),
+    )
+    n_first = sum(step == STEPS[0] for _, step, _, _ in rows)
+    content: dict[str, torch.Tensor] = {}
+    names, contents = [], []
+    for k, (_, _, name, tensor) in enumerate(rows, start=1):
+        content[name] = torch.as_tensor(tensor)
+        if k >= n_first:
+            names.append(f"{k - n_first} of {len(rows) - n_first} writes of step {STEPS[1]}")
+            contents.append(dict(content))
+    return names, contents
+
+
+def _judge(data: Any, old: int, new: int, n_elements: int, slow: int) -> None:
+    what = f"{n_elements} elements from {n_ranks(old)} to {n_ranks(new)}"
+    require_no_deadlock(data["saved"], f"{what}: saving")
+    writes = [w for each in data["saved"]["results"] for w in each if w[0] == STEPS[0]]
+    if not writes:
+        raise CheckFailed(f"{what}: nothing is written.", cause="store.write(name, shard) on every rank.")
+    most = max(
+        sum(np.asarray(tensor).nbytes for step, _, tensor, _ in each if step == STEPS[0])
+        for each in data["saved"]["results"]
+    )
+    share = -(-n_elements // old) * ITEM
+    if old > 1 and most > share + 256:
+        raise CheckFailed(f"{what}: a rank writes {most} bytes a step, its shard has {share}.",
+                          cause="every rank writes its own shard, and nobody gathers.")  # fmt: skip
+    require_no_deadlock(data["whole"], f"{what}: loading what is whole")
+    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]])
+    limit = -(-n_elements // new) * ITEM + 256
+    for rank, result in enumerate(data["whole"]["results"]):
+        if result["reads"] > limit:
+            raise CheckFailed(
+                f"{what}: rank {rank} reads {result['reads']} bytes to load {limit - 256}.",
+                cause="only what overlaps is read: store.read(name, start, stop), with places inside that shard.",
+            )
+    require_no_deadlock(data["between"], f"{what}: loading while a step is being saved")
+    for k, name in enumerate(data["names"][:-1]):
+        results = [each[k] for each in data["between"]["results"]]
+        _judge_moment(f"{what}: loading after {name}", results, new, n_elements, STEPS[:1] if k == 0 else STEPS)
+
+
+def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int]) -> None:
+    failed = [result["failed"] for result in results if "failed" in result]
+    if failed:
+        raise CheckFailed(
+            f"{what} fails: {failed[0]}",
+            cause="a step counts once all of its shards are there: after a barrier one rank writes, last of all, which "
+            "step is whole, and load starts from that.",
+        )
+    shards = [result["shard"] for result in results]
+    rights = [[_shard(_vector(n_elements, step), rank, new).numpy() for rank in range(new)] for step in steps]
+    if any(all(_same(g, r) for g, r in zip(shards, right)) for right in rights):
+        return
+    rank = next(k for k, (g, r) in enumerate(zip(shards, rights[-1])) if not _same(g, r))
+    raise CheckFailed(
+        f"{what}: rank {rank} has {_shown(shards[rank])}, expected {_shown(rights[-1][rank])}.",
+        cause=_why(shards[rank], rights[-1][rank], len(steps) == 1),
+    )
+
+
+def _same(got: Any, right: np.ndarray) -> bool:
+    """To the bit, in the same dtype."""
+    return isinstance(got, np.ndarray) and got.dtype == right.dtype and np.array_equal(got, right)
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, np.ndarray):
+        return repr(value)[:60]
+    numbers = ", ".join(f"{v:g}" for v in value.ravel()[:4])
+    return f"[{numbers}{', ...' if value.size > 4 else ''}] of shape {value.shape}"
+
+
+def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
+    if not isinstance(got, np.ndarray):
+        return "load returns the rank's new shard, a flat tensor."
+    if got.shape != right.shape:
+        return "a new shard has ceil(n_elements / ranks) elements, the last one padded with zeros."
+    if got.dtype != right.dtype:
+        return "numbers change their dtype on the way: what is loaded has the dtype of what was saved."
+    if np.allclose(got, right, rtol=1e-6, atol=0):
+        return "numbers are rounded on the way: write and read them in the dtype that they have."
+    steps = set((got[got > 0] // 1000 // 10).tolist())
+    if len(steps) > 1 or not is_whole:
+        return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
+    if steps and steps != {right[right > 0][0] // 1000 // 10}:
+        return "that is an older step: the newest whole one is asked."
+    return "places of a new shard are places in the flat vector: which old shard holds each, and where in it?"
+
+
+@check(
+    "lesson_07.shards",
+    judge=_judge,
+    cases=[
+        {"old": a, "new": b, "n_elements": n, "slow": s}
+        for a, b, n, s in (
+            (1, 1, 3, 0),
+            (2, 1, 6, 1),
+            (2, 2, 5, 0),
+            (1, 3, 7, 0),
+            (2, 3, 12, 1),
+            (8, 6, 100, 7),
+            (6, 4, 7, 5),
+        )
+    ],
+    ok="shards are the same to the bit on other ranks, read once, and whole at every moment of a save.",
+    hint="hint 1 of exercise 7.6",
+    hints={
+        "hint 2 of exercise 7.6": "fails|mixture|older step|whole",
+        "hint 1 of exercise 7.6": "places|padded|overlaps|shard",
+    },
+    look="save 6 elements on 2 ranks, and print what each of 3 ranks reads.",
+)
+def shards(save, load, /, old: int, new: int, n_elements: int, slow: int):
+    """Two steps saved on `old` ranks, and loaded on `new` ones at every moment of the second save."""
+    saved = observe(lambda: simulate(_save, old, (save, n_elements, slow), compute="free", echo=False))
+    names, contents = ([], []) if saved["deadlock"] else _moments(saved)
+    if not contents:
+        return {"saved": saved}
+    last, before = (load, contents[-1]), (load, contents[:-1])
+    return {
+        "saved": saved,
+        "names": names,
+        "whole": observe(lambda: simulate(_load, new, last, compute="free", echo=False)),
+        "between": observe(lambda: simulate(_load_often, new, before, compute="free", echo=False)),
+    }

@@ -1,0 +1,249 @@
+"""The checks of lesson 07's sharded gradients: what is left of them, when, and how soon it travels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07.holding import bytes_beside, floats_kept
+from hw_utils.checks.lesson_07.optimizer import batch, tower
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+from hw_utils.material.timed_layers import TimedChain
+from hw_utils.simulate import simulate
+
+ITEM = 8
+
+
+def _worker(
+    rank: int, world_size: int, make: Any, widths: list[int], bucket_bytes: int, unused: bool
+) -> dict[str, Any]:
+    model = tower(widths)
+    gradients = make(model, bucket_bytes)
+    held = []
+
+    def sample(_: torch.Tensor) -> None:
+        whole = sum(p.grad.numel() for p in model.parameters() if p.grad is not None) * ITEM
+        held.append(whole + bytes_beside(floats_kept(gradients), model))
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(sample)
+    shards = []
+    for step in range(2):
+        used = model[:-1] if unused else model
+        used(batch(rank, step, widths[0])).square().mean().backward()
+        shards.append(gradients.wait())
+        left = [name for name, p in model.named_parameters() if p.grad is not None]
+    return {"shards": shards, "held": max(held), "left": left}
+
+
+def _buckets(widths: list[int], bucket_bytes: int) -> list[list[int]]:
+    """Numbers of the parameters in each bucket, as the lesson's buckets_of fills them."""
+    sizes = [p.numel() * ITEM for p in tower(widths).parameters()]
+    buckets: list[list[int]] = []
+    room = 0
+    for k in reversed(range(len(sizes))):
+        if sizes[k] > room:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(k)
+        room -= sizes[k]
+    return buckets
+
+
+def _mean_shards(widths: list[int], bucket_bytes: int, unused: bool, world_size: int, step: int) -> list[np.ndarray]:
+    """Of each bucket: (world_size, size), the mean gradient cut for the ranks and padded with zeros."""
+    model = tower(widths)
+    used = model[:-1] if unused else model
+    for rank in range(world_size):
+        (used(batch(rank, step, widths[0])).square().mean() / world_size).backward()
+    whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    found = []
+    for bucket in _buckets(widths, bucket_bytes):
+        flat = torch.cat([whole[k].flatten() for k in bucket])
+        size = -(-len(flat) // world_size)
+        found.append(torch.nn.functional.pad(flat, (0, size * world_size - len(flat))).view(world_size, size).numpy())
+    return found
+
+
+def _judge(data: Any, world_size: int, widths: list[int], bucket_bytes: int, unused: bool) -> None:
+    what = f"{n_ranks(world_size)}, buckets of {bucket_bytes} bytes" + (", the last layer unused" if unused else "")
+    require_no_deadlock(
+        data, what, cause="all ranks start the same buckets in one order: those that are not full in wait()."
+    )
+    trace = Trace.from_plain(data["trace"])
+    sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
+    pieces = [-(-size // world_size) for size in sizes]
+    _judge_calls(what, trace, pieces, world_size)
+    for rank, result in enumerate(data["results"]):
+        if result["left"]:
+            raise CheckFailed(
+                f"{what}: after wait() the whole gradient of `{result['left'][0]}` still stands on rank {rank}.",
+                cause="p.grad = None for every parameter of a bucket once its flat vector is made: others keep the "
+                "rest.",
+            )
+    for step in range(2):
+        right = _mean_shards(widths, bucket_bytes, unused, world_size, step)
+        for rank, result in enumerate(data["results"]):
+            _judge_shards(f"{what}: step {step}, rank {rank}", result["shards"][step], right, rank, world_size)
+    limit = (sum(pieces) + 2 * max(piece * world_size for piece in pieces)) * ITEM
+    for rank, result in enumerate(data["results"]):
+        if result["held"] > limit:
+            raise CheckFailed(
+                f"{what}: during backward rank {rank} holds {result['held']} bytes of gradients, {limit} are allowed: "
+                "its shards and two buckets, one that fills and one under way.",
+                cause="flat vectors pile up, or p.grad stays: wait for the bucket before this one as this one starts, "
+                "then keep its shard alone (a copy, no view of the flat vector).",
+            )
+
+
+def _numels(widths: list[int]) -> list[int]:
+    return [p.numel() for p in tower(widths).parameters()]
+
+
+def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) -> None:
+    others = sorted(trace.ops - {"reduce_scatter", "reduce_scatter_tensor", "barrier"})
+    if others:
+        raise CheckFailed(
+            f"{what}: called {', '.join(others)}; reduce_scatter is enough.",
+            cause="all_reduce sends twice as much, and gives each rank sums that it does not keep."
+            if "all_reduce" in others
+            else "one reduce_scatter a bucket, started in the hook, and nothing else.",
+        )
+    due = [(world_size - 1) * piece * ITEM for piece in pieces] * 2
+    for rank in range(world_size):
+        mine = trace.of_rank(rank).of_op("reduce_scatter", "reduce_scatter_tensor")
+        if world_size == 1 and not len(mine):
+            continue
+        sent = [e.sent_bytes for e in mine]
+        if len(sent) != len(due):
+            cause = "a bucket is one message: its gradients in one flat vector."
+            if len(sent) < len(due):
+                cause = "buckets that are not full when backward ends are started in wait(), and wait() starts over."
+            raise CheckFailed(
+                f"{what}: rank {rank} calls reduce_scatter {len(sent)} times in two steps, for {len(due)} buckets.",
+                cause=cause,
+            )
+        if any(s > d for s, d in zip(sent, due)):
+            raise CheckFailed(
+                f"{what}: rank {rank} sends {sent} bytes, its buckets need {due}.",
+                cause="buckets go in their order, each padded to the next multiple of the number of ranks.",
+            )
+        if any(e.waited is None for e in mine):
+            raise CheckFailed(f"{what}: rank {rank} did not wait for every reduce_scatter.", cause="keep every handle.")
+
+
+def _judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_size: int) -> None:
+    if not isinstance(got, list) or len(got) != len(right):
+        shown = f"{len(got)} shards" if isinstance(got, list) else "no list"
+        raise CheckFailed(
+            f"{what}: wait() gave {shown}, expected {len(right)}, one a bucket.",
+            cause="wait returns the list of shards, and starts a new one for the next backward.",
+        )
+    for k, (mine, whole) in enumerate(zip(got, right)):
+        expected = whole[rank]
+        if not isinstance(mine, np.ndarray) or mine.shape != expected.shape:
+            shape = getattr(mine, "shape", None)
+            raise CheckFailed(f"{what}: shard of bucket {k} has shape {shape}, expected {expected.shape}.",
+                              cause="a shard is 1/N of the padded bucket, flat.")  # fmt: skip
+        if not np.allclose(mine, expected, rtol=1e-10, atol=1e-12):
+            raise CheckFailed(
+                f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
+                cause=_why(mine, whole, rank, world_size),
+            )
+
+
+def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str:
+    causes = {
+        "that is the sum: divide by the number of ranks, once.": whole[rank] * world_size,
+        "divided by the number of ranks twice.": whole[rank] / world_size,
+        "it is zero: the gradients were set to None before they were copied, or the shard was read before wait().": 0
+        * whole[rank],
+    }
+    near = [cause for cause, value in causes.items() if np.allclose(mine, value, rtol=1e-9, atol=1e-12)]
+    other = [r for r in range(world_size) if np.allclose(mine, whole[r], rtol=1e-9, atol=1e-12)]
+    if near or not other:
+        return (near or ["the bucket's order is that of its parameters; gradients of one backward alone are in it."])[0]
+    return f"that is rank {other[0]}'s shard: the ranks' pieces lie in the order of the ranks."
+
+
+@check(
+    "lesson_07.sharded_gradients",
+    judge=_judge,
+    cases=[
+        {"world_size": n, "widths": [3, 5, 4, 2], "bucket_bytes": b, "unused": u}
+        for n, b, u in ((1, 64, False), (2, 1, False), (2, 100, False), (3, 150, False), (4, 1, False), (3, 100, True))
+    ],
+    ok="each rank keeps the mean of its own shards, and two buckets beside them.",
+    hint="hint 1 of exercise 7.4",
+    hints={
+        "hint 3 of exercise 7.4": "not full|unused",
+        "hint 2 of exercise 7.4": "pile up|still stands|holds",
+        "hint 1 of exercise 7.4": "reduce_scatter|flat|shard|pad",
+    },
+    look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
+)
+def sharded_gradients(make, /, world_size: int, widths: list[int], bucket_bytes: int, unused: bool):
+    """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
+    args = (make, widths, bucket_bytes, unused)
+    return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+
+
+def _timed_worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
+    model = TimedChain(n_layers, n_elements, backward_s)
+    gradients = make(model, ITEM * n_elements)
+    model(torch.ones(n_elements, dtype=torch.float64)).backward()
+    gradients.wait()
+
+
+def _judge_in_time(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
+    what = f"{n_ranks(world_size)}, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    require_no_deadlock(data, what)
+    events = sorted(
+        Trace.from_plain(data["trace"]).of_rank(0).of_op("reduce_scatter", "reduce_scatter_tensor"),
+        key=lambda e: e.start_s,
+    )
+    if len(events) != n_layers:
+        raise CheckFailed(f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
+                          cause="one a bucket, and a bucket holds one layer here.")  # fmt: skip
+    whole_s, first_s = n_layers * backward_s, events[0].start_s
+    if first_s > 1.1 * backward_s:
+        raise CheckFailed(
+            f"{what}: the first reduce_scatter starts at {first_s:g} s, its gradients are there at {backward_s:g} s.",
+            cause="nothing is sent before backward ends: start a bucket in the hook that completes it."
+            if first_s >= 0.99 * whole_s
+            else "the first bucket waits for a layer that comes later.",
+        )
+    due_s = whole_s + bucket_s if bucket_s <= backward_s else backward_s + n_layers * bucket_s
+    if data["seconds"] > 1.1 * due_s:
+        raise CheckFailed(
+            f"{what}: the step takes {data['seconds']:g} s, with overlap {due_s:g} s are enough.",
+            cause="each bucket is waited for where it is started: keep its handle, and wait when the next one starts."
+            if math.isclose(data["seconds"], whole_s + n_layers * bucket_s, rel_tol=0.02)
+            else "some buckets start later than their last gradient.",
+        )
+
+
+@check(
+    "lesson_07.sharded_gradients_in_time",
+    judge=_judge_in_time,
+    cases=[
+        {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
+        for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
+    ],
+    ok="buckets travel while backward goes on; the step is within 10 % of the best.",
+    hint="hint 2 of exercise 7.4",
+    look="draw the timeline of your own run with 4 layers.",
+)
+def sharded_gradients_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
+    """One backward pass of layers that take a known time, over links on which a bucket does."""
+    n_elements = 24 * world_size
+    network = Network(0.0, (world_size - 1) / world_size * ITEM * n_elements / bucket_s)
+    args = (make, n_layers, n_elements, backward_s)
+    return observe(lambda: simulate(_timed_worker, world_size, args, network=network, compute="free", echo=False))

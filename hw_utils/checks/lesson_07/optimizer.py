@@ -1,0 +1,193 @@
+"""The check of lesson 07's sharded optimizer: weights as one Adam's, state of a shard, bytes and rounds of a ring."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
+from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07.holding import bytes_beside, floats_kept
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+from hw_utils.material.by_hand.layers import drawn_weights
+from hw_utils.simulate import simulate
+
+LR, STEPS, ITEM = 0.1, 3, 8
+CHEAP = frozenset({
+    "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_to_all_single",
+    "all_to_all", "send", "recv", "isend", "irecv", "barrier",
+})  # fmt: skip
+
+
+def tower(widths: list[int]) -> nn.Sequential:
+    """Linear layers with tanh between them, float64, the same weights every time."""
+    parts: list[nn.Module] = []
+    for k, (d_in, d_out) in enumerate(pairwise(widths)):
+        layer = nn.Linear(d_in, d_out, dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.copy_(drawn_weights(d_out, d_in, 10 + k))
+            layer.bias.copy_(drawn_weights(1, d_out, 20 + k)[0])
+        parts += [layer, nn.Tanh()]
+    return nn.Sequential(*parts[:-1])
+
+
+def batch(rank: int, step: int, width: int) -> torch.Tensor:
+    """Each rank's own examples, of another size on every rank."""
+    return (rank + 1) * torch.randn(
+        4, width, generator=torch.Generator().manual_seed(100 * step + rank), dtype=torch.float64
+    )
+
+
+def _worker(rank: int, world_size: int, make: Any, widths: list[int]) -> dict[str, Any]:
+    model = tower(widths)
+    optimizer = make(model, LR)
+    path, gaps = [], []
+    for step in range(STEPS):
+        model.zero_grad()
+        model(batch(rank, step, widths[0])).square().mean().backward()
+        optimizer.step()
+        path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    model.zero_grad()
+    gaps.append(bytes_beside(floats_kept(optimizer), model))
+    return {"path": torch.stack(path), "kept": gaps[0]}
+
+
+def _serial(widths: list[int], world_size: int, *, scale: float = 1.0, rank: int | None = None) -> np.ndarray:
+    """The weights after each step of one Adam. scale: of the mean gradient; rank: whose gradient alone, if given."""
+    model = tower(widths)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    path = []
+    for step in range(STEPS):
+        model.zero_grad()
+        for r in range(world_size) if rank is None else [rank]:
+            loss = model(batch(r, step, widths[0])).square().mean()
+            (loss * (scale / (world_size if rank is None else 1))).backward()
+        optimizer.step()
+        path.append(torch.cat([p.detach().flatten() for p in model.parameters()]).numpy())
+    return np.stack(path)
+
+
+def _judge(data: Any, world_size: int, widths: list[int]) -> None:
+    n = sum((a + 1) * b for a, b in pairwise(widths))
+    what = f"{n_ranks(world_size)}, {n} parameters"
+    require_no_deadlock(
+        data, what, cause="every rank makes the same calls in one order, also one whose shard is empty."
+    )
+    trace = Trace.from_plain(data["trace"])
+    right = _serial(widths, world_size)
+    for rank, result in enumerate(data["results"]):
+        _judge_path(f"{what}: rank {rank}", result["path"], right, widths, world_size, rank)
+    shard = -(-n // world_size)
+    for rank, result in enumerate(data["results"]):
+        if result["kept"] > 3 * ITEM * shard + 64:
+            held = result["kept"] / ITEM
+            raise CheckFailed(
+                f"{what}: beside the model rank {rank} keeps {held:g} numbers; {3 * shard} are allowed, three shards.",
+                cause="every rank keeps the moments of all parameters: make them of the size of a shard."
+                if held >= 2 * n
+                else "the flat vectors of a step are kept after it: let them go.",
+            )
+    _judge_traffic(what, trace, n, world_size)
+    require_waits(trace, what)
+
+
+def _judge_path(what: str, got: Any, right: np.ndarray, widths: list[int], world_size: int, rank: int) -> None:
+    if not isinstance(got, np.ndarray) or got.shape != right.shape:
+        raise CheckFailed(f"{what} has lost parameters of its model.", cause="weights are written in place.")
+    wrong = [k for k in range(STEPS) if not np.allclose(got[k], right[k], rtol=1e-12, atol=1e-12)]
+    if not wrong:
+        return
+    k, place = wrong[0], int(np.abs(got[wrong[0]] - right[wrong[0]]).argmax())
+    raise CheckFailed(
+        f"{what}: after step {k + 1} weight {place} is {got[k][place]:.12g}, one Adam has {right[k][place]:.12g}.",
+        cause=_why(got, right, widths, world_size, rank),
+    )
+
+
+def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int, rank: int) -> str:
+    def near(other: np.ndarray) -> bool:
+        return np.allclose(got, other, rtol=1e-9, atol=1e-9)
+
+    n = right.shape[1]
+    size = -(-n // world_size)
+    start = _flat_start(widths)
+    moved = ~np.isclose(got[-1], start, rtol=1e-12, atol=1e-15)
+    own = np.zeros(n, bool)
+    own[rank * size : (rank + 1) * size] = True
+    if not moved.any():
+        return "the weights never move: the new shards, gathered, are written into the parameters."
+    if world_size > 1 and (moved == own).all():
+        return "only the rank's own shard moves: gather the new shards of all ranks."
+    if np.allclose(got[0], right[0], rtol=1e-9, atol=1e-9):
+        return "the first step is right: then Adam's step count, its moments or its bias correction are not kept."
+    if near(_serial(widths, world_size, scale=world_size)):
+        return "that is Adam with the sum of the gradients: divide by the number of ranks."
+    paths = [_serial(widths, world_size, rank=r) for r in range(world_size)]
+    each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
+    if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
+        return "that is Adam with the rank's own gradients: they are never reduced."
+    if (~moved).any() and (~moved[-(n % max(size, 1) or 1) :]).all():
+        return "the last parameters never move: pad the flat vector, the remainder is part of a shard."
+    if np.allclose(got[0] - start, np.sign(got[0] - start) * LR, rtol=1e-3, atol=0):
+        return (
+            "every weight moves by lr in the right or wrong direction: gradients and weights of a shard lie at the "
+            "same places of the flat vectors."
+        )
+    return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."
+
+
+def _flat_start(widths: list[int]) -> np.ndarray:
+    return torch.cat([p.detach().flatten() for p in tower(widths).parameters()]).numpy()
+
+
+def _judge_traffic(what: str, trace: Trace, n: int, world_size: int) -> None:
+    others = sorted(trace.ops - CHEAP)
+    if others:
+        raise CheckFailed(
+            f"{what}: called {', '.join(others)}.",
+            cause="an all_reduce hands every sum to everybody, half of it for nothing: reduce_scatter gives each rank "
+            "its own shard's."
+            if "all_reduce" in others
+            else "two calls a step: one reduce_scatter of the gradients, one all_gather of the weights.",
+        )
+    limit = STEPS * 2 * (world_size - 1) * -(-n // world_size) * ITEM
+    for rank in range(world_size):
+        sent = trace.bytes_sent(rank)
+        if sent > limit:
+            raise CheckFailed(
+                f"{what}: every weight is right, but rank {rank} sends {sent} bytes in {STEPS} steps; {limit} suffice.",
+                cause="1/N of the vector goes N - 1 times around in each of two calls: whole gradients or moments "
+                "travel here.",
+            )
+    rounds = STEPS * 2 * (world_size - 1)
+    if trace.rounds > rounds:
+        raise CheckFailed(
+            f"{what}: {trace.rounds} rounds in {STEPS} steps, {rounds} are enough.",
+            cause="one call for all parameters together, not one for each: flatten first.",
+        )
+
+
+@check(
+    "lesson_07.sharded_adam",
+    judge=_judge,
+    cases=[
+        {"world_size": n, "widths": list(w)}
+        for n, w in ((1, (3, 2)), (2, (3, 2)), (3, (3, 2)), (4, (3, 5, 2)), (5, (3, 5, 2)), (6, (1, 2, 1)))
+    ],
+    ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
+    hint="hint 1 of exercise 7.3",
+    hints={
+        "hint 3 of exercise 7.3": "remainder|pad|empty|sizes? |divis",
+        "hint 2 of exercise 7.3": "formula|step count|bias",
+        "hint 1 of exercise 7.3": "reduce|gather|shard|travel|flatten|mean|sum of",
+    },
+    look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
+)
+def sharded_adam(make, /, world_size: int, widths: list[int]):
+    """Three steps of a small model in float64, each rank with its own examples."""
+    return observe(lambda: simulate(_worker, world_size, (make, widths), compute="free", echo=False))

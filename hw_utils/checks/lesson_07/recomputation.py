@@ -1,0 +1,170 @@
+"""The check of lesson 07's recomputation: gradients, inputs that are kept, passes that are made again."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import check, observe
+from hw_utils.checks.lesson_07.holding import floats_kept, n_bytes
+from hw_utils.core.errors import CheckFailed
+from hw_utils.material.by_hand.layers import KeepingLayer, drawn_weights
+from hw_utils.simulate import simulate
+
+FORWARD_S, BACKWARD_S = 1.0, 2.0
+N, WIDTH, HIDDEN = 3, 4, 5
+
+
+def _layers(n_layers: int, dropout: float) -> list[KeepingLayer]:
+    return [KeepingLayer(drawn_weights(HIDDEN, WIDTH, k), FORWARD_S, BACKWARD_S, dropout) for k in range(n_layers)]
+
+
+def _numbers(seed: int) -> torch.Tensor:
+    return torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float) -> dict[str, Any]:
+    layers = _layers(n_layers, dropout)
+    calls: list[tuple[str, int]] = []
+    most = [0]
+
+    def watch(k: int, what: str) -> None:
+        calls.append((what, k))
+        most[0] = max(most[0], sum(layer.saved is not None for layer in layers))
+
+    for k, layer in enumerate(layers):
+        layer.watch = partial(watch, k)
+    model, found = make(layers, n_segments), []
+    for step in range(2):
+        torch.manual_seed(7 + step)
+        y = model.forward(_numbers(100 + step))
+        kept = -(-n_bytes(floats_kept(model)) // (8 * N * WIDTH))
+        in_layers = sum(layer.saved is not None for layer in layers)
+        gradient = model.backward(_numbers(200 + step))
+        after = sum(layer.saved is not None for layer in layers)
+        found.append({"y": y, "x": gradient, "kept": kept, "in_layers": in_layers, "after": after})
+        found[-1]["draw"] = torch.rand(1).item()
+    return {
+        "steps": found,
+        "weights": [layer.gradient for layer in layers],
+        "most": most[0],
+        "n_forward": sum(what == "forward" for what, _ in calls),
+        "n_backward": sum(what == "backward" for what, _ in calls),
+        "n_last": calls.count(("forward", n_layers - 1)),
+    }
+
+
+def _plain(n_layers: int, dropout: float) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
+    """Without recomputation: each step's output and input gradient, and the weights' gradients."""
+    layers, found = _layers(n_layers, dropout), []
+    for layer in layers:
+        layer.forward_s = layer.backward_s = 0.0
+    with torch.random.fork_rng(devices=[]):
+        for step in range(2):
+            torch.manual_seed(7 + step)
+            x = _numbers(100 + step)
+            for layer in layers:
+                x = layer.forward(x)
+            gradient = _numbers(200 + step)
+            for layer in reversed(layers):
+                gradient = layer.backward(gradient)
+            found.append({"y": x.numpy(), "x": gradient.numpy(), "draw": torch.rand(1).item()})
+    return found, [layer.gradient for layer in layers]
+
+
+def _judge(data: Any, n_layers: int, n_segments: int, dropout: float) -> None:
+    what = f"{n_layers} layers in {n_segments} segment{'' if n_segments == 1 else 's'}"
+    what += f", dropout {dropout:g}" if dropout else ""
+    (result,) = data["results"]
+    _judge_numbers(what, result, n_layers, dropout)
+    longest = math.ceil(n_layers / n_segments)
+    kept = max(step["kept"] for step in result["steps"])
+    if kept > n_segments:
+        raise CheckFailed(
+            f"{what}: after forward the object keeps {kept} inputs, {n_segments} are enough.",
+            cause="only the first input of each segment is kept; forget those of the step before.",
+        )
+    if result["most"] > longest:
+        raise CheckFailed(
+            f"{what}: {result['most']} layers keep their input at once, {longest} at most is asked.",
+            cause="the forward pass keeps every input: keep=False in all segments but the last."
+            if result["steps"][0]["in_layers"] == n_layers
+            else "recompute one segment, go back through it, and only then the one before it.",
+        )
+    again, least = result["n_forward"] / 2 - n_layers, (n_segments - 1) * longest
+    if again > least:
+        raise CheckFailed(
+            f"{what}: {again:g} forward passes are made again in a step, {least} are enough.",
+            cause="the last segment is recomputed, too: its backward comes right after its forward, so let it keep its "
+            "inputs at once."
+            if result["n_last"] > 2
+            else "each segment is recomputed once, from its own first input, and not from the model's.",
+        )
+    if after := max(step["after"] for step in result["steps"]):
+        raise CheckFailed(f"{what}: {after} layers still keep an input after backward.", cause="a layer is "
+                          "recomputed after its own backward pass.")  # fmt: skip
+    seconds = 2 * n_layers * (FORWARD_S + BACKWARD_S) + 2 * least * FORWARD_S
+    if data["seconds"] > seconds * (1 + 1e-6):
+        raise CheckFailed(f"{what}: two steps take {data['seconds']:g} s, at most {seconds:g} s are asked.",
+                          cause="something else takes time between the passes.")  # fmt: skip
+
+
+def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float) -> None:
+    steps, weights = _plain(n_layers, dropout)
+    if result["n_backward"] != 2 * n_layers:
+        raise CheckFailed(
+            f"{what}: {result['n_backward']} backward passes in two steps, expected {2 * n_layers}.",
+            cause="every layer goes back once a step, the last one first.",
+        )
+    for k, (got, right) in enumerate(zip(result["steps"], steps)):
+        for name, said in (("y", "the output"), ("x", "the gradient of the input")):
+            if not _same(got[name], right[name]):
+                cause = (
+                    "recomputed layers draw other dropout masks: keep torch.get_rng_state() with a segment's input, "
+                )
+                cause += "and set it before the segment is recomputed."
+                raise CheckFailed(
+                    f"{what}: {said} in step {k} is not that of the plain layers.",
+                    cause=cause
+                    if dropout and name == "x"
+                    else "layers go in their order, and back in the reverse one, each with the input it had.",
+                )
+    for k, (got, right) in enumerate(zip(result["weights"], weights)):
+        if not _same(got, right.numpy()):
+            raise CheckFailed(
+                f"{what}: the weight gradient of layer {k} is not that of the plain layers.",
+                cause="the layer went back through another input than that of its forward pass.",
+            )
+    for k, (got, right) in enumerate(zip(result["steps"], steps)):
+        if got["draw"] != right["draw"]:
+            raise CheckFailed(
+                f"{what}: after step {k} torch draws other random numbers than without recomputation.",
+                cause="put the random state back after a segment is recomputed: what comes later must not draw the "
+                "same numbers again.",
+            )
+
+
+def _same(got: Any, right: np.ndarray) -> bool:
+    return isinstance(got, np.ndarray) and got.shape == right.shape and np.allclose(got, right, rtol=1e-12, atol=1e-13)
+
+
+@check(
+    "lesson_07.recomputed",
+    judge=_judge,
+    cases=[
+        {"n_layers": n, "n_segments": s, "dropout": p}
+        for n, s, p in ((2, 2, 0.0), (4, 1, 0.0), (9, 3, 0.0), (16, 4, 0.0), (10, 3, 0.0), (9, 3, 0.5))
+    ],
+    ok="gradients are exact, inputs of one segment and the first of each are kept, the last segment runs once.",
+    hint="hint 1 of exercise 7.2",
+    hints={"hint 2 of exercise 7.2": "random|dropout", "hint 1 of exercise 7.2": "keep|last segment|kept no input"},
+    look="print each call of forward and backward with its layer, for 4 layers in 2 segments.",
+)
+def recomputed(make, /, n_layers: int, n_segments: int, dropout: float):
+    """Two steps through layers that say when they keep an input, each pass taking a known time."""
+    args = (make, n_layers, n_segments, dropout)
+    return observe(lambda: simulate(_worker, 1, args, compute="free", echo=False))

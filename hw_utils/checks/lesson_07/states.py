@@ -1,0 +1,129 @@
+"""Checks of lesson 07: bytes on paper, against tensors of these sizes that take no memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check
+from hw_utils.checks.lesson_05.costs import require
+
+GB = 1e9
+
+
+def _n_bytes(n: int, *dtypes: torch.dtype) -> int:
+    return sum(torch.empty(n, dtype=dtype, device="meta").nbytes for dtype in dtypes)
+
+
+def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> None:
+    parts = {
+        "optimizer": _n_bytes(n_parameters, torch.float32, torch.float32, torch.float32),
+        "gradients": _n_bytes(n_parameters, torch.float16),
+        "weights": _n_bytes(n_parameters, torch.float16),
+    }
+
+    def held(cut: int, size: int = world_size, **bytes_of: int) -> float:
+        sizes = {**parts, **bytes_of}
+        return sum(n / size if k < cut else n for k, n in enumerate(sizes.values()))
+
+    right = held(stage)
+    causes = {
+        "the optimizer has two moments and float32 weights: 12 bytes a parameter, not 8.": held(
+            stage, optimizer=_n_bytes(n_parameters, torch.float32, torch.float32)
+        ),
+        "weights and gradients are float16 here, 2 bytes a parameter each.": held(
+            stage, gradients=2 * parts["gradients"], weights=2 * parts["weights"]
+        ),
+        "the gradients are float16 too: 2 bytes a parameter.": held(stage, gradients=2 * parts["gradients"]),
+        "stage 1 cuts the optimizer alone, stage 2 gradients too, stage 3 weights too: one stage too many.": held(
+            min(stage + 1, 3)
+        ),
+        "stage 1 cuts the optimizer, stage 2 gradients too, stage 3 weights too: one stage too few.": held(
+            max(stage - 1, 0)
+        ),
+        "every stage keeps what the stages before it cut: the optimizer stays cut in stages 2 and 3.": sum(
+            n / world_size if k == stage - 1 else n for k, n in enumerate(parts.values())
+        ),
+        "that is cut by everything: stage 0 cuts nothing, and stages 1 and 2 leave a part whole.": held(3),
+        "nothing is cut there: from stage 1 on each rank has 1/N of the optimizer.": held(0),
+        "that is all ranks together: one rank is asked.": world_size * right,
+        "that is in GB: bytes are asked.": right / GB,
+        "that is counted in numbers: bytes are asked.": right / 16 * 5 if stage == 0 else float("nan"),
+        "weights are cut first there: the optimizer goes first, the weights last.": sum(
+            n / world_size if 2 - k < stage else n for k, n in enumerate(parts.values())
+        ),
+        "the weights' float32 copy belongs to the optimizer, and is cut with it.": held(stage)
+        + (parts["optimizer"] / 3 * (1 - 1 / world_size) if stage else 0),
+    }
+    require(f"state_bytes({n_parameters}, {world_size}, {stage})", data, right, causes)
+
+
+@check(
+    "lesson_07.state_bytes",
+    judge=_judge_state,
+    cases=[
+        {"n_parameters": n, "world_size": size, "stage": stage}
+        for n, size, stage in (
+            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (7_500_000_000, 64, 0),
+            (7_500_000_000, 64, 1), (7_500_000_000, 64, 2), (7_500_000_000, 64, 3),
+        )
+    ],
+    ok="each rank holds what the tensors of these sizes take, in all stages.",
+    hint="hint 1 of exercise 7.1",
+    look="write down the three parts for 1,000 parameters, then divide those that the stage cuts.",
+)  # fmt: skip
+def state_bytes(formula, /, n_parameters: int, world_size: int, stage: int):
+    """The formula's value; the judge makes the tensors on torch's meta device."""
+    return formula(n_parameters, world_size, stage)
+
+
+def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: int, recompute: bool) -> None:
+    def size(*shape: int, dtype: torch.dtype = torch.float16) -> int:
+        return torch.empty(shape, dtype=dtype, device="meta").nbytes
+
+    plain, mask = size(batch, sequence, width), size(batch, sequence, width, dtype=torch.bool)
+    scores = size(batch, heads, sequence, sequence)
+    bits = size(batch, heads, sequence, sequence, dtype=torch.bool)
+    attention = 2 * plain + 2 * plain + plain + plain + mask  # inputs of norm and q, k, v; q, k; v; of `out`; its mask
+    up = size(batch, sequence, 4 * width)
+    linear = attention + 2 * plain + 2 * up + mask  # inputs of norm and `up`, of GELU and `down`; its mask
+    square = 2 * scores + bits  # softmax, its dropout and the mask
+    right = linear + (0 if recompute else square)
+    causes = {
+        "what is recomputed is not kept: softmax, its dropout and its mask go.": linear + square,
+        "the square of the sequence is missing: softmax, its dropout and its mask, a head at a time.": linear,
+        "these numbers are float16, 2 bytes each, but a dropout mask has 1 byte a place.": (
+            right + 2 * mask + (0 if recompute else bits),
+            right / 2,
+        ),
+        "the masks of dropout are kept, too.": right - 2 * mask - (0 if recompute else bits),
+        "every head has its own square of the sequence.": linear + square / heads,
+        "softmax's output and its dropout's are two tensors.": linear + (0 if recompute else scores + bits),
+        "the second half has 4 times the width inside: inputs of GELU and of `down`.": right - 2 * up + 2 * plain,
+        "each example of the batch has its own activations.": right / batch,
+        "recomputing leaves what the linear layers and norms keep.": 0.0,
+        "q, k and v are three tensors, and their shared input is a fourth.": (right - 3 * plain, right - 2 * plain),
+        "that is in GB: bytes are asked.": right / GB,
+    }
+    what = f"activation_bytes({sequence}, {batch}, {width}, {heads}, {recompute})"
+    require(what, data, right, causes)
+
+
+@check(
+    "lesson_07.activation_bytes",
+    judge=_judge_activations,
+    cases=[
+        {"sequence": s, "batch": b, "width": h, "heads": a, "recompute": r}
+        for s, b, h, a, r in (
+            (8, 1, 16, 2, True), (8, 1, 16, 2, False), (8, 3, 16, 4, False), (2048, 1, 12_288, 96, False),
+            (2048, 1, 12_288, 96, True),
+        )
+    ],
+    ok="a layer keeps what the tensors of the table take, 114 and 34 for GPT-3.",
+    hint="hint 2 of exercise 7.1",
+    look="add up the table for a sequence of 1, one example, one head and a width of 1.",
+)  # fmt: skip
+def activation_bytes(formula, /, sequence: int, batch: int, width: int, heads: int, recompute: bool):
+    """The formula's value; the judge makes the tensors of the table on torch's meta device."""
+    return formula(sequence, batch, width, heads, recompute)

@@ -1,0 +1,652 @@
+"""Planted mistakes of lesson 07."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+from tests.checks.wrong_answers import wrong, wrong_values
+
+# 7.1
+
+
+def _state(n, size, stage, *, optimizer=12, gradients=2, weights=2, cut=None):
+    first, second, third = cut or (1, 2, 3)
+    parts = (optimizer, first), (gradients, second), (weights, third)
+    return sum(b * n / (size if stage >= k else 1) for b, k in parts)
+
+
+for _name, _formula, _says in [
+    ("forgets_the_copy", lambda n, s, k: _state(n, s, k, optimizer=8), "12 bytes a parameter, not 8"),
+    ("in_single_precision", lambda n, s, k: _state(n, s, k, gradients=4, weights=4), "float16 here, 2 bytes"),
+    ("float32_gradients", lambda n, s, k: _state(n, s, k, gradients=4), "the gradients are float16 too"),
+    ("one_stage_early", lambda n, s, k: _state(n, s, k, cut=(0, 1, 2)), "one stage too many"),
+    ("one_stage_late", lambda n, s, k: _state(n, s, k, cut=(2, 3, 4)), "one stage too few"),
+    ("only_one_part", lambda n, s, k: 16 * n - (12, 12, 2, 2)[k] * n * (k > 0) * (1 - 1 / s), "stays cut in stages"),
+    ("all_or_nothing", lambda n, s, k: 16 * n / s if k else 16 * n, "leave a part whole"),
+    ("weights_first", lambda n, s, k: _state(n, s, k, cut=(3, 2, 1)), "the weights last"),
+    ("all_ranks", lambda n, s, k: s * _state(n, s, k), "that is all ranks together"),
+    ("in_gigabytes", lambda n, s, k: _state(n, s, k) / 1e9, "that is in GB"),
+    ("nothing", lambda n, s, k: None, "is there a return"),
+    ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
+]:
+    wrong_values("lesson_07.state_bytes", _name, _formula, says=_says)
+
+for _name, _formula, _says in [
+    ("keeps_what_is_recomputed", lambda s, b, h, a, r: 34 * s * b * h + 5 * a * b * s * s, "what is recomputed is not"),
+    ("forgets_the_square", lambda s, b, h, a, r: 34 * s * b * h, "square of the sequence is missing"),
+    ("one_head", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * b * s * s), "every head has its own square"),
+    ("one_softmax", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 3 * a * b * s * s), "are two tensors"),
+    (
+        "masks_of_two",
+        lambda s, b, h, a, r: 36 * s * b * h + (0 if r else 6 * a * b * s * s),
+        "a dropout mask has 1 byte",
+    ),
+    ("no_masks", lambda s, b, h, a, r: 32 * s * b * h + (0 if r else 4 * a * b * s * s), "masks of dropout are kept"),
+    ("narrow_inside", lambda s, b, h, a, r: 22 * s * b * h + (0 if r else 5 * a * b * s * s), "4 times the width"),
+    ("one_example", lambda s, b, h, a, r: 34 * s * h + (0 if r else 5 * a * s * s), "each example of the batch"),
+    ("nothing_is_kept", lambda s, b, h, a, r: 0 if r else 34 * s * b * h + 5 * a * b * s * s, "recomputing leaves"),
+    ("joint_qkv", lambda s, b, h, a, r: 28 * s * b * h + (0 if r else 5 * a * b * s * s), "three tensors, and their"),
+]:
+    wrong_values("lesson_07.activation_bytes", _name, _formula, says=_says)
+
+# 7.2
+
+
+class _Recomputed:
+    keep = False  # in all segments but the last
+    restores = True
+    puts_back = True
+    last_too = False
+    one_by_one = True
+    from_the_start = False
+    clears = True
+
+    def __init__(self, layers, n_segments):
+        size = -(-len(layers) // n_segments)
+        self.segments = [layers[k : k + size] for k in range(0, len(layers), size)]
+        self.starts = []
+
+    def forward(self, x):
+        if self.clears:
+            self.starts = []
+        for k, segment in enumerate(self.segments):
+            is_last = k == len(self.segments) - 1 and not self.last_too
+            if not is_last:
+                self.starts.append((x, torch.get_rng_state()))
+            for layer in segment:
+                x = layer.forward(x, keep=is_last or self.keep)
+        return x
+
+    def again(self, k):
+        x, state = self.starts[k]
+        now = torch.get_rng_state()
+        if self.restores:
+            torch.set_rng_state(state)
+        for layer in self.segments[k]:
+            x = layer.forward(x)
+        if self.puts_back:
+            torch.set_rng_state(now)
+
+    def backward(self, gradient):
+        n = len(self.segments) if self.last_too else len(self.segments) - 1
+        if not self.one_by_one:
+            for k in range(n):
+                self.again(k)
+        for k in reversed(range(len(self.segments))):
+            if k < n and self.one_by_one:
+                self.again(k)
+            for layer in reversed(self.segments[k]):
+                gradient = layer.backward(gradient)
+        return gradient
+
+
+for _name, _change, _says in [
+    ("KeepsEverything", {"keep": True}, "the forward pass keeps every input"),
+    ("DrawsNewMasks", {"restores": False}, "draw other dropout masks"),
+    ("LeavesTheOldState", {"puts_back": False}, "put the random state back"),
+    ("RecomputesTheLast", {"last_too": True}, "the last segment is recomputed, too"),
+    ("RecomputesAllAtOnce", {"one_by_one": False}, "go back through it, and only then the one before"),
+]:
+    wrong_values("lesson_07.recomputed", _name, type(_name, (_Recomputed,), _change), says=_says)
+
+
+@wrong("lesson_07.recomputed", says="keeps .* inputs, .* are enough")
+class KeepsEveryInputItself(_Recomputed):
+    def forward(self, x):
+        self.inputs = []
+        for k, segment in enumerate(self.segments):
+            for layer in segment:
+                self.inputs.append(x)
+                x = layer.forward(x, keep=k == len(self.segments) - 1)
+        return x
+
+    def backward(self, gradient):
+        layers = [layer for segment in self.segments for layer in segment]
+        for k in reversed(range(len(layers))):
+            if layers[k].saved is None:
+                layers[k].forward(self.inputs[k])
+            gradient = layers[k].backward(gradient)
+        return gradient
+
+
+@wrong("lesson_07.recomputed", says="keeps .* inputs, .* are enough.*forget those of the step before")
+class NeverForgets(_Recomputed):
+    clears = False
+
+    def again(self, k):
+        self.starts[k] = self.starts[len(self.starts) - len(self.segments) + 1 + k]
+        super().again(k)
+
+
+@wrong("lesson_07.recomputed", says="each segment is recomputed once, from its own first input")
+class RecomputesFromTheBeginning(_Recomputed):
+    def forward(self, x):
+        self.start = (x, torch.get_rng_state())
+        for k, segment in enumerate(self.segments):
+            for layer in segment:
+                x = layer.forward(x, keep=k == len(self.segments) - 1)
+        return x
+
+    def again(self, k):
+        x, state = self.start
+        now = torch.get_rng_state()
+        torch.set_rng_state(state)
+        for j in range(k + 1):
+            for layer in self.segments[j]:
+                x = layer.forward(x, keep=j == k)
+        torch.set_rng_state(now)
+
+
+@wrong("lesson_07.recomputed", says="kept no input to go back through")
+class RecomputesNothing(_Recomputed):
+    def again(self, k):
+        pass
+
+
+@wrong("lesson_07.recomputed", says="the output is not that of the plain layers|gradient of the input")
+class StartsAgainWithTheOutput(_Recomputed):
+    def forward(self, x):
+        y = super().forward(x)
+        self.starts = [(y, state) for _, state in self.starts]
+        return y
+
+
+# 7.3
+
+
+def _flat(tensors, n):
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    return torch.nn.functional.pad(flat, (0, n - flat.numel()))
+
+
+def _put_back(flat, tensors):
+    place = 0
+    for t in tensors:
+        t.detach().copy_(flat[place : place + t.numel()].view_as(t))
+        place += t.numel()
+
+
+class _Adam:
+    mean = True
+    gathers = True
+    counts = True
+    whole_state = False
+    corrects = True
+    keeps_flat = False
+    writes = True
+    own_gradient = False
+    other_shard = False
+    floor = False
+
+    def __init__(self, model, lr, betas=(0.9, 0.999), eps=1e-8):
+        self.parameters = list(model.parameters())
+        self.lr, self.betas, self.eps, self.t = lr, betas, eps, 0
+        n = sum(p.numel() for p in self.parameters)
+        size = dist.get_world_size()
+        self.size = n // size if self.floor else -(-n // size)
+        self.m = torch.zeros(self.size * size if self.whole_state else self.size, dtype=torch.float64)
+        self.v = self.m.clone()
+
+    def reduced(self, n):
+        g = torch.empty(self.size, dtype=torch.float64)
+        flat = _flat([p.grad for p in self.parameters], n)[:n]
+        if self.own_gradient:
+            return flat[dist.get_rank() * self.size :][: self.size].clone()
+        dist.reduce_scatter(g, list(flat.split(self.size)))
+        return g / dist.get_world_size() if self.mean else g
+
+    def gathered(self, flat, w):
+        if self.gathers:
+            dist.all_gather(list(flat.split(self.size)), w)
+        else:
+            flat[dist.get_rank() * self.size :][: self.size] = w
+
+    def adam(self, w, g, place):
+        self.t = self.t + 1 if self.counts else 1
+        m, v = (self.m[place], self.v[place]) if self.whole_state else (self.m, self.v)
+        m.mul_(self.betas[0]).add_(g, alpha=1 - self.betas[0])
+        v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
+        a, b = (1 - beta**self.t if self.corrects else 1 for beta in self.betas)
+        return w - self.lr * (m / a) / ((v / b).sqrt() + self.eps)
+
+    def step(self):
+        n = self.size * dist.get_world_size()
+        g = self.reduced(n)
+        flat = _flat(self.parameters, n)[:n].clone()
+        rank = (dist.get_rank() + self.other_shard) % dist.get_world_size()
+        place = slice(rank * self.size, (rank + 1) * self.size)
+        self.gathered(flat, self.adam(flat[place].clone(), g, place))
+        if self.floor:
+            flat = torch.cat([flat, _flat(self.parameters, sum(p.numel() for p in self.parameters))[n:]])
+        if self.keeps_flat:
+            self.flat = flat + 1
+        if self.writes:
+            _put_back(flat, self.parameters)
+
+
+for _name, _change, _says in [
+    ("TakesTheSum", {"mean": False}, "with the sum of the gradients|compare m, v"),
+    ("GathersNothing", {"gathers": False}, "only the rank's own shard moves"),
+    ("CountsNoSteps", {"counts": False}, "step count, its moments or its bias correction"),
+    ("KeepsTheWholeState", {"whole_state": True}, "moments of all parameters: make them of the size of a shard"),
+    ("CorrectsNothing", {"corrects": False}, "bias corrections|step count"),
+    ("KeepsFlatVectors", {"keeps_flat": True}, "flat vectors of a step are kept"),
+    ("WritesNothing", {"writes": False}, "the weights never move"),
+    ("ReducesNothing", {"own_gradient": True}, "the rank's own gradients: they are never reduced"),
+    ("StepsTheNextShard", {"other_shard": True}, "lie at the same places|weight .* is"),
+    ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
+]:
+    wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_adam", says="all_reduce hands every sum to everybody")
+class ReducesToEverybody(_Adam):
+    def reduced(self, n):
+        flat = _flat([p.grad for p in self.parameters], n)
+        dist.all_reduce(flat)
+        return flat[dist.get_rank() * self.size :][: self.size] / dist.get_world_size()
+
+
+@wrong("lesson_07.sharded_adam", says="called broadcast.*two calls a step")
+class BroadcastsEachShard(_Adam):
+    def gathered(self, flat, w):
+        pieces = list(flat.split(self.size))
+        pieces[dist.get_rank()].copy_(w)
+        for rank, piece in enumerate(pieces):
+            dist.broadcast(piece, rank)
+
+
+@wrong("lesson_07.sharded_adam", says="whole gradients or moments travel here")
+class GathersAllGradients(_Adam):
+    def reduced(self, n):
+        whole = [torch.empty(n, dtype=torch.float64) for _ in range(dist.get_world_size())]
+        dist.all_gather(whole, _flat([p.grad for p in self.parameters], n))
+        mean = sum(whole) / len(whole)
+        return mean[dist.get_rank() * self.size :][: self.size]
+
+
+@wrong("lesson_07.sharded_adam", says="rounds in 3 steps.*one call for all parameters together")
+class ReducesEachParameterAlone(_Adam):
+    def reduced(self, n):
+        size, rank = dist.get_world_size(), dist.get_rank()
+        g, flat = torch.empty(self.size, dtype=torch.float64), _flat([p.grad for p in self.parameters], n)
+        for k in range(self.size):
+            dist.reduce_scatter(g[k : k + 1], [flat[r * self.size + k].view(1).clone() for r in range(size)])
+        return g / size + 0 * rank
+
+
+@wrong("lesson_07.sharded_adam", says="never waits for its")
+class NeverWaits(_Adam):
+    def gathered(self, flat, w):
+        dist.all_gather(list(flat.split(self.size)), w)
+        dist.barrier(async_op=True)
+
+
+# 7.4
+
+
+def _buckets(parameters, bucket_bytes):
+    buckets, room = [], 0
+    for p in parameters:
+        n_bytes = p.numel() * p.element_size()
+        if n_bytes > room:
+            buckets.append([])
+            room = bucket_bytes
+        buckets[-1].append(p)
+        room -= n_bytes
+    return buckets
+
+
+class _Gradients:
+    mean = 1  # how often it is divided
+    drops = True
+    waits_before = True
+    in_hook = True
+    at_once = False
+    finishes = True
+    keeps_view = False
+    drops_early = False
+    backwards = False
+    all_reduces = False
+    rotated = 0
+    starts_over = True
+    piles_up = False
+    as_list = True
+
+    def __init__(self, model, bucket_bytes):
+        parameters = list(model.parameters())
+        self.buckets = _buckets(parameters if self.backwards else parameters[::-1], bucket_bytes)
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.start_over()
+        for k, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(lambda p, k=k: self.there(k))
+
+    def start_over(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.shards, self.flights = [], []
+
+    def there(self, k):
+        self.missing[k] -= 1
+        while self.in_hook and len(self.shards) < len(self.buckets) and self.missing[len(self.shards)] == 0:
+            self.start_next()
+
+    def start_next(self):
+        if self.waits_before and self.flights:
+            self.flights[-1][0].wait()
+            if not self.piles_up:
+                self.flights.pop()
+        bucket = self.buckets[len(self.shards)]
+        size = -(-sum(p.numel() for p in bucket) // dist.get_world_size())
+        if self.drops_early:
+            for p in bucket:
+                p.grad = None
+        flat = _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in bucket], size * dist.get_world_size())
+        if self.drops:
+            for p in bucket:
+                p.grad = None
+        pieces = list(flat.split(size))
+        pieces = pieces[self.rotated :] + pieces[: self.rotated]
+        self.shards.append(torch.empty(size, dtype=torch.float64))
+        if self.all_reduces:
+            work = dist.all_reduce(flat, async_op=True)
+            self.shards[-1] = flat[dist.get_rank() * size :][:size]
+        else:
+            work = dist.reduce_scatter(self.shards[-1], pieces, async_op=True)
+        if self.at_once:
+            work.wait()
+        self.flights.append((work, flat))
+
+    def wait(self):
+        while self.finishes and len(self.shards) < len(self.buckets):
+            self.start_next()
+        for work, _ in self.flights:
+            work.wait()
+        shards = [shard / dist.get_world_size() ** self.mean for shard in self.shards]
+        if self.starts_over:
+            self.start_over()
+        return shards if self.as_list else torch.cat(shards)
+
+
+for _name, _change, _says in [
+    ("GivesTheSum", {"mean": 0}, "that is the sum: divide"),
+    ("DividesTwice", {"mean": 2}, "divided by the number of ranks twice"),
+    ("KeepsTheGradients", {"drops": False}, "still stands|p.grad stays"),
+    ("LetsThemPileUp", {"waits_before": False}, "flat vectors pile up"),
+    ("WaitsAndKeeps", {"piles_up": True}, "flat vectors pile up"),
+    ("StartsWhatIsFull", {"finishes": False}, "not full when backward ends are started in wait"),
+    ("DropsBeforeItCopies", {"drops_early": True}, "set to None before they were copied"),
+    ("FillsFromTheFront", {"backwards": True}, "buckets go in their order|expected|shape"),
+    ("ReducesForAll", {"all_reduces": True}, "all_reduce sends twice as much"),
+    ("TurnsThePieces", {"rotated": 1}, "that is rank . shard: the ranks' pieces|that is rank .'s shard"),
+    ("NeverStartsOver", {"starts_over": False}, "wait\\(\\) starts over|out of range"),
+    ("GivesOneVector", {"as_list": False}, "wait\\(\\) gave no list"),
+]:
+    wrong_values("lesson_07.sharded_gradients", _name, type(_name, (_Gradients,), _change), says=_says)
+
+for _name, _change, _says in [
+    ("StartsAfterBackward", {"in_hook": False}, "nothing is sent before backward ends"),
+    ("WaitsAtOnce", {"at_once": True}, "waited for where it is started"),
+    ("FillsTheFirstFirst", {"backwards": True}, "nothing is sent before|waits for a layer that comes later"),
+]:
+    wrong_values("lesson_07.sharded_gradients_in_time", _name, type(_name, (_Gradients,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="calls of reduce_scatter on rank 0")
+class ReducesEachHalf(_Gradients):
+    def __init__(self, model, bucket_bytes):
+        super().__init__(model, bucket_bytes)
+        self.halves = True
+
+    def start_next(self):
+        super().start_next()
+        dist.reduce_scatter(torch.empty(1), list(torch.zeros(dist.get_world_size()).split(1)), async_op=True).wait()
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="start later than their last gradient|with overlap")
+class SleepsBetween(_Gradients):
+    def there(self, k):
+        super().there(k)
+        time.sleep(0.3)
+
+
+# 7.5
+
+
+class _Sharded:
+    ahead = 1
+    clears = True
+    backward_order = -1
+    waits_scatter = False
+    mean = True
+    everything = False
+    at_use = False
+    pads = True
+    keeps = False
+    late = False
+    reverses = True
+    gathers_twice = False
+    waits = True
+
+    def __init__(self, layers):
+        self.layers, self.flights, self.kept = layers, {}, []
+
+    def gather(self, k):
+        if 0 <= k < len(self.layers) and (k not in self.flights or self.gathers_twice):
+            shard = self.layers[k].shard
+            full = shard.new_empty(len(shard) * dist.get_world_size())
+            self.flights[k] = dist.all_gather(list(full.split(len(shard))), shard, async_op=True), full
+
+    def use(self, k):
+        self.gather(k)
+        handle, full = self.flights.pop(k)
+        handle.wait()
+        if self.keeps:
+            self.kept.append(full)
+        self.layers[k].fill(full[: self.layers[k].n_elements])
+
+    def ahead_of(self, k, step):
+        if not self.at_use:
+            for j in range(1, self.ahead + 1):
+                self.gather(k + step * j)
+
+    def forward(self, x):
+        for k in range(len(self.layers)) if self.everything else [0]:
+            self.gather(k)
+        for k, layer in enumerate(self.layers):
+            self.use(k)
+            if not self.late:
+                self.ahead_of(k, 1)
+            x = layer.forward(x)
+            if self.clears:
+                layer.clear()
+            if self.late:
+                self.ahead_of(k, 1)
+        return x
+
+    def backward(self, gradient):
+        size, works = dist.get_world_size(), []
+        shards = [torch.zeros_like(layer.shard) for layer in self.layers]
+        for k in reversed(range(len(self.layers))):
+            self.use(k)
+            self.ahead_of(k, self.backward_order)
+            gradient, whole = self.layers[k].backward(gradient)
+            if self.clears:
+                self.layers[k].clear()
+            flat = _flat([whole], len(shards[k]) * size)
+            works.append(dist.reduce_scatter(shards[k], list(flat.split(len(shards[k]))), async_op=True))
+            if self.waits_scatter:
+                works[-1].wait()
+        for work in works if self.waits else []:
+            work.wait()
+        for k in list(self.flights):
+            self.flights.pop(k)[0].wait()
+        shards = [shard / size if self.mean else shard for shard in shards]
+        return shards if self.reverses else shards[::-1]
+
+
+for _name, _change, _says in [
+    ("GathersEverything", {"everything": True}, "everything is gathered before it is needed"),
+    ("NeverClears", {"clears": False}, "a slot is never emptied"),
+    ("AddsGradientsUp", {"mean": False}, "that is the sum over the ranks"),
+    ("GathersTwoAhead", {"ahead": 2}, "whole or on their way at once"),
+    ("KeepsWhatItGathered", {"keeps": True}, "whole weights or gradients hang on an attribute"),
+    ("PrefetchesForwards", {"backward_order": 1}, "gathered once for forward and once|whole or on their way"),
+    ("ReversesTheList", {"reverses": False}, "the list is in the order of the layers"),
+    ("NeverWaitsForSums", {"waits": False}, "never waits|read before wait"),
+]:
+    wrong_values("lesson_07.fully_sharded", _name, type(_name, (_Sharded,), _change), says=_says)
+
+for _name, _change, _says in [
+    ("GathersAtUse", {"at_use": True}, "a layer is gathered when it is used"),
+    ("GathersAfterwards", {"late": True}, "gathered when it is used|the network rests"),
+    ("WaitsForEachScatter", {"waits_scatter": True}, "each reduce_scatter is waited for where it starts"),
+    ("LooksAheadTheWrongWay", {"backward_order": 1}, "the next one is k - 1|the network rests"),
+]:
+    wrong_values("lesson_07.fully_sharded_in_time", _name, type(_name, (_Sharded,), _change), says=_says)
+
+
+@wrong("lesson_07.fully_sharded", says="called all_reduce")
+class ReducesTheWhole(_Sharded):
+    def backward(self, gradient):
+        shards = []
+        for k in reversed(range(len(self.layers))):
+            self.use(k)
+            gradient, whole = self.layers[k].backward(gradient)
+            self.layers[k].clear()
+            dist.all_reduce(whole)
+            size = len(self.layers[k].shard)
+            flat = _flat([whole], size * dist.get_world_size()) / dist.get_world_size()
+            shards.append(flat[dist.get_rank() * size :][:size].clone())
+        return shards[::-1]
+
+
+@wrong("lesson_07.fully_sharded", says="its slot is empty")
+class NeverFills(_Sharded):
+    def use(self, k):
+        self.gather(k)
+        self.flights.pop(k)[0].wait()
+
+
+@wrong("lesson_07.fully_sharded", says="the slot of layer . takes")
+class FillsWithThePadding(_Sharded):
+    def use(self, k):
+        self.gather(k)
+        handle, full = self.flights.pop(k)
+        handle.wait()
+        self.layers[k].fill(full if len(self.layers) > 2 else full[: self.layers[k].n_elements])
+
+
+@wrong("lesson_07.fully_sharded_in_time", says="the network rests|gathered when it is used|is waited for")
+class WaitsForWhatItStarts(_Sharded):
+    def gather(self, k):
+        super().gather(k)
+        if k in self.flights:
+            self.flights[k][0].wait()
+
+
+# 7.6
+
+
+def _save(store, step, shard, n_elements, *, name="step {step}, shard {rank}", barrier=True, first=False, kind=None):
+    rank = dist.get_rank()
+
+    def newest():
+        if rank == 0:
+            store.write("newest", torch.tensor([step, dist.get_world_size(), n_elements]))
+
+    if first:
+        newest()
+        if barrier:
+            dist.barrier()
+    store.write(name.format(step=step, rank=rank), shard if kind is None else shard.to(kind))
+    if not first:
+        if barrier:
+            dist.barrier()
+        newest()
+
+
+def _load(store, *, name="step {step}, shard {rank}", whole=False, pad=True, ceil=True, shift=0, old_size=True):
+    step, n_saved, n = store.read("newest").tolist()
+    size, rank = dist.get_world_size(), dist.get_rank()
+    old, new = -(-n // n_saved), -(-n // size)
+    if whole:
+        parts = [store.read(name.format(step=step, rank=j)) for j in range(n_saved)]
+        return torch.nn.functional.pad(torch.cat(parts)[:n], (0, new * size - n))[rank * new : (rank + 1) * new].clone()
+    if not ceil:
+        new = n // size
+    start, stop = rank * new, min(rank * new + new, n)
+    parts = []
+    for j in range(n_saved):
+        low, high = max(start, j * old), min(stop, (j + 1) * old)
+        if low < high:
+            place = j * old if old_size else 0
+            parts.append(store.read(name.format(step=step, rank=j), low - place + shift, high - place + shift))
+    flat = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+    return torch.nn.functional.pad(flat, (0, new - len(flat))) if pad else flat
+
+
+_ONE = "shard {rank}"
+for _name, _save_change, _load_change, _says in [
+    ("overwrites_the_old_step", {"name": _ONE}, {"name": _ONE}, "a mixture of two steps"),
+    ("says_it_first", {"first": True}, {}, "a step counts once all of its shards are there"),
+    ("waits_for_nobody", {"barrier": False}, {}, "a step counts once all of its shards are there"),
+    ("reads_everything", {}, {"whole": True}, "only what overlaps is read"),
+    ("leaves_the_padding_out", {}, {"pad": False}, "the last one padded with zeros"),
+    ("drops_the_rest", {}, {"ceil": False}, "has ceil\\(n_elements / ranks\\) elements"),
+    ("reads_one_too_late", {}, {"shift": 1}, "places of a new shard|padded with zeros"),
+    ("takes_flat_places", {}, {"old_size": False}, "padded with zeros|places of a new shard"),
+    ("rounds_to_single", {"kind": torch.float32}, {}, "rounded on the way"),
+]:
+    wrong_values(
+        "lesson_07.shards",
+        _name,
+        lambda store, step, shard, n, change=_save_change: _save(store, step, shard, n, **change),
+        lambda store, change=_load_change: _load(store, **change),
+        says=_says,
+    )
+
+
+def gathers_on_rank_0(store, step, shard, n_elements):
+    pieces = [torch.empty_like(shard) for _ in range(dist.get_world_size())]
+    dist.all_gather(pieces, shard)
+    if dist.get_rank() == 0:
+        store.write(f"step {step}, shard 0", torch.cat(pieces))
+        store.write("newest", torch.tensor([step, 1, n_elements]))
+
+
+def saves_nothing(store, step, shard, n_elements):
+    dist.barrier()
+
+
+def loads_the_first(store):
+    return store.read("step 10, shard 0")
+
+
+wrong_values("lesson_07.shards", "gathers_on_rank_0", gathers_on_rank_0, _load, says="a rank writes .* its shard has")
+wrong_values("lesson_07.shards", "saves_nothing", saves_nothing, _load, says="nothing is written")
+wrong_values("lesson_07.shards", "loads_the_first", _save, loads_the_first, says="that is an older step")
+wrong_values("lesson_07.shards", "returns_nothing", _save, lambda store: None, says="load returns the rank's new shard")
