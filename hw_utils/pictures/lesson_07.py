@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from matplotlib.ticker import MaxNLocator
+
 from hw_utils.pictures.figure import COLORS, SERIES, alt, axes, bytes_text, outside_legend, seconds_unit
 
 HATCHES = ("", "//", "..", "\\\\", "xx")
@@ -52,7 +54,7 @@ def plot_count(
     if allowed is not None:
         ax.axhline(allowed, color=COLORS["ideal"], linestyle="--", linewidth=1)
     ax.set_ylim(0, max([*counts, allowed or 0]) + 0.6)
-    ax.set_yticks(range(max([*counts, allowed or 0]) + 1))
+    ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     ax.set_xlabel(f"time [{unit}]")
     ax.set_ylabel(label)
     limit = "" if allowed is None else f", {allowed} allowed"
