@@ -130,7 +130,8 @@ checks.lesson_07.activation_bytes(
 # %% [markdown]
 # **Task 7.2** (20 minutes, 8 points). The layers work by hand, without autograd. `layer.forward(x, keep=True)` returns
 # the output and keeps x inside the layer; with `keep=False` it forgets x. `layer.backward(gradient)` needs that x,
-# forgets it, and returns the gradient of x. A layer may have dropout: it draws a new mask in each forward pass.
+# forgets it, and returns the gradient of x. A layer may have dropout: it draws a new mask in each forward pass. Use
+# these two calls of a layer and nothing else of it.
 #
 # Fill in `Recomputed`: `n_segments` segments of at most ceil(L / n_segments) layers. Targets: after forward one input a
 # segment at most hangs on the object, at no time do more than ceil(L / n_segments) layers keep theirs (together
@@ -284,9 +285,9 @@ def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
 class ShardedAdam:
     """Adam of which each rank keeps the moments of one shard of all parameters."""
 
-    def __init__(self, model: torch.nn.Module, lr: float, betas: tuple = (0.9, 0.999), eps: float = 1e-8) -> None:
+    def __init__(self, model: torch.nn.Module, lr: float, beta1=0.9, beta2=0.999, eps=1e-8) -> None:
         self.parameters = list(model.parameters())
-        self.lr, self.betas, self.eps, self.t = lr, betas, eps, 0
+        self.lr, self.beta1, self.beta2, self.eps, self.t = lr, beta1, beta2, eps, 0
         n = sum(p.numel() for p in self.parameters)
         self.size = -(-n // dist.get_world_size())
         self.m = torch.zeros(self.size, dtype=self.parameters[0].dtype)
@@ -303,10 +304,10 @@ class ShardedAdam:
         weights = flattened(self.parameters, n)
         w = weights[rank * self.size : (rank + 1) * self.size].clone()
         self.t += 1
-        self.m = self.betas[0] * self.m + (1 - self.betas[0]) * g
-        self.v = self.betas[1] * self.v + (1 - self.betas[1]) * g**2
-        m_hat = self.m / (1 - self.betas[0] ** self.t)
-        v_hat = self.v / (1 - self.betas[1] ** self.t)
+        self.m = self.beta1 * self.m + (1 - self.beta1) * g
+        self.v = self.beta2 * self.v + (1 - self.beta2) * g**2
+        m_hat = self.m / (1 - self.beta1**self.t)
+        v_hat = self.v / (1 - self.beta2**self.t)
         w -= self.lr * m_hat / (v_hat.sqrt() + self.eps)
         dist.all_gather(list(weights.split(self.size)), w)
         put_back(weights, self.parameters)
@@ -321,7 +322,7 @@ from hw_utils import data, models
 def train_gpt(rank: int, world_size: int, n_steps: int) -> tuple[list[float], dict[str, int]]:
     torch.manual_seed(0)
     model = models.TinyGPT(n_layers=1, width=32)
-    text, _ = data.grammar(say=False)
+    text = data.grammar(say=False).train
     optimizer = ShardedAdam(model, lr=1e-2)
     places, losses = torch.Generator().manual_seed(rank), []
     for _ in range(n_steps):
@@ -518,7 +519,7 @@ checks.lesson_07.sharded_gradients_in_time(
 # **Task 7.5** (40 minutes, 14 points). Each layer has `layer.shard` (this rank's piece, padded), `layer.n_elements`
 # (without padding) and a slot: `layer.fill(full)` takes the whole flat weight, `layer.clear()` empties it. With the
 # slot full, `layer.forward(x)` returns the output and `layer.backward(gradient)` the gradients of x and of the flat
-# weight.
+# weight. Use these and nothing else of a layer.
 #
 # Write `FullySharded`: `forward(x)`, and `backward(gradient)`, which returns the list of this rank's shards of the mean
 # gradients, in the order of the layers. Targets: $3 (N - 1)/N$ of the padded weights' bytes sent a step; never more
@@ -613,9 +614,9 @@ def one_step(rank: int, world_size: int) -> list[tuple[float, int]]:
     layers = [SlotLayer(k, drawn_weights(40, 100, k), rank, world_size, 0.01, 0.02, log) for k in range(6)]
     model = FullySharded(layers)
     model.backward(model.forward(torch.ones(2, 100, dtype=torch.float64)))
-    for what, _, seconds in log:
-        whole += {"fill": 1, "clear": -1}.get(what, 0)
-        marks.append((seconds, whole))
+    for event in log:  # (what, layer, seconds)
+        whole += {"fill": 1, "clear": -1}.get(event[0], 0)
+        marks.append((event[2], whole))
     return marks
 
 
@@ -757,7 +758,7 @@ from torch.distributed.fsdp import fully_shard
 def alice_step(rank: int, world_size: int, sharded: bool) -> dict[str, int]:
     torch.manual_seed(0)
     model = models.TinyGPT()
-    text, _ = data.alice(say=False)
+    text = data.alice(say=False).train
     for part in [*model.blocks, model] if sharded else []:
         fully_shard(part)
     optimizer = torch.optim.Adam(model.parameters()) if sharded else ShardedAdam(model, lr=1e-3)

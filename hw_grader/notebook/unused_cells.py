@@ -54,6 +54,8 @@ _PASSING = """
     hw_utils.hosts.training_report hw_utils.hosts.training_report.* hw_utils.material.timed_layers.*
     hw_utils.threads.run_threads hw_utils.threads.watch hw_utils.material.handwritten_layer.*
     dataclasses dataclasses.replace dataclasses.dataclass time.sleep time.time tempfile.mkdtemp pathlib.Path
+    tempfile.TemporaryDirectory torch.get_rng_state torch.set_rng_state hw_utils.material.by_hand.*
+    torch.distributed.checkpoint torch.distributed.checkpoint.* torch.distributed.fsdp.fully_shard
     tqdm.auto.tqdm os.cpu_count threading.* contextlib.contextmanager contextlib.suppress
 """
 _BUILTINS = """

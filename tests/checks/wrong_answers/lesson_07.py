@@ -126,7 +126,7 @@ class KeepsEveryInputItself(_Recomputed):
     def backward(self, gradient):
         layers = [layer for segment in self.segments for layer in segment]
         for k in reversed(range(len(layers))):
-            if layers[k].saved is None:
+            if k < len(layers) - len(self.segments[-1]):
                 layers[k].forward(self.inputs[k])
             gradient = layers[k].backward(gradient)
         return gradient
