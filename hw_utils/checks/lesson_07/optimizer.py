@@ -46,15 +46,14 @@ def batch(rank: int, step: int, width: int) -> torch.Tensor:
 def _worker(rank: int, world_size: int, make: Any, widths: list[int]) -> dict[str, Any]:
     model = tower(widths)
     optimizer = make(model, LR)
-    path, gaps = [], []
+    path = []
     for step in range(STEPS):
         model.zero_grad()
         model(batch(rank, step, widths[0])).square().mean().backward()
         optimizer.step()
         path.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     model.zero_grad()
-    gaps.append(bytes_beside(floats_kept(optimizer), model))
-    return {"path": torch.stack(path), "kept": gaps[0]}
+    return {"path": torch.stack(path), "kept": bytes_beside(floats_kept(optimizer), model)}
 
 
 def _serial(widths: list[int], world_size: int, *, scale: float = 1.0, rank: int | None = None) -> np.ndarray:
