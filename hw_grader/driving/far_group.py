@@ -33,7 +33,7 @@ class FarGroup(VirtualGroup):
 
     def __init__(self, rank: int, world_size: int) -> None:
         dist.ProcessGroup.__init__(self, rank, world_size)
-        self.place, self.n_ranks, self.name = rank, world_size, f"answer's {id(self)}"
+        self.place, self.n_ranks, self.registered_as = rank, world_size, f"answer's {id(self)}"
         self.is_registered = False
         self.awaited: dict[int, list[FarWork]] = {}  # number of a backward pass -> its works
 
