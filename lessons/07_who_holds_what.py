@@ -657,9 +657,9 @@ checks.lesson_07.fully_sharded_in_time(
 # **Task 7.6** (20 minutes, 6 points). A store has `store.write(name, tensor)`, which takes flat tensors of any dtype
 # and time, `store.read(name, start, stop)`, which reads these elements and no others, and `store.names()`.
 # `save_shards` writes this rank's padded shard of a vector of n_elements at that step. `load_shards` returns this
-# rank's padded shard of the newest step that is whole, on any number of ranks. Targets: equal to the bit; a rank writes
-# its shard and reads its share, and 256 bytes beside them; after every single write of a save, all ranks load one whole
-# step.
+# rank's padded shard of the newest step that is whole, on any number of ranks. Targets: equal to the bit, dtype
+# included; a rank writes its shard and reads its share, and 256 bytes beside them; after every single write of a save,
+# all ranks load one whole step.
 #
 # <details><summary>Hint 1: places in the flat vector</summary>
 #

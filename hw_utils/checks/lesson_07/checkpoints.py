@@ -15,12 +15,14 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.store import Store
 from hw_utils.simulate import simulate
 
-STEPS = (10, 20)
-ITEM = 8
+STEPS = (99_999, 100_000)  # as long runs have them: not sorted as text, and too large for float16
+MARK = 5000  # what a step's numbers begin with, times 1 or 2
+DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int64}
 
 
-def _vector(n_elements: int, step: int) -> torch.Tensor:
-    return step * 1000.0 + torch.arange(n_elements, dtype=torch.float64) + 1 / 3
+def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
+    mark = MARK * (1 + STEPS.index(step))
+    return (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
 
 
 def _shard(vector: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
@@ -31,14 +33,14 @@ def _shard(vector: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
 
 
 def _save(
-    rank: int, world_size: int, save: Any, n_elements: int, slow: int
+    rank: int, world_size: int, save: Any, n_elements: int, slow: int, dtype: str
 ) -> list[tuple[int, str, torch.Tensor, float]]:
     """This rank's writes with their step; rank `slow` has the slowest disk."""
     store = Store(seconds_a_byte=1e-3 * (20 if rank == slow else 1))
     found: list[tuple[int, str, torch.Tensor, float]] = []
     for step in STEPS:
         done = len(store.writes)
-        save(store, step, _shard(_vector(n_elements, step), rank, world_size), n_elements)
+        save(store, step, _shard(_vector(n_elements, step, dtype), rank, world_size), n_elements)
         found += [(step, *write) for write in store.writes[done:]]
         dist.barrier()  # as the steps of a training between two saves
     return found
@@ -78,8 +80,9 @@ def _moments(saved: dict[str, Any]) -> tuple[list[str], list[dict[str, torch.Ten
     return names, contents
 
 
-def _judge(data: Any, old: int, new: int, n_elements: int, slow: int) -> None:
-    what = f"{n_elements} elements from {n_ranks(old)} to {n_ranks(new)}"
+def _judge(data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64") -> None:
+    item = DTYPES[dtype].itemsize
+    what = f"{n_elements} elements{'' if dtype == 'float64' else f' of {dtype}'} from {n_ranks(old)} to {n_ranks(new)}"
     require_no_deadlock(data["saved"], f"{what}: saving")
     writes = [w for each in data["saved"]["results"] for w in each if w[0] == STEPS[0]]
     if not writes:
@@ -88,13 +91,13 @@ def _judge(data: Any, old: int, new: int, n_elements: int, slow: int) -> None:
         sum(np.asarray(tensor).nbytes for step, _, tensor, _ in each if step == STEPS[0])
         for each in data["saved"]["results"]
     )
-    share = -(-n_elements // old) * ITEM
+    share = -(-n_elements // old) * item
     if old > 1 and most > share + 256:
         raise CheckFailed(f"{what}: a rank writes {most} bytes a step, its shard has {share}.",
                           cause="every rank writes its own shard, and nobody gathers.")  # fmt: skip
     require_no_deadlock(data["whole"], f"{what}: loading what is whole")
-    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]])
-    limit = -(-n_elements // new) * ITEM + 256
+    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]], dtype)
+    limit = -(-n_elements // new) * item + 256
     for rank, result in enumerate(data["whole"]["results"]):
         if result["reads"] > limit:
             raise CheckFailed(
@@ -104,10 +107,11 @@ def _judge(data: Any, old: int, new: int, n_elements: int, slow: int) -> None:
     require_no_deadlock(data["between"], f"{what}: loading while a step is being saved")
     for k, name in enumerate(data["names"][:-1]):
         results = [each[k] for each in data["between"]["results"]]
-        _judge_moment(f"{what}: loading after {name}", results, new, n_elements, STEPS[:1] if k == 0 else STEPS)
+        steps = STEPS[:1] if k == 0 else STEPS
+        _judge_moment(f"{what}: loading after {name}", results, new, n_elements, steps, dtype)
 
 
-def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int]) -> None:
+def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int], dtype: str) -> None:
     failed = [result["failed"] for result in results if "failed" in result]
     if failed:
         raise CheckFailed(
@@ -116,7 +120,7 @@ def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Se
             "step is whole, and load starts from that.",
         )
     shards = [result["shard"] for result in results]
-    rights = [[_shard(_vector(n_elements, step), rank, new).numpy() for rank in range(new)] for step in steps]
+    rights = [[_shard(_vector(n_elements, step, dtype), rank, new).numpy() for rank in range(new)] for step in steps]
     if any(all(_same(g, r) for g, r in zip(shards, right)) for right in rights):
         return
     rank = next(k for k, (g, r) in enumerate(zip(shards, rights[-1])) if not _same(g, r))
@@ -135,7 +139,7 @@ def _shown(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)[:60]
     numbers = ", ".join(f"{v:g}" for v in value.ravel()[:4])
-    return f"[{numbers}{', ...' if value.size > 4 else ''}] of shape {value.shape}"
+    return f"[{numbers}{', ...' if value.size > 4 else ''}] of shape {value.shape}, {value.dtype}"
 
 
 def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
@@ -147,10 +151,10 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
         return "numbers change their dtype on the way: what is loaded has the dtype of what was saved."
     if np.allclose(got, right, rtol=1e-6, atol=0):
         return "numbers are rounded on the way: write and read them in the dtype that they have."
-    steps = set((got[got > 0] // 1000 // 10).tolist())
+    steps = set((got[got > 0] // MARK).tolist())
     if len(steps) > 1 or not is_whole:
         return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
-    if steps and steps != {right[right > 0][0] // 1000 // 10}:
+    if steps and steps != {right[right > 0][0] // MARK}:
         return "that is an older step: the newest whole one is asked."
     return "places of a new shard are places in the flat vector: which old shard holds each, and where in it?"
 
@@ -166,10 +170,11 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
             (2, 2, 5, 0),
             (1, 3, 7, 0),
             (2, 3, 12, 1),
-            (8, 6, 100, 7),
+            (8, 6, 1000, 7),
             (6, 4, 7, 5),
         )
-    ],
+    ]
+    + [{"old": 3, "new": 5, "n_elements": 4, "slow": 1, "dtype": dtype} for dtype in ("float16", "int64")],
     ok="shards are the same to the bit on other ranks, read once, and whole at every moment of a save.",
     hint="hint 1 of exercise 7.6",
     hints={
@@ -178,9 +183,9 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
     },
     look="save 6 elements on 2 ranks, and print what each of 3 ranks reads.",
 )
-def shards(save, load, /, old: int, new: int, n_elements: int, slow: int):
+def shards(save, load, /, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64"):
     """Two steps saved on `old` ranks, and loaded on `new` ones at every moment of the second save."""
-    saved = observe(lambda: simulate(_save, old, (save, n_elements, slow), compute="free", echo=False))
+    saved = observe(lambda: simulate(_save, old, (save, n_elements, slow, dtype), compute="free", echo=False))
     names, contents = ([], []) if saved["deadlock"] else _moments(saved)
     if not contents:
         return {"saved": saved}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,37 +11,61 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.holding import bytes_beside, floats_kept
+from hw_utils.checks.lesson_07.holding import (
+    ELSEWHERE,
+    bytes_beside,
+    bytes_in_lists,
+    floats_kept,
+    moment,
+    observe_memory,
+)
 from hw_utils.checks.lesson_07.optimizer import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
+from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
 from hw_utils.material.timed_layers import TimedChain
 from hw_utils.simulate import simulate
 
-ITEM = 8
+ITEM, STEPS = 8, 2
 
 
 def _worker(
     rank: int, world_size: int, make: Any, widths: list[int], bucket_bytes: int, unused: bool
 ) -> dict[str, Any]:
-    model = tower(widths)
-    gradients = make(model, bucket_bytes)
-    held = []
+    """Each backward pass runs twice: first without the answer, for what the model itself holds as gradients arrive."""
+    model, alone = tower(widths), tower(widths)
+    moments: list[float] = []
+    plain_bytes, held, came, shards, gradients = [], [], [], [], []
 
-    def sample(_: torch.Tensor) -> None:
-        whole = sum(p.grad.numel() for p in model.parameters() if p.grad is not None) * ITEM
-        held.append(whole + bytes_beside(floats_kept(gradients), model))
+    def sample(k: int, own: torch.nn.Module, _: torch.Tensor) -> None:
+        whole = sum(p.grad.numel() for p in own.parameters() if p.grad is not None) * ITEM
+        if own is alone:
+            plain_bytes.append(whole)
+        else:
+            came.append(k)
+            held.append(whole + bytes_beside(floats_kept(gradients[0]), own) + bytes_in_lists(gradients[0]))
+        moments.append(moment())
 
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(sample)
-    shards = []
-    for step in range(2):
-        used = model[:-1] if unused else model
+    def listen(own: torch.nn.Module) -> None:
+        for k, p in enumerate(own.parameters()):
+            p.register_post_accumulate_grad_hook(partial(sample, k, own))
+
+    def go_back(own: torch.nn.Module, step: int) -> None:
+        used = own[:-1] if unused else own
         used(batch(rank, step, widths[0])).square().mean().backward()
-        shards.append(gradients.wait())
+
+    listen(alone)
+    for step in range(STEPS):
+        go_back(alone, step)
+        alone.zero_grad()
+    gradients.append(make(model, bucket_bytes))
+    listen(model)
+    for step in range(STEPS):
+        go_back(model, step)
+        shards.append(plain(gradients[0].wait()))
         left = [name for name, p in model.named_parameters() if p.grad is not None]
-    return {"shards": shards, "held": max(held), "left": left}
+    return {"shards": shards, "held": held, "came": came, "plain": plain_bytes, "left": left, "moments": moments}
 
 
 def _buckets(widths: list[int], bucket_bytes: int) -> list[list[int]]:
@@ -88,19 +113,42 @@ def _judge(data: Any, world_size: int, widths: list[int], bucket_bytes: int, unu
                 cause="p.grad = None for every parameter of a bucket once its flat vector is made: others keep the "
                 "rest.",
             )
-    for step in range(2):
+    for step in range(STEPS):
         right = _mean_shards(widths, bucket_bytes, unused, world_size, step)
         for rank, result in enumerate(data["results"]):
             _judge_shards(f"{what}: step {step}, rank {rank}", result["shards"][step], right, rank, world_size)
-    limit = (sum(pieces) + 2 * max(piece * world_size for piece in pieces)) * ITEM
-    for rank, result in enumerate(data["results"]):
-        if result["held"] > limit:
-            raise CheckFailed(
-                f"{what}: during backward rank {rank} holds {result['held']} bytes of gradients, {limit} are allowed: "
-                "its shards and two buckets, one that fills and one under way.",
-                cause="flat vectors pile up, or p.grad stays: wait for the bucket before this one as this one starts, "
-                "then keep its shard alone (a copy, no view of the flat vector).",
-            )
+    for rank, (result, bytes_at) in enumerate(zip(data["results"], data["held"])):
+        _judge_held(f"{what}: during backward rank {rank}", result, bytes_at, _buckets(widths, bucket_bytes), pieces,
+                    _numels(widths), world_size)  # fmt: skip
+
+
+def _judge_held(
+    what: str, result: Any, bytes_at: list[int], buckets: list[list[int]], pieces: list[int], sizes: list[int],
+    world_size: int,
+) -> None:  # fmt: skip
+    """After each gradient: the shards of what was started, and two buckets; or what waits for one that is not full."""
+    n = len(result["held"]) // STEPS
+    alone = [there - grads for there, grads in zip(bytes_at[: STEPS * n], result["plain"])]
+    anywhere = [there - own for there, own in zip(bytes_at[STEPS * n :], alone)]
+    for step in range(STEPS):
+        there: set[int] = set()
+        for j in range(step * n, (step + 1) * n):
+            there.add(result["came"][j])
+            full = [k for k, bucket in enumerate(buckets) if not there.issuperset(bucket)]
+            started = full[0] if full else len(buckets)
+            waiting = sum(sizes[k] for k in there - {k for bucket in buckets[:started] for k in bucket})
+            under_way = pieces[started - 1] * world_size if started else 0
+            two = max(2 * max(pieces) * world_size, under_way + waiting)
+            limit = (sum(pieces[:started]) + two) * ITEM
+            if max(result["held"][j], anywhere[j]) > limit:
+                raise CheckFailed(
+                    f"{what} holds {max(result['held'][j], anywhere[j])} bytes of gradients, {limit} are allowed: "
+                    "its shards and two buckets, one that fills and one under way.",
+                    cause="flat vectors pile up, or p.grad stays: wait for the bucket before this one as this one "
+                    "starts, then keep its shard alone (a copy, no view of the flat vector)."
+                    if result["held"][j] > limit
+                    else ELSEWHERE,
+                )
 
 
 def _numels(widths: list[int]) -> list[int]:
@@ -116,7 +164,7 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
             if "all_reduce" in others
             else "one reduce_scatter a bucket, started in the hook, and nothing else.",
         )
-    due = [(world_size - 1) * piece * ITEM for piece in pieces] * 2
+    due = [(world_size - 1) * piece * ITEM for piece in pieces] * STEPS
     for rank in range(world_size):
         mine = trace.of_rank(rank).of_op("reduce_scatter", "reduce_scatter_tensor")
         if world_size == 1 and not len(mine):
@@ -166,6 +214,11 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
         "it is zero: the gradients were set to None before they were copied, or the shard was read before wait().": 0
         * whole[rank],
     }
+    flat = whole.ravel()
+    packed = np.trim_zeros(flat, "f")
+    packed = np.pad(packed, (0, len(flat) - len(packed))).reshape(whole.shape)
+    if not np.array_equal(packed, whole) and np.allclose(mine, packed[rank], rtol=1e-9, atol=1e-12):
+        return "a parameter without a gradient counts as zeros, at its own place in the bucket."
     near = [cause for cause, value in causes.items() if np.allclose(mine, value, rtol=1e-9, atol=1e-12)]
     other = [r for r in range(world_size) if np.allclose(mine, whole[r], rtol=1e-9, atol=1e-12)]
     if near or not other:
@@ -178,13 +231,22 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
     judge=_judge,
     cases=[
         {"world_size": n, "widths": [3, 5, 4, 2], "bucket_bytes": b, "unused": u}
-        for n, b, u in ((1, 64, False), (2, 1, False), (2, 100, False), (3, 150, False), (4, 1, False), (3, 100, True))
-    ],
+        for n, b, u in (
+            (1, 64, False),
+            (2, 1, False),
+            (2, 100, False),
+            (3, 150, False),
+            (4, 1, False),
+            (3, 100, True),
+            (3, 150, True),
+        )
+    ]
+    + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}],
     ok="each rank keeps the mean of its own shards, and two buckets beside them.",
     hint="hint 1 of exercise 7.4",
     hints={
-        "hint 3 of exercise 7.4": "not full|unused",
-        "hint 2 of exercise 7.4": "pile up|still stands|holds",
+        "hint 3 of exercise 7.4": "not full|unused|without a gradient",
+        "hint 2 of exercise 7.4": "pile up|still stands|holds|outlives",
         "hint 1 of exercise 7.4": "reduce_scatter|flat|shard|pad",
     },
     look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
@@ -192,7 +254,7 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
 def sharded_gradients(make, /, world_size: int, widths: list[int], bucket_bytes: int, unused: bool):
     """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
     args = (make, widths, bucket_bytes, unused)
-    return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
 
 
 def _timed_worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:

@@ -1,13 +1,23 @@
-"""What lesson 07's checks share: the bytes that an answer's object keeps, wherever it lives."""
+"""What lesson 07's checks share: the bytes that an answer keeps, on its object or anywhere else."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
+from hw_utils.core.run import Run
+
+MOMENT_S = 1e-3
+_MOST_THINGS = 10_000
+_SETTINGS = 6  # an optimizer's learning rate, betas and so on in one place
+ELSEWHERE = "something outlives the step outside the object: under a global name, on the class or on a parameter."
 
 
 def floats_kept(thing: Any) -> list[torch.Tensor]:
@@ -35,3 +45,46 @@ def bytes_beside(tensors: Iterable[torch.Tensor], model: torch.nn.Module) -> int
         else:
             others.append(tensor)
     return n_bytes(others)
+
+
+def bytes_in_lists(thing: Any) -> int:
+    """Bytes of the numbers that hang on an object as raw bytes or as lists of Python's floats."""
+    total, seen, waiting = 0, {id(thing)}, deque(getattr(thing, "__dict__", {}).values())
+    while waiting and len(seen) < _MOST_THINGS:
+        value = waiting.popleft()
+        if id(value) in seen:
+            continue
+        if isinstance(value, bytes | bytearray | array):
+            total += memoryview(value).nbytes
+        elif isinstance(value, list | tuple | deque | dict):
+            parts = list(value.values() if isinstance(value, dict) else value)
+            n_floats = sum(type(part) is float for part in parts)
+            total += 8 * n_floats if n_floats > _SETTINGS else 0
+            waiting.extend(part for part in parts if type(part) is not float)
+        seen.add(id(value))
+    return total
+
+
+def moment() -> float:
+    """The rank's clock, which then goes on a little: what is held at this time is what was held before the call."""
+    now_s = time.perf_counter()
+    time.sleep(MOMENT_S)
+    return now_s
+
+
+def observe_memory(run: Callable[[], Run]) -> dict[str, Any]:
+    """What `observe` gives of a run that keeps memory, and `held`: each rank's bytes at its result's `moments`."""
+    runs: list[Run] = []
+
+    def run_once() -> Run:
+        runs.append(run())
+        return runs[-1]
+
+    data = observe(run_once)
+    if runs:
+        memory = runs[-1].memory
+        data["held"] = [
+            [sum(memory.held_bytes(rank, at_s).values()) for at_s in result["moments"]]
+            for rank, result in enumerate(runs[-1].results)
+        ]
+    return data

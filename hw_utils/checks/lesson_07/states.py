@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_05.costs import require
+from hw_utils.core.errors import CheckFailed
 
 GB = 1e9
+BYTES = 12, 2, 2  # a parameter's: optimizer, gradient, weight
 
 
 def _n_bytes(n: int, *dtypes: torch.dtype) -> int:
     return sum(torch.empty(n, dtype=dtype, device="meta").nbytes for dtype in dtypes)
+
+
+def _require_number(what: str, data: Any) -> None:
+    """Raises if a formula gives something that is neither number, text nor tensor, such as a Fraction."""
+    if isinstance(data, dict) and (kind := data.get("unknown")):
+        raise CheckFailed(f"{what} gave a {kind}.", cause=f"a {kind} is no plain number: return float(...) of it.")
 
 
 def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> None:
@@ -28,6 +37,11 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
         return sum(n / size if k < cut else n for k, n in enumerate(sizes.values()))
 
     right = held(stage)
+    whole_parts = sum(n // world_size if k < stage else n for k, n in enumerate(parts.values()))
+    whole_bytes = sum(n_parameters * (b // world_size if k < stage else b) for k, b in enumerate(BYTES))
+    most = sum(-(-n_parameters // world_size) * b if k < stage else n_parameters * b for k, b in enumerate(BYTES))
+    what = f"state_bytes({n_parameters}, {world_size}, {stage})"
+    _require_number(what, data)
     causes = {
         "the optimizer has two moments and float32 weights: 12 bytes a parameter, not 8.": held(
             stage, optimizer=_n_bytes(n_parameters, torch.float32, torch.float32)
@@ -55,8 +69,11 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
         ),
         "the weights' float32 copy belongs to the optimizer, and is cut with it.": held(stage)
         + (parts["optimizer"] / 3 * (1 - 1 / world_size) if stage else 0),
-    }
-    require(f"state_bytes({n_parameters}, {world_size}, {stage})", data, right, causes)
+        "fractions are allowed: divide with /, and round nothing.": (
+            whole_parts, whole_bytes, most, math.floor(right), math.ceil(right)
+        ),
+    }  # fmt: skip
+    require(what, data, right, causes)
 
 
 @check(
@@ -65,7 +82,7 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
     cases=[
         {"n_parameters": n, "world_size": size, "stage": stage}
         for n, size, stage in (
-            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (7_500_000_000, 64, 0),
+            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (1000, 7, 1), (7_500_000_000, 64, 0),
             (7_500_000_000, 64, 1), (7_500_000_000, 64, 2), (7_500_000_000, 64, 3),
         )
     ],
@@ -105,8 +122,14 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         "recomputing leaves what the linear layers and norms keep.": 0.0,
         "q, k and v are three tensors, and their shared input is a fourth.": (right - 3 * plain, right - 2 * plain),
         "that is in GB: bytes are asked.": right / GB,
+        "the squares belong to each example of the batch, once.": (linear + square / batch, linear + square * batch),
+        "with recompute the square mask is not kept, either.": linear + bits if recompute else float("nan"),
+        "that is bytes a number of the input: bytes of the layer are asked.": right / (plain / 2),
+        "a s / h need not be whole: divide with /, or not at all.": linear
+        + 5 * heads * sequence // width * sequence * batch * width,
     }
     what = f"activation_bytes({sequence}, {batch}, {width}, {heads}, {recompute})"
+    _require_number(what, data)
     require(what, data, right, causes)
 
 
@@ -116,8 +139,8 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
     cases=[
         {"sequence": s, "batch": b, "width": h, "heads": a, "recompute": r}
         for s, b, h, a, r in (
-            (8, 1, 16, 2, True), (8, 1, 16, 2, False), (8, 3, 16, 4, False), (2048, 1, 12_288, 96, False),
-            (2048, 1, 12_288, 96, True),
+            (8, 1, 16, 2, True), (8, 1, 16, 2, False), (8, 3, 16, 4, False), (8, 3, 56, 2, False),
+            (2048, 1, 12_288, 96, False), (2048, 1, 12_288, 96, True),
         )
     ],
     ok="a layer keeps what the tensors of the table take, 114 and 34 for GPT-3.",

@@ -11,14 +11,16 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.holding import floats_kept, n_bytes
+from hw_utils.checks.lesson_07.holding import ELSEWHERE, bytes_in_lists, floats_kept, moment, n_bytes, observe_memory
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
+from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Event, Trace
 from hw_utils.material.by_hand.layers import SlotLayer, drawn_weights
 from hw_utils.simulate import simulate
 
 ITEM, EXAMPLES = 8, 2
+SLACK = 16  # bytes
 PASS_S = 1e-3  # so that what is called before a pass and after it has different times
 GATHERS, SCATTERS = ("all_gather", "all_gather_into_tensor"), ("reduce_scatter", "reduce_scatter_tensor")
 
@@ -28,30 +30,28 @@ def _numbers(rank: int, seed: int, width: int) -> torch.Tensor:
 
 
 def _worker(
-    rank: int,
-    world_size: int,
-    make: Any,
-    hidden: list[int],
-    width: int,
-    forward_s: float,
-    backward_s: float,
+    rank: int, world_size: int, make: Any, hidden: list[int], width: int, forward_s: float, backward_s: float,
     n_steps: int,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     log: list[tuple[str, int, float]] = []
     layers = [
         SlotLayer(k, drawn_weights(h, width, k), rank, world_size, forward_s, backward_s, log)
         for k, h in enumerate(hidden)
     ]
+    moments = [moment()]
     model = make(layers)
     outputs, shards, kept, times = [], [], [], [time.perf_counter()]
+
+    def look() -> None:
+        times.append(time.perf_counter())
+        kept.append(n_bytes(floats_kept(model)) + bytes_in_lists(model))
+
     for step in range(n_steps):
-        outputs.append(model.forward(_numbers(rank, step, width)))
-        times.append(time.perf_counter())
-        kept.append(n_bytes(floats_kept(model)))
-        shards.append(model.backward(_numbers(rank, 10 + step, width)))
-        times.append(time.perf_counter())
-        kept.append(n_bytes(floats_kept(model)))
-    return {"outputs": outputs, "shards": shards, "kept": kept, "times": times, "log": log}
+        for passed, found, seed in ((model.forward, outputs, step), (model.backward, shards, 10 + step)):
+            found.append(plain(passed(_numbers(rank, seed, width))))
+            look()
+            moments.append(moment())
+    return {"outputs": outputs, "shards": shards, "kept": kept, "times": times, "log": log, "moments": moments}
 
 
 def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -91,6 +91,7 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
         )
     for rank, result in enumerate(data["results"]):
         _judge_passes(f"{what}: rank {rank}", result["log"], len(hidden))
+        _judge_slots(f"{what}: rank {rank}", result["log"])
     for step in range(2):
         outputs, cut = _serial(hidden, width, world_size, step)
         for rank, result in enumerate(data["results"]):
@@ -99,6 +100,7 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
     sizes = [-(-h * width // world_size) for h in hidden]
     for rank, result in enumerate(data["results"]):
         _judge_memory(f"{what}: rank {rank}", result, trace.of_rank(rank), sizes, world_size)
+        _judge_elsewhere(f"{what}: rank {rank}", data["held"][rank], sizes, world_size, len(hidden) * EXAMPLES * width)
     _judge_bytes(what, trace, sizes, world_size)
 
 
@@ -111,6 +113,20 @@ def _judge_passes(what: str, log: list, n_layers: int) -> None:
             f"expected {' '.join(f'{name[0]}{k}' for name, k in step)} in each step.",
             cause="forward goes through the layers in their order, backward in the reverse one, each once.",
         )
+
+
+def _judge_slots(what: str, log: list) -> None:
+    full: set[int] = set()
+    for name, k, _ in log:
+        if name == "fill":
+            full.add(k)
+        elif name == "clear":
+            full.discard(k)
+        elif k not in full:
+            raise CheckFailed(
+                f"{what}: layer {k} has weights for its {name} pass that layer.fill did not bring.",
+                cause="the slot is filled by layer.fill(full) and emptied by layer.clear(), by nothing else.",
+            )
 
 
 def _judge_numbers(
@@ -163,12 +179,24 @@ def _judge_memory(what: str, result: Any, trace: Trace, sizes: list[int], world_
             f"{what}: the slot of layer {uncleared[0]} is full when the step is over.",
             cause="a slot is never emptied: layer.clear() after each pass, forward and backward.",
         )
-    limit = 2 * sum(sizes) * ITEM + 64
+    limit = 2 * sum(sizes) * ITEM + SLACK
     if max(result["kept"]) > max(limit, 2 * max(sizes) * world_size * ITEM):
         raise CheckFailed(
             f"{what}: between the passes the object keeps {max(result['kept'])} bytes of floats, two shards of every "
             f"layer have {limit}.",
             cause="whole weights or gradients hang on an attribute: let the gathered tensor go once the slot is clear.",
+        )
+
+
+def _judge_elsewhere(what: str, held: list[int], sizes: list[int], world_size: int, n_saved: int) -> None:
+    """held: bytes before the object is made, and after each pass; after a forward pass the layers keep their inputs."""
+    limit = max(2 * sum(sizes), 2 * max(sizes) * world_size) * ITEM + SLACK
+    grown = [there - held[0] - (n_saved * ITEM if k % 2 == 0 else 0) for k, there in enumerate(held[1:])]
+    if max(grown) > limit:
+        raise CheckFailed(
+            f"{what}: after a pass it holds {max(grown)} bytes more than before the first one, two shards of every "
+            f"layer, or two layers, have {limit - SLACK}.",
+            cause=ELSEWHERE,
         )
 
 
@@ -220,7 +248,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
     ok="two steps are right, two layers at most are whole at once, and three times (N - 1)/N of the weights travel.",
     hint="hint 1 of exercise 7.5",
     hints={
-        "hint 2 of exercise 7.5": "slot|whole or on their way|ahead|hang on",
+        "hint 2 of exercise 7.5": "slot|whole or on their way|ahead|hang on|outlives",
         "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean",
     },
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
@@ -228,7 +256,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
 def fully_sharded(make, /, world_size: int, hidden: list[int], width: int):
     """Two steps through layers with slots; each layer has another size, so the ledger tells their gathers apart."""
     args = (make, hidden, width, PASS_S, PASS_S, 2)
-    return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
+    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
 
 
 def _judge_in_time(

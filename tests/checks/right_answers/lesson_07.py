@@ -247,6 +247,7 @@ class _Sharded:
         self.model, self.lr, self.t = model, lr, 0
         self.n = sum(p.numel() for p in model.parameters())
         self.size = -(-self.n // dist.get_world_size())
+        self.dtype = next(model.parameters()).dtype
 
     @property
     def own(self):
@@ -280,7 +281,7 @@ class HasOneTableForItsState(_Sharded):
 
     def __init__(self, model, lr):
         super().__init__(model, lr)
-        self.state = torch.zeros(2, self.size, dtype=torch.float64)
+        self.state = torch.zeros(2, self.size, dtype=self.dtype)
 
     def step(self):
         parameters = list(self.model.parameters())
@@ -305,7 +306,7 @@ class CutsUnevenly(_Sharded):
         super().__init__(model, lr)
         places = torch.arange(self.n).tensor_split(dist.get_world_size())
         self.sizes = [len(p) for p in places]
-        self.m, self.v = torch.zeros(2, self.sizes[dist.get_rank()], dtype=torch.float64).unbind()
+        self.m, self.v = torch.zeros(2, self.sizes[dist.get_rank()], dtype=self.dtype).unbind()
 
     def step(self):
         parameters, rank, size = list(self.model.parameters()), dist.get_rank(), dist.get_world_size()
@@ -329,7 +330,7 @@ class GoesAroundARing(_Sharded):
 
     def __init__(self, model, lr):
         super().__init__(model, lr)
-        self.m, self.v = torch.zeros(self.size, dtype=torch.float64), torch.zeros(self.size, dtype=torch.float64)
+        self.m, self.v = torch.zeros(self.size, dtype=self.dtype), torch.zeros(self.size, dtype=self.dtype)
 
     def around(self, pieces, first, *, adds):
         rank, size = dist.get_rank(), dist.get_world_size()
@@ -368,7 +369,7 @@ class KeepsItsOwnWeights(_Sharded):
         flat = self.flat(p.grad for p in parameters)
         scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-        g = torch.zeros(self.size, dtype=torch.float64)
+        g = torch.zeros(self.size, dtype=self.dtype)
         scatter(g, flat, op=dist.ReduceOp.SUM)
         g.div_(size)
         self.t += 1
@@ -724,7 +725,7 @@ def _head(store):
 def _element_by_element(store):
     step, n_saved, n = _head(store)
     old, new = -(-n // n_saved), -(-n // dist.get_world_size())
-    shard = torch.zeros(new, dtype=torch.float64)
+    shard = torch.zeros(new, dtype=store.read(f"{step}/0", 0, 0).dtype)
     for k in range(new):
         place = dist.get_rank() * new + k
         if place < n:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from fractions import Fraction
 
 import torch
 import torch.distributed as dist
@@ -30,6 +31,9 @@ for _name, _formula, _says in [
     ("all_ranks", lambda n, s, k: s * _state(n, s, k), "that is all ranks together"),
     ("in_gigabytes", lambda n, s, k: _state(n, s, k) / 1e9, "that is in GB"),
     ("nothing", lambda n, s, k: None, "is there a return"),
+    ("rounds_down", lambda n, s, k: int(_state(n, s, k)), "divide with /, and round nothing"),
+    ("cuts_whole_parameters", lambda n, s, k: _state(-(-n // s) * s, s, k) if k else 16 * n, "divide with /|no known"),
+    ("gives_a_fraction", lambda n, s, k: Fraction(_state(n, s, k)), "is no plain number"),
     ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
 ]:
     wrong_values("lesson_07.state_bytes", _name, _formula, says=_says)
@@ -48,6 +52,14 @@ for _name, _formula, _says in [
     ("narrow_inside", lambda s, b, h, a, r: 22 * s * b * h + (0 if r else 5 * a * b * s * s), "4 times the width"),
     ("one_example", lambda s, b, h, a, r: 34 * s * h + (0 if r else 5 * a * s * s), "each example of the batch"),
     ("nothing_is_kept", lambda s, b, h, a, r: 0 if r else 34 * s * b * h + 5 * a * b * s * s, "recomputing leaves"),
+    (
+        "whole_ratio",
+        lambda s, b, h, a, r: s * b * h * (34 + (0 if r else 5 * a * s // h)),
+        "a s / h need not be whole",
+    ),
+    ("one_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * s * s), "belong to each example"),
+    ("keeps_one_mask", lambda s, b, h, a, r: 34 * s * b * h + (1 if r else 5) * a * b * s * s, "mask is not kept"),
+    ("gives_the_ratio", lambda s, b, h, a, r: 34 + (0 if r else 5 * a * s / h), "bytes a number of the input"),
     ("joint_qkv", lambda s, b, h, a, r: 28 * s * b * h + (0 if r else 5 * a * b * s * s), "three tensors, and their"),
 ]:
     wrong_values("lesson_07.activation_bytes", _name, _formula, says=_says)
@@ -298,6 +310,62 @@ class ReducesEachParameterAlone(_Adam):
         return g / size + 0 * rank
 
 
+_OUTSIDE: dict = {}  # each rank has its own
+
+
+@wrong("lesson_07.sharded_adam", says="outlives the step outside the object")
+class KeepsTheWholeInAGlobal(_Adam):
+    def gathered(self, flat, w):
+        super().gathered(flat, w)
+        _OUTSIDE["whole"] = flat
+
+
+@wrong("lesson_07.sharded_adam", says="outlives the step outside the object")
+class KeepsTheWholeOnItsClass(_Adam):
+    def gathered(self, flat, w):
+        super().gathered(flat, w)
+        type(self).whole = flat
+
+
+@wrong("lesson_07.sharded_adam", says="outlives the step outside the object")
+class KeepsMomentsOnTheParameters(_Adam):
+    def gathered(self, flat, w):
+        super().gathered(flat, w)
+        for p in self.parameters:
+            p.m, p.v = p.detach().clone(), p.detach().clone()
+
+
+@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+class KeepsTheWholeAsAList(_Adam):
+    def gathered(self, flat, w):
+        super().gathered(flat, w)
+        self.whole = flat.tolist()
+
+
+@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+class KeepsFourShards(_Adam):
+    def adam(self, w, g, place):
+        self.g, self.w = g, super().adam(w, g, place)
+        return self.w
+
+
+@wrong("lesson_07.sharded_adam", says="of float32: .*(twice the bytes|keeps|one Adam has)")
+class SendsInDouble(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        self.m, self.v = self.m.to(self.parameters[0].dtype), self.v.to(self.parameters[0].dtype)
+
+    def reduced(self, n):
+        g = torch.empty(self.size, dtype=torch.float64)
+        dist.reduce_scatter(g, list(_flat([p.grad for p in self.parameters], n).double().split(self.size)))
+        return (g / dist.get_world_size()).to(self.m.dtype)
+
+    def gathered(self, flat, w):
+        whole = flat.double()
+        dist.all_gather(list(whole.split(self.size)), w.double())
+        flat.copy_(whole)
+
+
 @wrong("lesson_07.sharded_adam", says="never waits for its")
 class NeverWaits(_Adam):
     def gathered(self, flat, w):
@@ -413,6 +481,41 @@ for _name, _change, _says in [
     ("FillsTheFirstFirst", {"backwards": True}, "nothing is sent before|waits for a layer that comes later"),
 ]:
     wrong_values("lesson_07.sharded_gradients_in_time", _name, type(_name, (_Gradients,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_gradients", says="flat vectors pile up")
+class KeepsTwoUnderWay(_Gradients):
+    waits_before = False
+
+    def start_next(self):
+        if len(self.flights) > 1:
+            self.flights.pop(0)[0].wait()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="outlives the step outside the object")
+class CopiesThemOutside(_Gradients):
+    def start_next(self):
+        for p in self.buckets[len(self.shards)]:
+            p.mine = None if p.grad is None else p.grad.clone()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="flat vectors pile up, or p.grad stays")
+class CountsOneBackwardOnly(_Gradients):
+    def start_over(self):
+        self.shards, self.flights = [], []
+
+
+@wrong("lesson_07.sharded_gradients", says="without a gradient counts as zeros, at its own place")
+class LeavesUnusedOut(_Gradients):
+    def start_next(self):
+        bucket = self.buckets[len(self.shards)]
+        there = [p.grad.flatten() for p in bucket if p.grad is not None]
+        flat = torch.cat([*there, *(torch.zeros(p.numel()).double() for p in bucket if p.grad is None)])
+        for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+            p.grad = part.view_as(p).clone()
+        super().start_next()
 
 
 @wrong("lesson_07.sharded_gradients_in_time", says="calls of reduce_scatter on rank 0")
@@ -544,6 +647,30 @@ class ReducesTheWhole(_Sharded):
         return shards[::-1]
 
 
+@wrong("lesson_07.fully_sharded", says="outlives the step outside the object")
+class KeepsTheWholeOutside(_Sharded):
+    def use(self, k):
+        self.gather(k)
+        _OUTSIDE[k] = self.flights[k][1]
+        super().use(k)
+
+
+@wrong("lesson_07.fully_sharded", says="between the passes the object keeps")
+class KeepsListsOfTheWhole(_Sharded):
+    def use(self, k):
+        super().use(k)
+        self.kept.append(self.layers[k].full.tolist())
+
+
+@wrong("lesson_07.fully_sharded", says="that layer.fill did not bring")
+class FillsByHand(_Sharded):
+    def use(self, k):
+        self.gather(k)
+        handle, full = self.flights.pop(k)
+        handle.wait()
+        self.layers[k].full = full[: self.layers[k].n_elements]
+
+
 @wrong("lesson_07.fully_sharded", says="its slot is empty")
 class NeverFills(_Sharded):
     def use(self, k):
@@ -643,9 +770,42 @@ def saves_nothing(store, step, shard, n_elements):
 
 
 def loads_the_first(store):
-    return store.read("step 10, shard 0")
+    return store.read("step 99999, shard 0")
 
 
+def loads_in_double(store):
+    return _load(store).double()
+
+
+def writes_a_half_head(store, step, shard, n_elements):
+    _save(store, step, shard, n_elements)
+    if dist.get_rank() == 0:
+        store.write("newest", torch.tensor([step, dist.get_world_size(), n_elements], dtype=torch.int16))
+
+
+def reads_whole_shards(store):
+    class Whole:
+        def read(self, name, start=0, stop=None):
+            return store.read(name)[start:stop]
+
+    return _load(Whole())
+
+
+def loads_the_newest_by_text(store):
+    step = max(name.split(",")[0].split()[1] for name in store.names() if name.startswith("step"))
+
+    class Newest:
+        def read(self, name, *places):
+            found = store.read(name, *places)
+            return torch.tensor([int(step), *found[1:].tolist()]) if name == "newest" else found
+
+    return _load(Newest())
+
+
+wrong_values("lesson_07.shards", "loads_in_double", _save, loads_in_double, says="change their dtype on the way")
+wrong_values("lesson_07.shards", "writes_a_half_head", writes_a_half_head, _load, says="has no 'step -")
+wrong_values("lesson_07.shards", "reads_whole_shards", _save, reads_whole_shards, says="only what overlaps is read")
+wrong_values("lesson_07.shards", "loads_the_newest_by_text", _save, loads_the_newest_by_text, says="older step")
 wrong_values("lesson_07.shards", "gathers_on_rank_0", gathers_on_rank_0, _load, says="a rank writes .* its shard has")
 wrong_values("lesson_07.shards", "saves_nothing", saves_nothing, _load, says="nothing is written")
 wrong_values("lesson_07.shards", "loads_the_first", _save, loads_the_first, says="that is an older step")
