@@ -137,7 +137,7 @@ def _judge_held(
             full = [k for k, bucket in enumerate(buckets) if not there.issuperset(bucket)]
             started = full[0] if full else len(buckets)
             waiting = sum(sizes[k] for k in there - {k for bucket in buckets[:started] for k in bucket})
-            under_way = pieces[started - 1] * world_size if started else 0
+            under_way = pieces[started - 1] * world_size if started else max(sizes)  # before: what was just computed
             two = max(2 * max(pieces) * world_size, under_way + waiting)
             limit = (sum(pieces[:started]) + two) * ITEM
             if max(result["held"][j], anywhere[j]) > limit:
