@@ -16,6 +16,7 @@ from hw_utils.checks.lesson_07.holding import (
     bytes_beside,
     bytes_in_lists,
     floats_kept,
+    is_here,
     moment,
     observe_memory,
 )
@@ -65,7 +66,10 @@ def _worker(
         go_back(model, step)
         shards.append(plain(gradients[0].wait()))
         left = [name for name, p in model.named_parameters() if p.grad is not None]
-    return {"shards": shards, "held": held, "came": came, "plain": plain_bytes, "left": left, "moments": moments}
+    return {
+        "shards": shards, "held": held, "came": came, "plain": plain_bytes, "left": left, "moments": moments,
+        "is_here": is_here(gradients[0]),
+    }  # fmt: skip
 
 
 def _buckets(widths: list[int], bucket_bytes: int) -> list[list[int]]:
@@ -123,13 +127,15 @@ def _judge(data: Any, world_size: int, widths: list[int], bucket_bytes: int, unu
 
 
 def _judge_held(
-    what: str, result: Any, bytes_at: list[int], buckets: list[list[int]], pieces: list[int], sizes: list[int],
+    what: str, result: Any, bytes_at: list[int] | None, buckets: list[list[int]], pieces: list[int], sizes: list[int],
     world_size: int,
 ) -> None:  # fmt: skip
     """After each gradient: the shards of what was started, and two buckets; or what waits for one that is not full."""
     n = len(result["held"]) // STEPS
-    alone = [there - grads for there, grads in zip(bytes_at[: STEPS * n], result["plain"])]
-    anywhere = [there - own for there, own in zip(bytes_at[STEPS * n :], alone)]
+    anywhere = result["held"]
+    if bytes_at:
+        alone = [there - grads for there, grads in zip(bytes_at[: STEPS * n], result["plain"])]
+        anywhere = [there - own for there, own in zip(bytes_at[STEPS * n :], alone)]
     for step in range(STEPS):
         there: set[int] = set()
         for j in range(step * n, (step + 1) * n):

@@ -65,6 +65,11 @@ def bytes_in_lists(thing: Any) -> int:
     return total
 
 
+def is_here(thing: Any) -> bool:
+    """Whether an answer's object is in this process: of another one's memory the run keeps no books."""
+    return not hasattr(type(thing), "kept_tensors")
+
+
 def moment() -> float:
     """The rank's clock, which then goes on a little: what is held at this time is what was held before the call."""
     now_s = time.perf_counter()
@@ -73,7 +78,10 @@ def moment() -> float:
 
 
 def observe_memory(run: Callable[[], Run]) -> dict[str, Any]:
-    """What `observe` gives of a run that keeps memory, and `held`: each rank's bytes at its result's `moments`."""
+    """What `observe` gives of a run that keeps memory, and `held`: each rank's bytes at its result's `moments`.
+
+    None for a rank whose result has no `is_here`.
+    """
     runs: list[Run] = []
 
     def run_once() -> Run:
@@ -84,7 +92,7 @@ def observe_memory(run: Callable[[], Run]) -> dict[str, Any]:
     if runs:
         memory = runs[-1].memory
         data["held"] = [
-            [sum(memory.held_bytes(rank, at_s).values()) for at_s in result["moments"]]
+            [sum(memory.held_bytes(rank, at_s).values()) for at_s in result["moments"]] if result["is_here"] else None
             for rank, result in enumerate(runs[-1].results)
         ]
     return data

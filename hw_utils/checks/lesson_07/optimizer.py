@@ -16,6 +16,7 @@ from hw_utils.checks.lesson_07.holding import (
     bytes_beside,
     bytes_in_lists,
     floats_kept,
+    is_here,
     moment,
     observe_memory,
 )
@@ -71,6 +72,7 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
         "kept": bytes_beside(floats, model) + listed,
         "n_whole": sum(t.untyped_storage().nbytes() >= n * t.element_size() for t in floats) + (listed > 0),
         "moments": moments,
+        "is_here": is_here(optimizer),
     }
 
 
@@ -101,8 +103,8 @@ def _judge(data: Any, world_size: int, widths: list[int], dtype: str = "float64"
     for rank, result in enumerate(data["results"]):
         _judge_path(f"{what}: rank {rank}", result["path"], right, widths, world_size, rank, dtype)
     shard = -(-n // world_size)
-    for rank, (result, (before, after)) in enumerate(zip(data["results"], data["held"])):
-        on_object, anywhere = result["kept"], after - before
+    for rank, (result, held_at) in enumerate(zip(data["results"], data["held"])):
+        on_object, anywhere = result["kept"], held_at[1] - held_at[0] if held_at else 0
         if max(on_object, anywhere) > 3 * item * shard + STEP_COUNT:
             held = max(on_object, anywhere) / item
             cause = "every rank keeps the moments of all parameters: make them of the size of a shard."

@@ -11,7 +11,8 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.holding import ELSEWHERE, bytes_in_lists, floats_kept, moment, n_bytes, observe_memory
+from hw_utils.checks.lesson_07 import holding
+from hw_utils.checks.lesson_07.holding import ELSEWHERE, moment, observe_memory
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
@@ -41,17 +42,14 @@ def _worker(
     moments = [moment()]
     model = make(layers)
     outputs, shards, kept, times = [], [], [], [time.perf_counter()]
-
-    def look() -> None:
-        times.append(time.perf_counter())
-        kept.append(n_bytes(floats_kept(model)) + bytes_in_lists(model))
-
     for step in range(n_steps):
         for passed, found, seed in ((model.forward, outputs, step), (model.backward, shards, 10 + step)):
             found.append(plain(passed(_numbers(rank, seed, width))))
-            look()
+            times.append(time.perf_counter())
+            kept.append(holding.n_bytes(holding.floats_kept(model)) + holding.bytes_in_lists(model))
             moments.append(moment())
-    return {"outputs": outputs, "shards": shards, "kept": kept, "times": times, "log": log, "moments": moments}
+    found = {"outputs": outputs, "shards": shards, "kept": kept, "times": times, "log": log}
+    return found | {"moments": moments, "is_here": holding.is_here(model)}
 
 
 def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -100,7 +98,8 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
     sizes = [-(-h * width // world_size) for h in hidden]
     for rank, result in enumerate(data["results"]):
         _judge_memory(f"{what}: rank {rank}", result, trace.of_rank(rank), sizes, world_size)
-        _judge_elsewhere(f"{what}: rank {rank}", data["held"][rank], sizes, world_size, len(hidden) * EXAMPLES * width)
+        if at := data["held"][rank]:
+            _judge_elsewhere(f"{what}: rank {rank}", at, sizes, world_size, len(hidden) * EXAMPLES * width)
     _judge_bytes(what, trace, sizes, world_size)
 
 
