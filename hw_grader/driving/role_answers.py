@@ -38,7 +38,7 @@ from hw_utils.material import models
 from hw_utils.material.kept_tensors import kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.interleavings import CallsInOrders
-from hw_utils.virtual.ranks.copies import is_constant
+from hw_utils.virtual.ranks.own.copies import is_constant
 
 _here = threading.local()  # .call: the call that this thread serves
 

@@ -24,14 +24,14 @@ from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.carriers import Greenlets, Threads
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
-from hw_utils.virtual.ranks.copies import Copies
-from hw_utils.virtual.ranks.environment import own_environment
 from hw_utils.virtual.ranks.memory import books_of_all
-from hw_utils.virtual.ranks.modules import own_modules
+from hw_utils.virtual.ranks.own.copies import Copies
+from hw_utils.virtual.ranks.own.environment import own_environment
+from hw_utils.virtual.ranks.own.modules import own_modules
+from hw_utils.virtual.ranks.own.random_states import own_random_states
+from hw_utils.virtual.ranks.own.shared_state import SharedState
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.random_states import own_random_states
-from hw_utils.virtual.ranks.shared_state import SharedState
 from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.rows import records_of

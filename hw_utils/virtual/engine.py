@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 from time import thread_time
 
 import torch
@@ -18,7 +19,7 @@ from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.errors import Failure
 from hw_utils.core.network import Network
 from hw_utils.virtual.call_sites import Places
-from hw_utils.virtual.ranks.random_states import TorchStates
+from hw_utils.virtual.ranks.own.random_states import TorchStates
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.matching import post_of
 from hw_utils.virtual.traffic.requests import Request, requests_of
@@ -163,19 +164,9 @@ class Engine:
     def look(self) -> None:
         """Called before others run: has the running rank changed what it shares with them? see shared_state.py."""
 
-    def watch_switches(self) -> None:
-        """From now on every switch looks first, those of the short cuts too."""
-        self.is_watched = True
-
-        def looked(rank: int) -> None:
-            self.look()
-            self.plain_switch(rank)
-
-        self.switch = looked
-
-    def watch_first_switches(self) -> None:
-        """The same, until every rank will have had its first turns: that is where programs set what they set."""
-        left = FIRST_TURNS * self.world_size
+    def watch_switches(self, turns: float = inf) -> None:
+        """From now on so many switches look first, those of the short cuts too."""
+        left = turns
 
         def looked(rank: int) -> None:
             nonlocal left
@@ -289,7 +280,7 @@ class Engine:
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
         self.carrier, self.plain_switch = carrier, switch_of(self, carrier)
-        self.watch_first_switches()
+        self.watch_switches(FIRST_TURNS * self.world_size)  # where programs set what they set
         self.due[:], self.due_s = range(self.world_size - 1, -1, -1), 0.0
         try:
             while not self.is_over:

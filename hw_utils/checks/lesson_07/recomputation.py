@@ -122,6 +122,9 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float) -> Non
         )
     for k, (got, right) in enumerate(zip(result["steps"], steps)):
         for name, said in (("y", "the output"), ("x", "the gradient of the input")):
+            if got[name] is None:
+                method = "forward" if name == "y" else "backward"
+                raise CheckFailed(f"{what}: {method} gave None, expected {said}.", cause=f"{method} has no return.")
             if not _same(got[name], right[name]):
                 cause = (
                     "recomputed layers draw other dropout masks: keep torch.get_rng_state() with a segment's input, "

@@ -27,10 +27,10 @@ from hw_utils.virtual.failures import failure_of, sendable
 from hw_utils.virtual.group import Members, shown_to_modes
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
-from hw_utils.virtual.ranks.environment import MASTER_PORT
 from hw_utils.virtual.ranks.memory import books_of_one
+from hw_utils.virtual.ranks.own.environment import MASTER_PORT
+from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.random_states import SEED
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.stores import virtual_stores

@@ -125,6 +125,12 @@ for _name, _change, _says in [
     wrong_values("lesson_07.recomputed", _name, type(_name, (_Recomputed,), _change), says=_says)
 
 
+@wrong("lesson_07.recomputed", says="forward gave None, expected the output")
+class ReturnsNothing(_Recomputed):
+    def forward(self, x):
+        super().forward(x)
+
+
 @wrong("lesson_07.recomputed", says="keeps .* inputs, .* are enough")
 class KeepsEveryInputItself(_Recomputed):
     def forward(self, x):

@@ -28,9 +28,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.virtual.engine import FIRST_TURNS
 from hw_utils.virtual.ranks.children import is_in_simulation
-from hw_utils.virtual.ranks.modules import is_of_rank
-from hw_utils.virtual.ranks.replaced import Replaced
-from hw_utils.virtual.ranks.settings import Settings
+from hw_utils.virtual.ranks.own.modules import is_of_rank
+from hw_utils.virtual.ranks.own.replaced import Replaced
+from hw_utils.virtual.ranks.own.settings import Settings
 from hw_utils.virtual.traffic.rows import ROW
 
 _MOST_CELLS = 20_000
