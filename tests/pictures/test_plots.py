@@ -19,8 +19,8 @@ from PIL import Image
 
 from hw_utils import Event, Network, Trace, plots
 from hw_utils.pictures import figure as figure_of_plots
-from hw_utils.pictures import on_page
 from hw_utils.pictures.chunks import contributors
+from hw_utils.pictures.figure import on_page
 from tests.pictures.test_memory import made
 
 

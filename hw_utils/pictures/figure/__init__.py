@@ -10,7 +10,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 
-from hw_utils.pictures import on_page
+from hw_utils.pictures.figure import on_page
 
 COLORS = {
     "compute": "#0072B2",

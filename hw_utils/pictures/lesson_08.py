@@ -1,0 +1,126 @@
+"""Pictures of lesson 08: who works on which micro-batch when, how much of it is idle, and how many are held meanwhile.
+
+A pass is (rank, kind, micro-batch, chunk, start_s, end_s), kinds F, B and W as in hw_utils.material.by_hand.stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.patches import Patch
+
+from hw_utils.pictures.figure import COLORS, alt, axes, outside_legend, seconds_unit
+
+Pass = tuple[int, str, int, int, float, float]
+KINDS = {"F": ("forward", "#A8D1EC", "#000000"), "B": ("backward", COLORS["compute"], "#FFFFFF"),
+         "W": ("weight gradient", "#003552", "#FFFFFF")}  # fmt: skip
+_CHUNKS = ("", "'", "''", "'''")
+_WIDTH = 9.0  # inches
+
+
+def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: float | None = None):
+    """A lane a rank, a cell a pass with its micro-batch's number, a prime for each chunk; idle time is hatched.
+
+    The title has the idle share of all ranks' time until the last pass ends. end_s: where the time axis ends.
+    """
+    n_ranks = 1 + max((one[0] for one in passes), default=0)
+    ax = axes(ax, width=_WIDTH, height=1.0 + 0.42 * n_ranks)
+    whole_s = max((one[5] for one in passes), default=0.0)
+    end_s = max(end_s or 0.0, whole_s) or 1.0
+    factor, unit = seconds_unit(end_s)
+    for rank in range(n_ranks):
+        ax.barh(rank, whole_s * factor, 0.8, color="#F2F2F2", hatch="////", edgecolor=COLORS["waiting"], linewidth=0)
+    for rank, kind, k, chunk, start_s, stop_s in passes:
+        _, color, ink = KINDS[kind]
+        width = (stop_s - start_s) * factor
+        ax.barh(rank, width, 0.8, left=start_s * factor, color=color, edgecolor="white", linewidth=0.8)
+        size = min(8.5, 5.2 * 72 * (stop_s - start_s) / end_s / 1.3)  # points: two figures fit into the cell
+        if size > 3:
+            label = f"{k}{_CHUNKS[chunk % len(_CHUNKS)]}"
+            ax.text((start_s + stop_s) / 2 * factor, rank, label, ha="center", va="center", color=ink, fontsize=size)
+    ax.set_ylim(n_ranks - 0.5, -0.5)
+    ax.set_yticks(range(n_ranks))
+    ax.set_ylabel("rank")
+    ax.set_xlim(0, end_s * factor)
+    ax.set_xlabel(f"time [{unit}]")
+    busy_s = sum(one[5] - one[4] for one in passes)
+    share = 1 - busy_s / (n_ranks * whole_s) if whole_s else 0.0
+    said = f"{whole_s * factor:.4g} {unit}, idle {100 * share:.1f} % of the total time"
+    ax.set_title(f"{title}: {said}" if title else said, loc="left", fontsize="medium")
+    shown = [kind for kind in KINDS if any(one[1] == kind for one in passes)]
+    handles = [Patch(color=KINDS[kind][1], label=KINDS[kind][0]) for kind in shown]
+    idle = Patch(facecolor="#F2F2F2", edgecolor=COLORS["waiting"], hatch="////", linewidth=0, label="idle")
+    outside_legend(ax, [*handles, idle])
+    return alt(ax, f"Pipeline of {n_ranks} ranks, {title or 'a run'}: {said}. {_counts(passes, n_ranks)}")
+
+
+def _counts(passes: Sequence[Pass], n_ranks: int) -> str:
+    """Each rank's first passes in words."""
+    lines = []
+    for rank in range(n_ranks):
+        mine = sorted((one for one in passes if one[0] == rank), key=lambda one: one[4])
+        first = " ".join(f"{one[1]}{one[2]}{_CHUNKS[one[3] % len(_CHUNKS)]}" for one in mine[:8])
+        lines.append(f"Rank {rank}: {first}{' ...' if len(mine) > 8 else ''}")
+    return "; ".join(lines) + "."
+
+
+def plot_in_flight(
+    held: Mapping[int, Sequence[tuple[float, int]]], ax=None, *, end_s: float | None = None,
+    behind: Mapping[int, Sequence[tuple[float, int]]] | None = None, behind_label: str = "",
+):  # fmt: skip
+    """A lane a rank: how many micro-batches (or chunks) it holds, (seconds, how many from then on), and the most.
+
+    behind: those of another schedule, as a thin line.
+    """
+    n_ranks = 1 + max([*held, *(behind or {})], default=0)
+    ax = axes(ax, width=_WIDTH, height=0.9 + 0.42 * n_ranks)
+    every = [*held.values(), *(behind or {}).values()]
+    end_s = max([end_s or 0.0, *(at_s for marks in every for at_s, _ in marks)]) or 1.0
+    top = max([1, *(n for marks in every for _, n in marks)])
+    factor, unit = seconds_unit(end_s)
+    most = {}
+    for rank in range(n_ranks):
+        x, y = _steps(held.get(rank, ()), end_s, factor, top, rank)
+        ax.fill_between(x, y, rank + 0.42, step="post", color=COLORS["compute"], alpha=0.35, linewidth=0)
+        ax.step(x, y, where="post", color=COLORS["compute"], linewidth=1.2)
+        if behind is not None:
+            x, y = _steps(behind.get(rank, ()), end_s, factor, top, rank)
+            ax.step(x, y, where="post", color=COLORS["predicted"], linewidth=1.0, linestyle=(0, (4, 2)))
+        most[rank] = max((n for _, n in held.get(rank, ())), default=0)
+    ax.set_ylim(n_ranks - 0.5, -0.5)
+    ax.set_yticks(range(n_ranks), [f"{rank}: {n}" for rank, n in most.items()])
+    ax.set_ylabel("rank: the most")
+    ax.set_xlim(0, end_s * factor)
+    ax.set_xlabel(f"time [{unit}]")
+    ax.set_title("in flight: forward begun, backward not over", loc="left", fontsize="medium")
+    handles = [Patch(color=COLORS["compute"], alpha=0.35, label="held")]
+    if behind is not None:
+        handles += ax.plot([], [], color=COLORS["predicted"], linestyle=(0, (4, 2)), linewidth=1.0, label=behind_label)
+    outside_legend(ax, handles)
+    peaks = ", ".join(f"rank {rank} {n}" for rank, n in most.items())
+    return alt(ax, f"What each rank holds against time; the most are {peaks}.")
+
+
+def _steps(marks: Sequence[tuple[float, int]], end_s: float, factor: float, top: int, rank: int):
+    times = [0.0, *(at_s * factor for at_s, _ in marks), end_s * factor]
+    counts = [0, *(n for _, n in marks), marks[-1][1] if marks else 0]
+    return times, [rank + 0.42 - 0.8 * n / top for n in counts]
+
+
+def plot_schedule(
+    passes: Sequence[Pass], held: Mapping[int, Sequence[tuple[float, int]]], *, title: str = "",
+    behind: Mapping[int, Sequence[tuple[float, int]]] | None = None, behind_label: str = "",
+):  # fmt: skip
+    """The pipeline above and what is in flight below, on one time axis; (upper Axes, lower Axes)."""
+    n_ranks = 1 + max((one[0] for one in passes), default=0)
+    heights = 1.0 + 0.42 * n_ranks, 0.9 + 0.42 * n_ranks
+    figure, (upper, lower) = plt.subplots(
+        2, 1, sharex=True, figsize=(_WIDTH, sum(heights)), height_ratios=heights, layout="constrained"
+    )
+    figure.set_facecolor("white")
+    end_s = max([*(one[5] for one in passes), *(at_s for marks in (behind or {}).values() for at_s, _ in marks)] or [1])
+    plot_pipeline(passes, upper, title=title, end_s=end_s)
+    upper.set_xlabel("")
+    plot_in_flight(held, lower, end_s=end_s, behind=behind, behind_label=behind_label)
+    return upper, lower
