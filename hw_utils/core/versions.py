@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-TORCH_OLDEST, TORCH_NEWEST = (2, 6), (2, 15)  # `make newest` runs both
+TORCH_OLDEST, TORCH_NEWEST = (2, 8), (2, 15)  # `make newest` runs both
 DOCTOR = "python -m hw_utils doctor"
 _said: list[str] = []
 

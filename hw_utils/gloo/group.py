@@ -7,9 +7,11 @@ with what the other side has published, then handed to gloo.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from itertools import count
 from time import perf_counter
@@ -22,6 +24,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.operations import DTYPE_CODES, caller
+from hw_utils.core.versions import torch_version
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_differ, messages_differ
 from hw_utils.gloo.rank_ledger import Keeper
@@ -50,8 +53,28 @@ from hw_utils.gloo.shared_state import (
 from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork, work_class
 from hw_utils.scripts import joining
 
+FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.8
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
+
+
+@contextlib.contextmanager
+def _unsaid() -> Iterator[None]:
+    """gloo of older versions of torch tells the process's stdout how many peers it has: not the worker's words.
+
+    https://github.com/pytorch/gloo/issues/462
+    """
+    if torch_version() >= FIRST_QUIET:
+        yield
+        return
+    own = os.dup(1)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+        yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
 
 
 class LedgerGroup(dist.ProcessGroup):
@@ -61,7 +84,8 @@ class LedgerGroup(dist.ProcessGroup):
 
     def __init__(self, store, rank: int, size: int, *more, **named) -> None:
         super().__init__(rank, size)
-        self._inner = _Gloo(store, rank, size, *more, **named)  # what else there is depends on torch's version
+        with _unsaid():
+            self._inner = _Gloo(store, rank, size, *more, **named)  # what else there is depends on torch's version
         # DDP's logger asks gloo for its number of threads.
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self.plain = dist.ProcessGroup(store, rank, size)  # what torch's own functions would call

@@ -52,7 +52,7 @@ class CppWorks:
 
     def __init__(self) -> None:
         self._awaited: dict[int, list[CppWork]] = {}  # number of the backward pass -> its works
-        self._not_over: list[CppWork] = []  # C++ of torch 2.6 keeps no Python object alive, and would wait for ever
+        self._not_over: list[CppWork] = []  # C++ of torch 2.6 keeps no Python object alive: it would wait for ever
 
     def take(self, row: LedgerWork) -> CppWork:
         """What a caller in C++ gets for a row; written down as waited for when it waits."""
