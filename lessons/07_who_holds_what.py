@@ -384,6 +384,8 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 # **Task 7.4** (25 minutes, 9 points). Fill in three methods of `ShardedGradients`. A bucket is one
 # `reduce_scatter`, padded to a multiple of N, started in the hook that completes it. `wait` returns one flat
 # shard of the mean gradient a bucket, in the order of the buckets; a parameter without a gradient counts as zeros.
+# The layers may be used in another order than they stand in the model: a bucket that is full before its turn starts in
+# the hook that completes the one before it.
 # Targets: whenever a gradient arrives, a rank holds its shards and two buckets at most (the one that fills, the one
 # under way); after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n numbers; the step
 # within 10 % of lesson 5's formula.
@@ -489,7 +491,17 @@ for (above, below), n_buckets in zip((axes[:2], axes[2:]), (2, 6)):
 checks.lesson_07.sharded_gradients(ShardedGradients)
 ### BEGIN HIDDEN TESTS
 checks.lesson_07.sharded_gradients(
-    ShardedGradients, cases=[{"world_size": 3, "widths": [2, 3, 3, 2], "bucket_bytes": 60, "unused": True}]
+    ShardedGradients,
+    cases=[
+        {"world_size": 3, "widths": [2, 3, 3, 2], "bucket_bytes": 60, "unused": True},
+        {
+            "world_size": 3,
+            "widths": [2, 2, 2, 2, 2],
+            "bucket_bytes": 48,
+            "unused": False,
+            "order": [2, 1, 4, 3, 0, 5, 6],
+        },
+    ],
 )
 ### END HIDDEN TESTS
 

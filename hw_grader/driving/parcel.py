@@ -18,6 +18,7 @@ import torch
 
 from hw_grader.driving.lent import Lent
 from hw_utils.core.network import Network
+from hw_utils.core.plain_data import EXACT, as_float
 
 MAX_BYTES = 256 * 2**20
 DTYPES = {
@@ -63,6 +64,8 @@ class Parcel:
         if kind is np.ndarray or isinstance(value, np.generic):
             name = "numpy" if kind is np.ndarray else "number"
             return {name: self.pack(torch.from_numpy(np.array(value)))}
+        if kind in EXACT:
+            return self.pack(as_float(value))
         for plain in (bool, int, float, str, list, tuple, dict):
             if isinstance(value, plain):  # of a kind of its own: a defaultdict, a named tuple
                 return self.pack(plain(value))

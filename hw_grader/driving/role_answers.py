@@ -35,7 +35,7 @@ from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
-from hw_utils.material.kept_tensors import kept_tensors
+from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.interleavings import CallsInOrders
 from hw_utils.virtual.ranks.own.copies import is_constant
@@ -80,6 +80,7 @@ class Answers:
         self.blob, self.opened = blob, pickle.loads(blob)
         self.are_constant = is_constant(tuple(self.opened))
         self.copies: dict[str, list] = {}
+        self.from_the_start = list(kept_elsewhere(self.opened, []).values())
         self.sessions: dict[str, Served] = {}  # while they keep something
 
     def of(self, copy: str | None) -> list:
@@ -88,7 +89,14 @@ class Answers:
             return self.opened
         if copy not in self.copies:
             self.copies[copy] = pickle.loads(self.blob)
+            self.from_the_start += kept_elsewhere(self.copies[copy], []).values()
         return self.copies[copy]
+
+    def kept(self, thing: Any, served: Served) -> dict[str, torch.Tensor]:
+        """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
+        known = {tensor.data_ptr() for tensor in self.from_the_start}
+        beside = kept_elsewhere(served.answers, [m for m in served.lent.things if isinstance(m, nn.Module)])
+        return {path: t for path, t in beside.items() if t.data_ptr() not in known} | kept_tensors(thing)
 
 
 def _accept(server: socket.socket, answers: Answers) -> None:
@@ -141,9 +149,9 @@ class Call:
 
     def __init__(self, line: Line, message: dict, blob: bytes, answers: Answers) -> None:
         self.line, self.message, self.rank = line, message, message["rank"]
-        self.served = answers.sessions.setdefault(message["session"], Served())
+        self.answers, self.served = answers, answers.sessions.setdefault(message["session"], Served())
         self.served.answers = answers.of(message["copy"])
-        self.lent, self.sessions = self.served.lent, answers.sessions
+        self.lent = self.served.lent
         n_tensor_bytes = len(blob) - message["things"]
         self.lent.load(blob[n_tensor_bytes:])
         unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
@@ -163,7 +171,7 @@ class Call:
         try:
             torch.set_rng_state(self.random)
             value = self._do()
-            parcel = Parcel(self.lent, is_whole="tensors" in self.message or "get" in self.message)
+            parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
             moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
             written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
             changed = [moved, written]
@@ -181,7 +189,7 @@ class Call:
         if os.getpid() != self.pid:
             os._exit(0)  # a process that the answer forked: it has no say here
         if not self.lent.kept and not message.get("hooks"):
-            self.sessions.pop(self.message["session"], None)
+            self.answers.sessions.pop(self.message["session"], None)
         self.line.send({**message, **self._text()}, parcel.blob())
 
     def _do(self) -> Any:
@@ -203,6 +211,8 @@ class Call:
             return ("method",) if callable(value) and not isinstance(value, torch.Tensor) else value
         if "tensors" in message:
             return kept_tensors(kept[message["tensors"]])
+        if "anywhere" in message:
+            return self.answers.kept(kept[message["anywhere"]], self.served)
         return self._hook(*message["hook"])
 
     def _hook(self, thing: int, name: str, kind: str) -> torch.Tensor | None:

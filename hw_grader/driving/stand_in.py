@@ -224,6 +224,10 @@ class FarObject:
         """Path -> tensor that hangs on its attributes, each with all the memory that it is a view of."""
         return self._ask({"tensors": self._number})
 
+    def kept_anywhere(self) -> dict[str, torch.Tensor]:
+        """The same, and what its class, global names and the parameters of lent models have come to keep."""
+        return self._ask({"anywhere": self._number})
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._call("__call__", *args, **options)
 

@@ -10,17 +10,21 @@ import base64
 import json
 import math
 from collections import Counter, OrderedDict, defaultdict
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 MAX_BYTES = 64 * 2**20
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+EXACT = (Fraction, Decimal)  # numbers that formulas are computed with
 
 
 def plain(value: Any, *, depth: int = 0) -> Any:
-    """The value as plain data: tensors become arrays, tuples lists, anything else a `{"unknown": type name}`.
+    """The value as plain data: tensors become arrays, tuples lists, exact numbers floats.
 
+    Anything else becomes a `{"unknown": type name}`.
     Only exact built-in types are taken at their word: a subclass with an `__eq__` of its own never crosses.
     """
     import torch
@@ -43,7 +47,15 @@ def plain(value: Any, *, depth: int = 0) -> Any:
         return np.array(value) if value.dtype.name in DTYPES else _unknown(value)
     if isinstance(value, np.generic) and value.dtype.name in DTYPES:
         return value.item()
-    return _unknown(value)
+    return as_float(value) if kind in EXACT else _unknown(value)
+
+
+def as_float(value: Fraction | Decimal) -> float:
+    """The nearest float, infinite where there is none."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _unknown(value: Any) -> dict[str, str]:

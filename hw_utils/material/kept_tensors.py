@@ -1,11 +1,15 @@
-"""Every tensor that an object keeps alive, also in its lists and dictionaries and in the functions that it keeps."""
+"""Every tensor that an object keeps alive, also in its lists and dictionaries and in the functions that it keeps.
+
+And what an answer keeps beside its objects: under a global name, on a class, on a parameter that it was given.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections import deque
-from collections.abc import Iterator
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterator
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,8 +28,25 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
     >>> sorted(kept_tensors(torch.nn.Linear(2, 1)))
     ['bias', 'weight']
     """
+    return _found({id(thing)}, deque(_attributes(thing)), _parts)
+
+
+def kept_elsewhere(answers: list, models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
+    """Path -> tensor, of all that a notebook's functions and classes keep beside their objects.
+
+    Looked into are the global names that they mention, their classes' attributes, and what they hang on the parameters
+    of the models that they are given.
+    """
+    hung = [(f"{name}.{key}", value) for model in models for name, p in model.named_parameters()
+            for key, value in vars(p).items()]  # fmt: skip
+    waiting = deque([*((getattr(answer, "__name__", "answer"), answer) for answer in answers), *hung])
+    return _found(set(), waiting, _parts_of_notebook)
+
+
+def _found(
+    seen: set[int], waiting: deque, parts: Callable[[Any], Iterator[tuple[str, Any]]]
+) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
-    seen, waiting = {id(thing)}, deque(_attributes(thing))
     while waiting and len(seen) < _MOST_THINGS:
         path, value = waiting.popleft()
         if id(value) in seen:
@@ -36,8 +57,34 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
         elif isinstance(value, torch.Tensor):
             found[path] = value
         else:
-            waiting.extend((f"{path}{step}", part) for step, part in _parts(value))
+            waiting.extend((f"{path}{step}", part) for step, part in parts(value))
     return found
+
+
+def _parts_of_notebook(value: Any) -> Iterator[tuple[str, Any]]:
+    """The parts of a value, and what a function or a class that is written in the notebook leads to."""
+    if isinstance(value, type) and _is_notebooks(value):
+        yield from ((f".{name}", part) for kind in value.__mro__ for name, part in vars(kind).items())
+    elif isinstance(value, staticmethod | classmethod):
+        yield "", value.__func__
+    elif isinstance(value, property):
+        yield from (("", part) for part in (value.fget, value.fset))
+    else:
+        yield from _parts(value)
+        yield "", type(value)
+        if isinstance(value, FunctionType) and _is_notebooks(value):
+            names = _mentioned(value.__code__) & value.__globals__.keys()
+            yield from ((f", in the global {name}", value.__globals__[name]) for name in sorted(names))
+            yield from ((f".{name}", part) for name, part in vars(value).items())
+
+
+def _is_notebooks(value: type | FunctionType) -> bool:
+    return value.__module__ == "__main__" or value.__module__ not in sys.modules
+
+
+def _mentioned(code: CodeType) -> set[str]:
+    inner = (_mentioned(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:

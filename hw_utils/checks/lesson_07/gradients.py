@@ -15,6 +15,7 @@ from hw_utils.checks.lesson_07.holding import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
+    floats_anywhere,
     floats_kept,
     is_here,
     moment,
@@ -32,12 +33,12 @@ ITEM, STEPS = 8, 2
 
 
 def _worker(
-    rank: int, world_size: int, make: Any, widths: list[int], bucket_bytes: int, unused: bool
+    rank: int, world_size: int, make: Any, widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None
 ) -> dict[str, Any]:
     """Each backward pass runs twice: first without the answer, for what the model itself holds as gradients arrive."""
     model, alone = tower(widths), tower(widths)
     moments: list[float] = []
-    plain_bytes, held, came, shards, gradients = [], [], [], [], []
+    plain_bytes, held, anywhere, came, shards, gradients = [], [], [], [], [], []
 
     def sample(k: int, own: torch.nn.Module, _: torch.Tensor) -> None:
         whole = sum(p.grad.numel() for p in own.parameters() if p.grad is not None) * ITEM
@@ -45,7 +46,9 @@ def _worker(
             plain_bytes.append(whole)
         else:
             came.append(k)
-            held.append(whole + bytes_beside(floats_kept(gradients[0]), own) + bytes_in_lists(gradients[0]))
+            whole += bytes_in_lists(gradients[0])
+            held.append(whole + bytes_beside(floats_kept(gradients[0]), own))
+            anywhere.append(whole + bytes_beside(floats_anywhere(gradients[0]), own))
         moments.append(moment())
 
     def listen(own: torch.nn.Module) -> None:
@@ -53,8 +56,7 @@ def _worker(
             p.register_post_accumulate_grad_hook(partial(sample, k, own))
 
     def go_back(own: torch.nn.Module, step: int) -> None:
-        used = own[:-1] if unused else own
-        used(batch(rank, step, widths[0])).square().mean().backward()
+        _used(own, unused, order)(batch(rank, step, widths[0])).square().mean().backward()
 
     listen(alone)
     for step in range(STEPS):
@@ -67,8 +69,8 @@ def _worker(
         shards.append(plain(gradients[0].wait()))
         left = [name for name, p in model.named_parameters() if p.grad is not None]
     return {
-        "shards": shards, "held": held, "came": came, "plain": plain_bytes, "left": left, "moments": moments,
-        "is_here": is_here(gradients[0]),
+        "shards": shards, "held": held, "anywhere": anywhere, "came": came, "plain": plain_bytes, "left": left,
+        "moments": moments, "is_here": is_here(gradients[0]),
     }  # fmt: skip
 
 
@@ -86,10 +88,17 @@ def _buckets(widths: list[int], bucket_bytes: int) -> list[list[int]]:
     return buckets
 
 
-def _mean_shards(widths: list[int], bucket_bytes: int, unused: bool, world_size: int, step: int) -> list[np.ndarray]:
+def _used(model: torch.nn.Sequential, unused: bool, order: list[int] | None) -> torch.nn.Sequential:
+    """The layers in the order in which a forward pass takes them; the last one is left out if it is unused."""
+    return torch.nn.Sequential(*(model[k] for k in order)) if order else model[:-1] if unused else model
+
+
+def _mean_shards(
+    widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None, world_size: int, step: int
+) -> list[np.ndarray]:
     """Of each bucket: (world_size, size), the mean gradient cut for the ranks and padded with zeros."""
     model = tower(widths)
-    used = model[:-1] if unused else model
+    used = _used(model, unused, order)
     for rank in range(world_size):
         (used(batch(rank, step, widths[0])).square().mean() / world_size).backward()
     whole = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
@@ -101,8 +110,11 @@ def _mean_shards(widths: list[int], bucket_bytes: int, unused: bool, world_size:
     return found
 
 
-def _judge(data: Any, world_size: int, widths: list[int], bucket_bytes: int, unused: bool) -> None:
+def _judge(
+    data: Any, world_size: int, widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None = None
+) -> None:
     what = f"{n_ranks(world_size)}, buckets of {bucket_bytes} bytes" + (", the last layer unused" if unused else "")
+    what += ", layers used in another order than they stand in the model" if order else ""
     require_no_deadlock(
         data, what, cause="all ranks start the same buckets in one order: those that are not full in wait()."
     )
@@ -118,12 +130,43 @@ def _judge(data: Any, world_size: int, widths: list[int], bucket_bytes: int, unu
                 "rest.",
             )
     for step in range(STEPS):
-        right = _mean_shards(widths, bucket_bytes, unused, world_size, step)
+        right = _mean_shards(widths, bucket_bytes, unused, order, world_size, step)
         for rank, result in enumerate(data["results"]):
             _judge_shards(f"{what}: step {step}, rank {rank}", result["shards"][step], right, rank, world_size)
     for rank, (result, bytes_at) in enumerate(zip(data["results"], data["held"])):
+        if world_size > 1:
+            _judge_starts(f"{what}: rank {rank}", result, trace.of_rank(rank), _buckets(widths, bucket_bytes))
         _judge_held(f"{what}: during backward rank {rank}", result, bytes_at, _buckets(widths, bucket_bytes), pieces,
                     _numels(widths), world_size)  # fmt: skip
+
+
+def _n_startable(there: set[int], buckets: list[list[int]]) -> int:
+    """How many buckets from the first on are full, with these gradients there."""
+    return next((k for k, bucket in enumerate(buckets) if not there.issuperset(bucket)), len(buckets))
+
+
+def _judge_starts(what: str, result: Any, trace: Trace, buckets: list[list[int]]) -> None:
+    """After the hook of each gradient: what is full, and has only full ones before it, is under way."""
+    n = len(result["held"]) // STEPS
+    starts = [e.start_s for e in trace.of_op("reduce_scatter", "reduce_scatter_tensor")]
+    for step in range(STEPS):
+        there: set[int] = set()
+        for j in range(step * n, (step + 1) * n):
+            there.add(result["came"][j])
+            at_s = result["moments"][STEPS * n + j]
+            due, started = _n_startable(there, buckets), sum(s <= at_s for s in starts) - step * len(buckets)
+            if started >= due:
+                continue
+            cause = "start a bucket in the hook that completes it, not in wait()."
+            if started:
+                cause = "a bucket that was full early waits for its turn: the hook starts all that can start."
+            elif step:
+                cause = "wait() starts over: what is counted in a backward pass is set back for the next one."
+            raise CheckFailed(
+                f"{what}: {due} buckets are full after gradient {j - step * n + 1} of step {step}, {started} of them "
+                f"{'is' if started == 1 else 'are'} under way.",
+                cause=cause,
+            )
 
 
 def _judge_held(
@@ -132,7 +175,7 @@ def _judge_held(
 ) -> None:  # fmt: skip
     """After each gradient: the shards of what was started, and two buckets; or what waits for one that is not full."""
     n = len(result["held"]) // STEPS
-    anywhere = result["held"]
+    anywhere = result["anywhere"]
     if bytes_at:
         alone = [there - grads for there, grads in zip(bytes_at[: STEPS * n], result["plain"])]
         anywhere = [there - own for there, own in zip(bytes_at[STEPS * n :], alone)]
@@ -140,8 +183,7 @@ def _judge_held(
         there: set[int] = set()
         for j in range(step * n, (step + 1) * n):
             there.add(result["came"][j])
-            full = [k for k, bucket in enumerate(buckets) if not there.issuperset(bucket)]
-            started = full[0] if full else len(buckets)
+            started = _n_startable(there, buckets)
             waiting = sum(sizes[k] for k in there - {k for bucket in buckets[:started] for k in bucket})
             under_way = pieces[started - 1] * world_size if started else max(sizes)  # before: what was just computed
             two = max(2 * max(pieces) * world_size, under_way + waiting)
@@ -247,7 +289,8 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
             (3, 150, True),
         )
     ]
-    + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}],
+    + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}]
+    + [{"world_size": 2, "widths": [3] * 4, "bucket_bytes": 96, "unused": False, "order": [2, 1, 0, 3, 4]}],
     ok="each rank keeps the mean of its own shards, and two buckets beside them.",
     hint="hint 1 of exercise 7.4",
     hints={
@@ -257,9 +300,11 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
     },
     look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
 )
-def sharded_gradients(make, /, world_size: int, widths: list[int], bucket_bytes: int, unused: bool):
+def sharded_gradients(
+    make, /, world_size: int, widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None = None
+):
     """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
-    args = (make, widths, bucket_bytes, unused)
+    args = (make, widths, bucket_bytes, unused, order)
     return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
 
 

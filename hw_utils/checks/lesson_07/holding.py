@@ -22,8 +22,17 @@ ELSEWHERE = "something outlives the step outside the object: under a global name
 
 def floats_kept(thing: Any) -> list[torch.Tensor]:
     """The float tensors that hang on an object, one of each memory; masks and random states are not floats."""
+    return _floats(kept_tensors(thing))
+
+
+def floats_anywhere(thing: Any) -> list[torch.Tensor]:
+    """Those that an object in another process keeps there, on it or elsewhere; one that is here has the run's books."""
+    return floats_kept(thing) if is_here(thing) else _floats(thing.kept_anywhere())
+
+
+def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
-    for tensor in kept_tensors(thing).values():
+    for tensor in kept.values():
         if tensor.is_floating_point() and tensor.numel():
             found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
     return list(found.values())

@@ -15,6 +15,7 @@ from hw_utils.checks.lesson_07.holding import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
+    floats_anywhere,
     floats_kept,
     is_here,
     moment,
@@ -70,6 +71,7 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
     return {
         "path": np.stack(path),
         "kept": bytes_beside(floats, model) + listed,
+        "anywhere": bytes_beside(floats_anywhere(optimizer), model) + listed,
         "n_whole": sum(t.untyped_storage().nbytes() >= n * t.element_size() for t in floats) + (listed > 0),
         "moments": moments,
         "is_here": is_here(optimizer),
@@ -104,7 +106,7 @@ def _judge(data: Any, world_size: int, widths: list[int], dtype: str = "float64"
         _judge_path(f"{what}: rank {rank}", result["path"], right, widths, world_size, rank, dtype)
     shard = -(-n // world_size)
     for rank, (result, held_at) in enumerate(zip(data["results"], data["held"])):
-        on_object, anywhere = result["kept"], held_at[1] - held_at[0] if held_at else 0
+        on_object, anywhere = result["kept"], held_at[1] - held_at[0] if held_at else result["anywhere"]
         if max(on_object, anywhere) > 3 * item * shard + STEP_COUNT:
             held = max(on_object, anywhere) / item
             cause = "every rank keeps the moments of all parameters: make them of the size of a shard."

@@ -20,7 +20,7 @@ def _n_bytes(n: int, *dtypes: torch.dtype) -> int:
 
 
 def _require_number(what: str, data: Any) -> None:
-    """Raises if a formula gives something that is neither number, text nor tensor, such as a Fraction."""
+    """Raises if a formula gives something that is neither number, text nor tensor, such as a complex number."""
     if isinstance(data, dict) and (kind := data.get("unknown")):
         raise CheckFailed(f"{what} gave a {kind}.", cause=f"a {kind} is no plain number: return float(...) of it.")
 

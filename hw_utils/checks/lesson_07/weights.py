@@ -41,14 +41,15 @@ def _worker(
     ]
     moments = [moment()]
     model = make(layers)
-    outputs, shards, kept, times = [], [], [], [time.perf_counter()]
+    outputs, shards, kept, anywhere, times = [], [], [], [], [time.perf_counter()]
     for step in range(n_steps):
         for passed, found, seed in ((model.forward, outputs, step), (model.backward, shards, 10 + step)):
             found.append(plain(passed(_numbers(rank, seed, width))))
             times.append(time.perf_counter())
             kept.append(holding.n_bytes(holding.floats_kept(model)) + holding.bytes_in_lists(model))
+            anywhere.append(holding.n_bytes(holding.floats_anywhere(model)) + holding.bytes_in_lists(model))
             moments.append(moment())
-    found = {"outputs": outputs, "shards": shards, "kept": kept, "times": times, "log": log}
+    found = {"outputs": outputs, "shards": shards, "kept": kept, "anywhere": anywhere, "times": times, "log": log}
     return found | {"moments": moments, "is_here": holding.is_here(model)}
 
 
@@ -98,8 +99,11 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
     sizes = [-(-h * width // world_size) for h in hidden]
     for rank, result in enumerate(data["results"]):
         _judge_memory(f"{what}: rank {rank}", result, trace.of_rank(rank), sizes, world_size)
-        if at := data["held"][rank]:
-            _judge_elsewhere(f"{what}: rank {rank}", at, sizes, world_size, len(hidden) * EXAMPLES * width)
+        grown = result["anywhere"]
+        if at := data["held"][rank]:  # after a forward pass the layers keep their inputs
+            saved = len(hidden) * EXAMPLES * width * ITEM
+            grown = [there - at[0] - (0 if k % 2 else saved) for k, there in enumerate(at[1:])]
+        _judge_elsewhere(f"{what}: rank {rank}", max(grown), sizes, world_size)
     _judge_bytes(what, trace, sizes, world_size)
 
 
@@ -187,13 +191,11 @@ def _judge_memory(what: str, result: Any, trace: Trace, sizes: list[int], world_
         )
 
 
-def _judge_elsewhere(what: str, held: list[int], sizes: list[int], world_size: int, n_saved: int) -> None:
-    """held: bytes before the object is made, and after each pass; after a forward pass the layers keep their inputs."""
+def _judge_elsewhere(what: str, grown: int, sizes: list[int], world_size: int) -> None:
     limit = max(2 * sum(sizes), 2 * max(sizes) * world_size) * ITEM + SLACK
-    grown = [there - held[0] - (n_saved * ITEM if k % 2 == 0 else 0) for k, there in enumerate(held[1:])]
-    if max(grown) > limit:
+    if grown > limit:
         raise CheckFailed(
-            f"{what}: after a pass it holds {max(grown)} bytes more than before the first one, two shards of every "
+            f"{what}: after a pass it holds {grown} bytes more than before the first one, two shards of every "
             f"layer, or two layers, have {limit - SLACK}.",
             cause=ELSEWHERE,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -18,8 +19,10 @@ right_values(
     "sums_a_list",
     lambda n, s, k: sum(b * n / (s if k > i else 1) for i, b in enumerate((12, 2, 2))),
 )
-right_values("lesson_07.state_bytes", "a_fraction", lambda n, s, k: float(sum(
-    Fraction(b * n, s if k > i else 1) for i, b in enumerate((12, 2, 2)))))  # fmt: skip
+right_values("lesson_07.state_bytes", "a_fraction", lambda n, s, k: sum(
+    Fraction(b * n, s if k > i else 1) for i, b in enumerate((12, 2, 2))))  # fmt: skip
+right_values("lesson_07.state_bytes", "a_decimal", lambda n, s, k: sum(
+    Decimal(b * n) / (s if k > i else 1) for i, b in enumerate((12, 2, 2))))  # fmt: skip
 right_values("lesson_07.state_bytes", "a_table", lambda n, s, k: n * (16, 4 + 12 / s, 2 + 14 / s, 16 / s)[k])
 right_values("lesson_07.state_bytes", "numpy", lambda n, s, k: np.float64(n) * np.array(
     [16, 4 + 12 / s, 2 + 14 / s, 16 / s])[k])  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from fractions import Fraction
 
 import torch
 import torch.distributed as dist
@@ -33,7 +32,7 @@ for _name, _formula, _says in [
     ("nothing", lambda n, s, k: None, "is there a return"),
     ("rounds_down", lambda n, s, k: int(_state(n, s, k)), "divide with /, and round nothing"),
     ("cuts_whole_parameters", lambda n, s, k: _state(-(-n // s) * s, s, k) if k else 16 * n, "divide with /|no known"),
-    ("gives_a_fraction", lambda n, s, k: Fraction(_state(n, s, k)), "is no plain number"),
+    ("gives_a_complex_number", lambda n, s, k: complex(_state(n, s, k)), "is no plain number"),
     ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
 ]:
     wrong_values("lesson_07.state_bytes", _name, _formula, says=_says)
@@ -507,10 +506,18 @@ class CopiesThemOutside(_Gradients):
         super().start_next()
 
 
-@wrong("lesson_07.sharded_gradients", says="flat vectors pile up, or p.grad stays")
+@wrong("lesson_07.sharded_gradients", says="is set back for the next one")
 class CountsOneBackwardOnly(_Gradients):
     def start_over(self):
         self.shards, self.flights = [], []
+
+
+@wrong("lesson_07.sharded_gradients", says="the hook starts all that can start")
+class StartsOneAHook(_Gradients):
+    def there(self, k):
+        self.missing[k] -= 1
+        if len(self.shards) < len(self.buckets) and self.missing[len(self.shards)] == 0:
+            self.start_next()
 
 
 @wrong("lesson_07.sharded_gradients", says="without a gradient counts as zeros, at its own place")

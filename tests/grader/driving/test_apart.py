@@ -29,7 +29,9 @@ SUBTLE = (
     "tree_forgets_to_copy_back", "tree_sends_what_is_not_contiguous", "tree_keeps_the_last_sum", "tree_takes_a_view",
     "tree_changes_the_data_pointer", "ring_works_on_a_flat_copy", "ring_resizes_its_tensor",
     "ring_writes_beside_its_tensor", "KeepsAllParts", "ClosesOverTheWhole", "KeepsTheWholeInADictionary",
-    "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll", "CutsColumnsUnevenly",
+    "KeepsTheWholeInAGlobal", "KeepsTheWholeOnItsClass", "KeepsMomentsOnTheParameters", "CopiesThemOutside",
+    "KeepsTheWholeOutside", "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll",
+    "CutsColumnsUnevenly",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
