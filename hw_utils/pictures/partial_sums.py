@@ -53,7 +53,7 @@ def _watched(rank: int, world_size: int, all_reduce, n_chunks: int) -> list[tupl
     tensors = engine.__dict__.setdefault("tensors", {})
     tensors[rank] = tensor
     engine.watch = lambda rank: seen[rank].append((engine.clock[rank], tensors[rank].tolist()))
-    engine.unusual.add("watched")
+    engine.queues.unusual.add("watched")
     all_reduce(tensor)
     mine.append((engine.clock[rank], tensor.tolist()))
     return mine

@@ -18,7 +18,7 @@ from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, standing
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
-from hw_utils.virtual.engine import Engine, Stop
+from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.carriers import Greenlets, Threads
@@ -32,9 +32,9 @@ from hw_utils.virtual.ranks.own.random_states import own_random_states
 from hw_utils.virtual.ranks.own.shared_state import SharedState
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
+from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.point_to_point import ShortCuts
-from hw_utils.virtual.traffic.rows import records_of
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld
@@ -55,13 +55,14 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
             cluster = _Apart(call, job, lamp, shown) if carrier == "processes" else _Cluster(call, job, lamp, shown)
             limit.append(cluster)
             cluster.run(carrier)
-            if cluster.engine.wants != "threads":
+            given_up = cluster.engine.given_up
+            if given_up is None or given_up.wants != "threads":
                 break
             shown = cluster.streams.shown
-        if cluster.engine.wants == "processes":
+        if given_up is not None and given_up.wants == "processes":
             return {
-                "apart": cluster.engine.why, "shown": cluster.streams.shown, "modules": preloadable(modules),
-                "rank": cluster.engine.asked_by,
+                "apart": given_up.why, "shown": cluster.streams.shown, "modules": preloadable(modules),
+                "rank": given_up.rank,
             }  # fmt: skip
     return cluster.outcome()
 
@@ -180,7 +181,7 @@ class _Cluster:
             torch._C._set_grad_enabled(True)
             if self.mode is not None and not engine.carrier.is_shared:
                 self.mode.begin()  # it is this thread's, and ends with it
-            engine.random.enter(rank)
+            engine.turns.random.enter(rank)
             self.shared.settings.enter(rank)
             worker, args = self.copies.take()
             self.shared.learn(worker)
@@ -193,7 +194,7 @@ class _Cluster:
             self.returned[rank] = True
             if self.mode is not None:
                 self.mode.watch.end(rank)
-            engine.random.leave(rank)
+            engine.turns.random.leave(rank)
         except Stop:
             return
         except BaseException as error:
@@ -219,7 +220,7 @@ class _Cluster:
         """The run's parts, or those of its error."""
         engine = self.engine
         failures = sorted(engine.failures, key=lambda f: f.rank)
-        if not failures and any(engine.waiting):
+        if not failures and any(engine.agenda.waiting):
             return {"table": deadlock.table_of(engine, self.returned)}
         failures = failures or deadlock.lost(engine)
         if not failures:
@@ -243,7 +244,7 @@ class _Cluster:
         engine = self.engine
         return {
             **self.packed_results(), "seconds": max(engine.clock), "output": self.streams.texts(),
-            "world_size": self.world_size, **records_of(engine),
+            "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
         }  # fmt: skip
 
     def _unpicklable(self) -> list[Failure]:

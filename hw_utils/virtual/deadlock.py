@@ -8,7 +8,7 @@ from hw_utils.core.errors import Failure, Waiting, WaitTable, ranks_text
 
 def table_of(engine, returned: list[bool]) -> WaitTable:
     """One row a rank that stands still."""
-    rows = [_row(engine, rank, what) for rank, what in enumerate(engine.waiting) if what is not None]
+    rows = [_row(engine, rank, what) for rank, what in enumerate(engine.agenda.waiting) if what is not None]
     return wait_table(rows, [rank for rank, has in enumerate(returned) if has])
 
 
@@ -23,7 +23,7 @@ def _row(engine, rank: int, what) -> Waiting:
 def who_waited(engine) -> str:
     """`ranks 0, 1 waited for rank 2`, for a run that ended in failures."""
     failed = {f.rank for f in engine.failures}
-    waiters = [rank for rank, what in enumerate(engine.waiting) if what is not None and rank not in failed]
+    waiters = [rank for rank, what in enumerate(engine.agenda.waiting) if what is not None and rank not in failed]
     if not waiters or not failed:
         return ""
     return f"{ranks_text(waiters)} waited for {ranks_text(failed)}"
@@ -31,8 +31,7 @@ def who_waited(engine) -> str:
 
 def lost(engine) -> list[Failure]:
     """Messages that were posted and never met their other end, as failures of those who posted them."""
-    queues = [*engine.queues.values(), *engine.any_source.values()]
-    requests = sorted((q for queue in queues for q in queue), key=lambda q: q.row)
+    requests = sorted((q for queue in engine.queues for q in queue), key=lambda q: q.row)
     why = {True: "nobody received it", False: "nobody sent it"}
     return [
         Failure(q.rank, "mismatch", f"{q.text()}, and {why[q.is_send]}", engine.places.frames(q.site)) for q in requests

@@ -59,7 +59,7 @@ class Meetings:
         else:
             del self.arrived[key]
             for meeting in meetings:
-                engine.wake(meeting.rank, engine.clock[rank])
+                engine.agenda.wake(meeting.rank, engine.clock[rank])
         engine.resume_compute()
 
 

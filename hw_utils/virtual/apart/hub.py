@@ -16,7 +16,8 @@ import torch
 from hw_utils.core.errors import Failure
 from hw_utils.virtual.apart import wire
 from hw_utils.virtual.apart.family import Family, Stuck
-from hw_utils.virtual.engine import Engine, Stop
+from hw_utils.virtual.engine import Engine
+from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.work import VirtualWork
@@ -166,10 +167,10 @@ class Hub:
         tensor, peer, is_send = wire.unpacked(spec["tensor"]), spec["peer"], spec["is_send"]
         src, dst = (rank, peer) if is_send else (peer, rank)
         request = engine.post(
-            is_send, engine.op(spec["name"]), tensor, tensor.dtype, peer, spec["tag"], number,
+            is_send, engine.rows.op(spec["name"]), tensor, tensor.dtype, peer, spec["tag"], number,
             engine.places.number_of(spec["site"]), src, dst, spec["is_blocking"],
         )  # fmt: skip
-        engine.note_part(request.row, spec["name"], spec["outer"])
+        engine.rows.note_part(rank, request.row, spec["name"], spec["outer"])
         return self._kept(rank, request.of_group(engine.groups[number]))
 
     def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int], dict]:

@@ -61,7 +61,7 @@ class Call:
         self.relay: Relay | None = None
         self.n_done = 0
         self.fits: tuple | None = None  # what all members' posts must agree in
-        self.message = engine.next_message()
+        self.message = engine.rows.next_message()
 
     def add(self, place: int, post: Post) -> None:
         """A member has called.
@@ -110,11 +110,11 @@ class Call:
         with torch.no_grad():
             reductions.TOGETHER[self.kind](posts)
         done_s, cost = replay.replay(
-            engine, self.members.ranks, [p.at_s for p in posts], schedules.blocks(*self._steps(posts[0]))
+            engine.ports, self.members.ranks, [p.at_s for p in posts], schedules.blocks(*self._steps(posts[0]))
         )
         last_s = max(p.at_s for p in posts)
         for i, post in enumerate(posts):
-            engine.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
+            engine.rows.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
             post.work.complete(max(done_s[i], last_s))  # with gloo nobody leaves before everybody has come
 
     # through a root
@@ -127,7 +127,7 @@ class Call:
         if self.relay is None:
             self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)
         cost = schedules.cost(*arguments)
-        self.engine.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
+        self.engine.rows.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
         self.relay.enter(place, post.at_s)
 
     def _member_is_done(self, place: int, at_s: float) -> None:
@@ -161,8 +161,8 @@ def call(group, post: Post, outer) -> VirtualWork:
     this = members.calls.get(number)
     if this is None:
         this = members.calls[number] = Call(engine, members, post.kind)
-    post.row = engine.record(post.name, post.n_bytes, post.site, members.number, this.message)
-    engine.note_part(post.row, post.name, outer)
+    post.row = engine.rows.add(rank, post.name, post.n_bytes, post.at_s, post.site, members.number, this.message)
+    engine.rows.note_part(rank, post.row, post.name, outer)
     post.work = work = VirtualWork(engine, rank, post, members, number)
     this.add(place, post)
     if this.is_full:

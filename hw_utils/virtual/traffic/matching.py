@@ -16,11 +16,15 @@ from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, 
 
 def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
     """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
-    size, is_free, is_flat, eager_bytes = engine.world_size, engine.is_free, engine.is_flat, engine.eager_bytes
-    latency_s, bandwidth_Bps, message_s = engine.latency_s, engine.bandwidth_Bps, engine.network.message_s
-    clock, order, rows, queues = engine.clock, engine.order, engine.rows, engine.queues
-    sending, receiving, waiting, any_source = engine.sending, engine.receiving, engine.waiting, engine.any_source
-    Own, next_message = engine.Request, engine.next_message
+    agenda, ports, ledger = engine.agenda, engine.ports, engine.rows
+    size, is_free, eager_bytes, Own = engine.world_size, engine.is_free, engine.eager_bytes, engine.Request
+    clock, waiting, schedule = agenda.clock, agenda.waiting, agenda.schedule
+    is_flat, latency_s, bandwidth_Bps, message_s = (
+        ports.is_flat, ports.latency_s, ports.bandwidth_Bps, ports.network.message_s
+    )  # fmt: skip
+    sending, receiving, travel = ports.sending, ports.receiving, ports.travel
+    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    queues, any_source, match_anybody = engine.queues.by_key, engine.queues.any_source, engine.queues.match_anybody
 
     def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
         """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
@@ -47,7 +51,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
             request.arrives_s = -1.0
         key = (group, src, dst, tag) if tag or group else src * size + dst
         if peer < 0 or any_source:
-            other = engine.match_anybody(request, key, group, dst, tag)
+            other = match_anybody(request, key, group, dst, tag)
         else:
             queue, other = queues.get(key), None
             if queue is None:
@@ -58,7 +62,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
                 queue.append(request)
         if other is None:
             if eager_bytes and is_send and n_bytes <= eager_bytes:
-                engine.send_ahead(request, dst, now_s)
+                send_ahead(request, dst, now_s)
         elif is_send:
             cross(request, other, now_s)
         else:
@@ -97,7 +101,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if is_awaited:
             waiting[dst] = None
             clock[dst] = end_s
-            engine.schedule(dst, end_s)
+            schedule(dst, end_s)
         if was_sent_ahead:
             put_message(rows, send.row + MESSAGE, message)
             send.was_taken()
@@ -107,7 +111,16 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if waiting[src] is send:
             waiting[src] = None
             clock[src] = end_s
-            engine.schedule(src, end_s)
+            schedule(src, end_s)
+
+    def send_ahead(send: Request, dst: int, now_s: float) -> None:
+        """A short message leaves before its receive is posted; the sender has its buffer back at once."""
+        send.take()
+        send.arrives_s = travel(send.rank, dst, send.n_bytes, now_s)
+        send.done_s = now_s
+        ledger.note_end(send.row, send.arrives_s)
+        if send.is_blocking:
+            ledger.note_wait(send.row, order[send.rank], now_s, now_s)
 
     return post, cross
 

@@ -30,13 +30,15 @@ _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # to
 
 def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.send` or `dist.isend` on an engine."""
-    op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, rows, times, later = engine.clock, engine.order, engine.rows, engine.times, engine.later
-    is_free, is_flat, message_s = engine.is_free, engine.is_flat, engine.network.message_s
-    latency_s, bandwidth_Bps = engine.latency_s, engine.bandwidth_Bps
-    sending, receiving = engine.sending, engine.receiving
-    unusual, sent_by, learn, waiting = engine.unusual, engine.sent_by, engine.places.learn, engine.waiting
-    next_message = engine.next_message
+    agenda, ports, ledger, queues, turns = engine.agenda, engine.ports, engine.rows, engine.queues, engine.turns
+    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
+    is_free, learn, unusual, sent_by = engine.is_free, engine.places.learn, queues.unusual, queues.sent_by
+    clock, waiting, times, later = agenda.clock, agenda.waiting, agenda.times, agenda.later
+    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    is_flat, latency_s, bandwidth_Bps, message_s = (
+        ports.is_flat, ports.latency_s, ports.bandwidth_Bps, ports.network.message_s
+    )  # fmt: skip
+    sending, receiving = ports.sending, ports.receiving
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
@@ -44,7 +46,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         me = engine.rank
         queue = sent_by[me].get(dst)
         if queue is None:
-            queue = engine.route(me, dst, dst)
+            queue = queues.route(me, me, dst, dst)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or (dtype := tensor.dtype) in _COMPLEX
@@ -104,7 +106,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         if is_blocking:
             if request.done_s < 0:
                 waiting[me] = request
-                engine.switch(me)
+                turns.switch(me)
             elif request.done_s > clock[me]:
                 engine.move_on(me, request.done_s)
             request = None
@@ -118,9 +120,10 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
 
 def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.recv` or `dist.irecv` on an engine."""
-    op, getframe, Request, cross = engine.op(name), sys._getframe, engine.Request, engine.cross
-    clock, order, rows, is_free = engine.clock, engine.order, engine.rows, engine.is_free
-    unusual, sent_to, learn, waiting = engine.unusual, engine.sent_to, engine.places.learn, engine.waiting
+    agenda, ledger, queues, turns = engine.agenda, engine.rows, engine.queues, engine.turns
+    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
+    is_free, learn, unusual, sent_to = engine.is_free, engine.places.learn, queues.unusual, queues.sent_to
+    clock, waiting, order, rows = agenda.clock, agenda.waiting, ledger.order, ledger.data
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
     kept: list = [None] * engine.world_size  # a blocking receive's request: nobody sees it, so the next takes it again
 
@@ -135,7 +138,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         me = engine.rank
         queue = sent_to[me].get(src)
         if queue is None:
-            queue = engine.route(src, me, src)
+            queue = queues.route(me, src, me, src)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or (dtype := tensor.dtype) in _COMPLEX
@@ -167,7 +170,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         if is_blocking:
             if request.done_s < 0:
                 waiting[me] = request
-                engine.switch(me)
+                turns.switch(me)
             elif request.done_s > clock[me]:
                 engine.move_on(me, request.done_s)
             request.tensor = None
@@ -187,7 +190,7 @@ class ShortCuts:
         send, isend = (sends(engine, name, long_way[name], is_blocking=name == "send") for name in ("send", "isend"))
         recv, irecv = (receives(engine, name, long_way[name], is_blocking=name == "recv") for name in ("recv", "irecv"))
         is_send = {isend: True, long_way["isend"]: True, irecv: False, long_way["irecv"]: False}
-        op_isend, op_irecv, place_of = engine.op("isend"), engine.op("irecv"), engine.places.of
+        op_isend, op_irecv, place_of = engine.rows.op("isend"), engine.rows.op("irecv"), engine.places.of
 
         def batch_isend_irecv(p2p_op_list):
             c10d._check_p2p_op_list(p2p_op_list)

@@ -41,13 +41,13 @@ class Relay:
                 self._cross(*self.messages[number], now_s)
 
     def _cross(self, src: int, dst: int, n_bytes: int, now_s: float) -> None:
-        end_s = self.engine.travel(self.ranks[src], self.ranks[dst], n_bytes, now_s)
+        end_s = self.engine.ports.travel(self.ranks[src], self.ranks[dst], n_bytes, now_s)
         for member in (src, dst):
             self.open[member] -= 1
             self.latest_s[member] = max(self.latest_s[member], end_s)
             if not self.open[member]:
                 agent = Agent(self, member, self.latest_s[member])
-                self.engine.schedule(self.engine.add_agent(agent), agent.at_s)
+                self.engine.agenda.at(agent.at_s, agent)
 
 
 class Agent:

@@ -9,20 +9,20 @@ import numpy as np
 from hw_utils.core.schedules import Cost, Step
 
 
-def replay(engine, ranks: Sequence[int], ready_s: Sequence[float], schedule: Iterable[Step]) -> tuple[list, Cost]:
-    """(when each member is done, what each sends); takes the ports of `engine` for as long.
+def replay(ports, ranks: Sequence[int], ready_s: Sequence[float], schedule: Iterable[Step]) -> tuple[list, Cost]:
+    """(when each member is done, what each sends); takes the ports for as long.
 
     A member starts a step when it has finished the one before. In a step every member sends to at most one other
     and receives from at most one.
     """
     ids = np.asarray(ranks)
     clock = np.array(ready_s, float)
-    sending, receiving = np.array(engine.sending)[ids], np.array(engine.receiving)[ids]
+    sending, receiving = np.array(ports.sending)[ids], np.array(ports.receiving)[ids]
     sent_bytes, sent_messages, rounds = np.zeros(len(ids), "i8"), np.zeros(len(ids), "i8"), 0
     ports_may_wait = True
     for step in schedule:
         rounds += step.times
-        cost_s = _cost_s(engine.network, ids, step)
+        cost_s = _cost_s(ports.network, ids, step)
         if step.shift:
             if ports_may_wait:
                 _first_shift(clock, sending, receiving, step.shift, cost_s)
@@ -34,13 +34,13 @@ def replay(engine, ranks: Sequence[int], ready_s: Sequence[float], schedule: Ite
             _some(clock, sending, receiving, step, cost_s)
             sent_bytes[step.src] += step.n_bytes
             sent_messages[step.src] += 1
-    _put_back(engine, ranks, sending, receiving)
+    _put_back(ports, ranks, sending, receiving)
     return clock.tolist(), Cost(tuple(sent_bytes.tolist()), tuple(sent_messages.tolist()), rounds)
 
 
-def _put_back(engine, ranks: Sequence[int], sending: np.ndarray, receiving: np.ndarray) -> None:
+def _put_back(ports, ranks: Sequence[int], sending: np.ndarray, receiving: np.ndarray) -> None:
     for rank, s, r in zip(ranks, sending.tolist(), receiving.tolist()):
-        engine.sending[rank], engine.receiving[rank] = s, r
+        ports.sending[rank], ports.receiving[rank] = s, r
 
 
 def _first_shift(clock, sending, receiving, shift: int, cost_s) -> None:

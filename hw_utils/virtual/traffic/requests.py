@@ -25,7 +25,7 @@ class Request:
         "members",  # of its group, if torch.distributed's own function asked
         "n_bytes",
         "rank",
-        "row",  # where in `engine.rows`
+        "row",  # where in `engine.rows.data`
         "tensor",
     )  # fmt: skip
     engine = None
@@ -74,21 +74,21 @@ class Request:
     @property
     def name(self) -> str:
         """`send`, `irecv`, ..."""
-        return self.engine.names[int_at(self.engine.rows, self.row + OP)]
+        return self.engine.rows.names[int_at(self.engine.rows.data, self.row + OP)]
 
     @property
     def site(self) -> int:
         """The number of the line that posted it."""
-        return int_at(self.engine.rows, self.row + SITE)
+        return int_at(self.engine.rows.data, self.row + SITE)
 
     @property
     def peer(self) -> int:
         """The global rank at the other end, -1 if that may be anybody."""
-        return int_at(self.engine.rows, self.row + PEER)
+        return int_at(self.engine.rows.data, self.row + PEER)
 
     @property
     def tag(self) -> int:
-        return long_at(self.engine.rows, self.row + TAG)
+        return long_at(self.engine.rows.data, self.row + TAG)
 
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that could complete it."""
@@ -165,7 +165,8 @@ class MessageWork(Work):
 
 def requests_of(engine) -> type[Request]:
     """The requests of one engine; `wait` is here because it has all that it needs at hand."""
-    clock, order, rows, waiting = engine.clock, engine.order, engine.rows, engine.waiting
+    clock, waiting, turns = engine.clock, engine.agenda.waiting, engine.turns
+    order, rows = engine.rows.order, engine.rows.data
     is_free, is_eager = engine.is_free, engine.eager_bytes > 0
 
     class Own(Request):
@@ -180,7 +181,7 @@ def requests_of(engine) -> type[Request]:
                     raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
             elif done_s < 0:
                 waiting[rank] = self
-                engine.switch(rank)
+                turns.switch(rank)
             elif done_s > start_s:
                 engine.move_on(rank, done_s)
             if not self.is_waited:

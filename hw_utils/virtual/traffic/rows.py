@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import count
 from struct import Struct
 
 import numpy as np
 
+from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.trace import RECORD, SENDS
 
 ROW = RECORD.itemsize  # bytes
@@ -47,24 +50,63 @@ def start_of(rows: bytearray, row: int) -> float:
     return _start.unpack_from(rows, row + _AT["start_s"])[0]
 
 
-def was_waited(rows: bytearray, row: int) -> bool:
-    """Whether a wait of the row is written down."""
-    return long_at(rows, row + WAITED) >= 0
+class Rows:
+    """The ledger's rows in one array of bytes, and what they stand for: names, costs, parts of a call."""
 
+    def __init__(self, world_size: int) -> None:
+        self.data = bytearray()
+        self.order = [0] * world_size  # how many a rank has written
+        self.names: list[str] = []  # of operations, by their numbers
+        self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
+        self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
+        self.next_message = count().__next__  # a number for one communication, the same on all its sides
+        self._ops: dict[str, int] = {}
+        self._outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
 
-def records_of(engine) -> dict:
-    """`records`, `names` and `groups` of the trace."""
-    records = np.frombuffer(engine.rows, RECORD)
-    names, sites = list(engine.names), engine.places.sites
-    files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
-    file_of, line_of = np.array([files[s[0]] for s in sites]), np.array([s[1] for s in sites])
-    kinds = [np.array([name in kind for name in names]) for kind in (_BLOCKING, SENDS)]
-    for first in range(0, len(records), _AT_ONCE):
-        _complete(records[first : first + _AT_ONCE], file_of, line_of, *kinds)
-    _add_costs(engine, records)
-    everybody = tuple(range(engine.world_size))
-    groups = [None if m.ranks == everybody else m.ranks for m in engine.groups]
-    return {"records": _merged(records, engine.parts), "names": [*names, *files], "groups": groups}
+    def op(self, name: str) -> int:
+        """The number that stands for an operation's name."""
+        number = self._ops.get(name)
+        if number is None:
+            number = self._ops[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+    def add(self, rank: int, name: str, n_bytes: int, start_s: float, site: int, group: int, message: int) -> int:
+        """A new row for a collective that a rank calls; its place in `data`."""
+        row, op = len(self.data), self.op(name)
+        self.order[rank] = place = self.order[rank] + 1
+        self.data += row_of(rank, op, -1, n_bytes, start_s, -1.0, message, site, 0, 0, group, place, -1)
+        return row
+
+    def note_part(self, rank: int, row: int, name: str, outer) -> None:
+        """An object collective sends sizes, then bytes: one row for both in the ledger."""
+        if name in OBJECT_OPS:
+            frame, first = self._outer.get(rank, (None, -1))
+            if frame == outer:
+                self.parts.append((row, first))
+            else:
+                self._outer[rank] = (outer, row)
+
+    def note_end(self, row: int, end_s: float) -> None:
+        put_time(self.data, row + END, end_s)
+
+    def note_wait(self, row: int, order: int, start_s: float, end_s: float) -> None:
+        """The first wait of a row's communication."""
+        if long_at(self.data, row + WAITED) < 0:
+            put_wait(self.data, row + WAITED, order, start_s, end_s)
+
+    def trace(self, sites: Sequence[tuple], world_size: int, groups: Iterable) -> dict:
+        """`records`, `names` and `groups` of the trace; `sites` are the files and lines by their numbers."""
+        records, names = np.frombuffer(self.data, RECORD), self.names
+        files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
+        file_of, line_of = np.array([files[s[0]] for s in sites]), np.array([s[1] for s in sites])
+        kinds = [np.array([name in kind for name in names]) for kind in (_BLOCKING, SENDS)]
+        for first in range(0, len(records), _AT_ONCE):
+            _complete(records[first : first + _AT_ONCE], file_of, line_of, *kinds)
+        _add_costs(records, self.costs)
+        everybody = tuple(range(world_size))
+        ranks = [None if m.ranks == everybody else m.ranks for m in groups]
+        return {"records": _merged(records, self.parts), "names": [*names, *files], "groups": ranks}
 
 
 def _complete(records: np.ndarray, file_of, line_of, blocks, sends) -> None:
@@ -82,9 +124,9 @@ def _complete(records: np.ndarray, file_of, line_of, blocks, sends) -> None:
     records["sent_bytes"], records["sent_messages"], records["rounds"] = np.where(sent, records["n_bytes"], 0), sent, 1
 
 
-def _add_costs(engine, records: np.ndarray) -> None:
-    if engine.costs:
-        rows, *costs = np.array(engine.costs, "i8").T
+def _add_costs(records: np.ndarray, of_rows: list[tuple[int, int, int, int]]) -> None:
+    if of_rows:
+        rows, *costs = np.array(of_rows, "i8").T
         for name, values in zip(("sent_bytes", "sent_messages", "rounds"), costs):
             records[name][rows // ROW] = values
 

@@ -102,7 +102,7 @@ class Stores:
         data, left = self.data[name], []
         for reading in self.readers.get(name, []):
             if all(key in data for key in reading.keys):
-                self.engine.wake(reading.rank, self.engine.clock[self.engine.rank])
+                self.engine.agenda.wake(reading.rank, self.engine.clock[self.engine.rank])
             else:
                 left.append(reading)
         self.readers[name] = left

@@ -165,15 +165,15 @@ class VirtualWork(WithFuture, Work):
     def complete(self, end_s: float) -> None:
         """This member is done at `end_s`."""
         self.done_s = end_s
-        self.engine.note_end(self.row, end_s)
-        if self.engine.waiting[self.owner] is self:
-            self.engine.wake(self.owner, end_s)
+        self.engine.rows.note_end(self.row, end_s)
+        if self.engine.agenda.waiting[self.owner] is self:
+            self.engine.agenda.wake(self.owner, end_s)
 
     def wait(self, timeout=None) -> bool:
         engine, rank = self.engine, self.owner
         self.was_waited_for = True
         engine.now()
-        engine.order[rank] += 1
+        order = engine.rows.order[rank] = engine.rows.order[rank] + 1
         start_s = engine.clock[rank]
         limit_s = timeout.total_seconds() if timeout else self.limit_s
         if self.done_s < 0 and not engine.block_for(rank, self, limit_s):
@@ -182,7 +182,7 @@ class VirtualWork(WithFuture, Work):
             )
         if self.done_s > start_s:
             engine.move_on(rank, self.done_s)
-        engine.note_wait(self.row, engine.order[rank], start_s, engine.clock[rank])
+        engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         self.settle_future()
         engine.resume_compute()
         return True

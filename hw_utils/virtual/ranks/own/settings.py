@@ -94,7 +94,7 @@ class Settings:
                     if is_late:
                         return "a setting of the standard library or of torch"
                     self.own[place] = {}
-                    self.engine.exchanged[:] = [self]
+                    self.engine.turns.exchanged[:] = [self]
                 self.own[place][rank] = self.present[place] = value
         return ""
 

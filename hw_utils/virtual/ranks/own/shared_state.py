@@ -26,11 +26,11 @@ import numpy as np
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.virtual.engine import FIRST_TURNS
 from hw_utils.virtual.ranks.children import is_in_simulation
 from hw_utils.virtual.ranks.own.modules import is_of_rank
 from hw_utils.virtual.ranks.own.replaced import Replaced
 from hw_utils.virtual.ranks.own.settings import Settings
+from hw_utils.virtual.ranks.turns import FIRST_TURNS
 from hw_utils.virtual.traffic.rows import ROW
 
 _MOST_CELLS = 20_000
@@ -80,7 +80,7 @@ class SharedState:
     def watched(self):
         """While the ranks run, the engine looks here; what is best caught where it is called, is."""
         engine = self.engine
-        engine.look, engine.changed = self.look, self.changed
+        engine.turns.look, engine.turns.changed = self.look, self.changed
         with _caught(self._calls(), engine.need), self.settings.watched(), _watched_imports(self.learn, self.settings):
             self.replaced.learn()
             yield
@@ -112,7 +112,10 @@ class SharedState:
                 return
             if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/"):
                 return
-            if len(engine.rows) < _EARLY_ROWS * ROW * engine.world_size and engine.world_size <= engine.most_processes:
+            if (
+                len(engine.rows.data) < _EARLY_ROWS * ROW * engine.world_size
+                and engine.world_size <= engine.most_processes
+            ):
                 engine.need("processes", "files that it writes")
 
         sys.addaudithook(hook)
@@ -135,7 +138,7 @@ class SharedState:
             self.engine.need("threads", "autocast or a mode of torch")
         is_early = self.n_looks <= FIRST_TURNS * self.engine.world_size
         changed = ""
-        if is_early or everywhere or self.engine.exchanged or self.n_looks % _SELDOM == 0:
+        if is_early or everywhere or self.engine.turns.exchanged or self.n_looks % _SELDOM == 0:
             changed = self.settings.notice(is_late=not is_early)
         changed = changed or self.changed()
         changed = changed or self.replaced.changed(not self.engine.carrier.is_shared, at_the_end=everywhere)
@@ -160,8 +163,8 @@ class SharedState:
             self._watch_module(module)
             self.has_modules = True
             found += [m for value in list(vars(module).values()) if (m := _home(value)) is not None]
-        if self.has_modules and self.engine.switch is not None:
-            self.engine.watch_switches()
+        if self.has_modules and self.engine.turns.switch is not None:
+            self.engine.turns.watch()
 
     def changed(self) -> str:
         """What a rank has changed, "" if nothing."""

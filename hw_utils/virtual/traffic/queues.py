@@ -1,0 +1,63 @@
+"""Sends and receives that wait for their other end, in the order in which they were posted."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from hw_utils.virtual.traffic.rows import Rows, start_of
+
+
+class Queues:
+    """A queue for each sender, receiver, tag and group; what waits in one is all sends or all receives."""
+
+    def __init__(self, world_size: int, rows: Rows) -> None:
+        self.world_size, self.rows = world_size, rows
+        self.by_key: dict = {}  # (group, src, dst, tag) -> deque of requests
+        # Those of messages without a tag in the group of all: by sender, then receiver; and the other way round.
+        self.sent_by: list[dict[int, deque]] = [{} for _ in range(world_size)]
+        self.sent_to: list[dict[int, deque]] = [{} for _ in range(world_size)]
+        self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
+        self.unusual: set[str] = set()  # why no message may take the short cut
+
+    def __iter__(self) -> Iterator[deque]:
+        yield from self.by_key.values()
+        yield from self.any_source.values()
+
+    def key(self, group: int, src: int, dst: int, tag: int):
+        """What a queue is found by; a plain number for messages without a tag in the group of all."""
+        return (group, src, dst, tag) if tag or group else src * self.world_size + dst
+
+    def route(self, me: int, src, dst, peer) -> deque | None:
+        """The queue of messages without a tag in the group of all; None if `peer`, one of the two, is no other rank."""
+        if type(peer) is not int or peer == me or not 0 <= peer < self.world_size:
+            return None
+        queue = self.by_key.setdefault(self.key(0, src, dst, 0), deque())
+        self.sent_by[src][dst] = self.sent_to[dst][src] = queue
+        return queue
+
+    def match_anybody(self, request, key, group: int, dst: int, tag: int):
+        """The other end, while some receive takes a message from anybody: the first posted goes first."""
+        self.unusual.add("a receive from anybody")
+        anybody = self.any_source.setdefault((group, dst, tag), deque())
+        queue = self.by_key.setdefault(key, deque())
+        if request.is_send:
+            named = queue[0] if queue and not queue[0].is_send else None
+            if anybody and (named is None or anybody[0].row < named.row):
+                return anybody.popleft()
+        elif request.peer < 0:
+            sent = [q for q in self._to(group, dst, tag) if q and q[0].is_send]
+            if sent:
+                return min(sent, key=lambda q: (start_of(self.rows.data, q[0].row), q[0].row)).popleft()
+            anybody.append(request)
+            return None
+        if queue and queue[0].is_send is not request.is_send:
+            return queue.popleft()
+        queue.append(request)
+        return None
+
+    def _to(self, group: int, dst: int, tag: int) -> Iterator[deque]:
+        for src in range(self.world_size):
+            queue = self.by_key.get(self.key(group, src, dst, tag))
+            if queue:
+                yield queue
