@@ -15,7 +15,8 @@ import numpy as np
 
 from hw_utils.core import pickling, source, versions
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, without_our_stack
-from hw_utils.core.network import Network
+from hw_utils.core.network import Cluster, Network
+from hw_utils.core.network.cluster import check_cluster
 from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
@@ -25,6 +26,7 @@ GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
 MEMORY_FOLDER, MEMORY_FOLDER_BYTES = "/dev/shm", 2**30
 BEACON_BYTES = 8  # which rank runs, and 1 if the process stood still; after them come the run's records
+_GIGABIT = Network()
 MOST_PROCESSES = 128  # ranks of a program that changes what a process has once
 
 
@@ -33,7 +35,8 @@ def simulate(
     world_size: int,
     args: Sequence[Any] = (),
     *,
-    network: Network = Network(),  # noqa: B008 (frozen)
+    network: Network = _GIGABIT,
+    cluster: Cluster | str | None = None,
     compute: str | Callable[[int, float], float] = "measured",
     eager_bytes: int = 0,
     timeout_s: float = 60,
@@ -49,7 +52,8 @@ def simulate(
     algorithms that the docstring of `hw_utils.core.schedules` lists. `worker` may be the path of a script for torchrun;
     it is run as it is, and `args` is its command line.
 
-    network: what a message costs. compute: what computation costs: "measured" the CPU time that it took, "free"
+    network: what a message costs. cluster: hosts with devices, or the name of a preset as "h100x64"; its links are then
+    the network. compute: what computation costs: "measured" the CPU time that it took, "free"
     nothing, or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
     leaves before its receive is posted, as in MPI; with 0 every send waits for its receive, as with gloo.
     timeout_s: real seconds. isolate=False runs it in this process, for a debugger. memory: whether the run keeps the
@@ -65,11 +69,14 @@ def simulate(
         if compute not in ("measured", "free") and not callable(compute):
             raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
         check_capacity(capacity_bytes)
+        cluster = check_cluster(cluster, world_size)
+        if cluster is not None and network is not _GIGABIT:
+            raise ValueError(f"give network= or cluster=, not both: {cluster.name} has its own links")
         worker, args = script_or_function(worker, args)
         call = bytes(pickling.dump((worker, args), ""))
         job = {
             "world_size": world_size,
-            "network": network,
+            "network": network if cluster is None else cluster.network,
             "compute": compute,
             "eager_bytes": eager_bytes,
             "echo": echo,

@@ -1,0 +1,11 @@
+"""What ranks run on, as data: links, devices, and clusters of hosts; a model of what each costs.
+
+Stands on nothing of ours. Everybody takes `Network`, a link between any two ranks; `Cluster`, hosts with devices and
+two kinds of links; `Device`; and the presets of presets.py by their names, `Cluster.named("h100x64")`.
+"""
+
+from hw_utils.core.network.cluster import Cluster
+from hw_utils.core.network.device import Device
+from hw_utils.core.network.link import Network
+
+__all__ = ["Cluster", "Device", "Network"]

@@ -1,0 +1,1 @@
+"""Links, devices and clusters as data."""
