@@ -76,7 +76,7 @@ def simulate(
         call = bytes(pickling.dump((worker, args), ""))
         job = {
             "world_size": world_size,
-            "network": network if cluster is None else cluster.network,
+            "network": network if cluster is None else cluster,
             "compute": compute,
             "eager_bytes": eager_bytes,
             "echo": echo,

@@ -10,13 +10,13 @@ from time import thread_time
 from typing import NamedTuple
 
 from hw_utils.core.errors import Failure
-from hw_utils.core.network import Network
+from hw_utils.core.network import Cluster, Network
 from hw_utils.virtual.agenda import Agenda
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ranks.turns import Stop, Turns
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.matching import post_of
-from hw_utils.virtual.traffic.ports import Ports
+from hw_utils.virtual.traffic.ports import ports_of
 from hw_utils.virtual.traffic.queues import Queues
 from hw_utils.virtual.traffic.requests import requests_of
 from hw_utils.virtual.traffic.rows import Rows
@@ -51,11 +51,11 @@ class Engine:
 
     most_processes = 0  # up to so many ranks may be started again with a process each
 
-    def __init__(self, world_size: int, network: Network, compute, eager_bytes: int, lamp) -> None:
+    def __init__(self, world_size: int, network: Network | Cluster, compute, eager_bytes: int, lamp) -> None:
         self.world_size, self.eager_bytes = world_size, eager_bytes
         self.compute, self.is_free = compute, compute == "free"
         self.rank = world_size
-        self.agenda, self.turns, self.ports = Agenda(world_size), Turns(world_size, lamp), Ports(world_size, network)
+        self.agenda, self.turns, self.ports = Agenda(world_size), Turns(world_size, lamp), ports_of(world_size, network)
         self.clock = self.agenda.clock
         self.cpu_start_s = 0.0
         self.places = Places()

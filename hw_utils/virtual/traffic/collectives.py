@@ -1,7 +1,8 @@
 """Collectives on the virtual cluster: when they start, who gets what, and when each member is done.
 
 Times come from the point-to-point schedule (schedules.py). Where everybody needs everybody (all_reduce, barrier, ...)
-it is replayed in one go when the last member calls; broadcast, gather and scatter run message by message (relay.py).
+the ports replay it in one go when the last member calls; broadcast, gather and scatter run message by message
+(relay.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from hw_utils.core import schedules
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
-from hw_utils.virtual.traffic import reductions, replay
+from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.relay import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
 
@@ -109,10 +110,9 @@ class Call:
         engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
         with torch.no_grad():
             reductions.TOGETHER[self.kind](posts)
-        done_s, cost = replay.replay(
-            engine.ports, self.members.ranks, [p.at_s for p in posts], schedules.blocks(*self._steps(posts[0]))
-        )
-        last_s = max(p.at_s for p in posts)
+        ready_s = [p.at_s for p in posts]
+        done_s, cost = engine.ports.collective(self.members.ranks, ready_s, *self._steps(posts[0]))
+        last_s = max(ready_s)
         for i, post in enumerate(posts):
             engine.rows.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
             post.work.complete(max(done_s[i], last_s))  # with gloo nobody leaves before everybody has come

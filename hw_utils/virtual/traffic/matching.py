@@ -19,9 +19,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
     agenda, ports, ledger = engine.agenda, engine.ports, engine.rows
     size, is_free, eager_bytes, Own = engine.world_size, engine.is_free, engine.eager_bytes, engine.Request
     clock, waiting, schedule = agenda.clock, agenda.waiting, agenda.schedule
-    is_flat, latency_s, bandwidth_Bps, message_s = (
-        ports.is_flat, ports.latency_s, ports.bandwidth_Bps, ports.network.message_s
-    )  # fmt: skip
+    is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     order, rows, next_message = ledger.order, ledger.data, ledger.next_message
     queues, any_source, match_anybody = engine.queues.by_key, engine.queues.any_source, engine.queues.match_anybody
@@ -78,13 +76,14 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         was_sent_ahead = eager_bytes > 0 and send.arrives_s >= 0
         if was_sent_ahead:
             end_s = send.arrives_s if send.arrives_s > now_s else now_s
-        else:
+        elif is_flat:
             if sending[src] > now_s:
                 now_s = sending[src]
             if receiving[dst] > now_s:
                 now_s = receiving[dst]
-            end_s = now_s + (latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, src, dst))
-            sending[src] = receiving[dst] = end_s
+            sending[src] = receiving[dst] = end_s = now_s + (latency_s + n_bytes / bandwidth_Bps)
+        else:
+            end_s = travel(src, dst, n_bytes, now_s)
         message = next_message()
         put_end(rows, recv.row + END, end_s, message)
         if any_source and recv.peer < 0:

@@ -35,10 +35,8 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
     is_free, learn, unusual, sent_by = engine.is_free, engine.places.learn, queues.unusual, queues.sent_by
     clock, waiting, times, later = agenda.clock, agenda.waiting, agenda.times, agenda.later
     order, rows, next_message = ledger.order, ledger.data, ledger.next_message
-    is_flat, latency_s, bandwidth_Bps, message_s = (
-        ports.is_flat, ports.latency_s, ports.bandwidth_Bps, ports.network.message_s
-    )  # fmt: skip
-    sending, receiving = ports.sending, ports.receiving
+    is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
+    sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
@@ -77,11 +75,15 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
             ):  # fmt: skip
                 # The usual case once more, what `cross` does without its cases: the receiver stands waiting.
                 queue.popleft()
-                end_s = sending[me] if sending[me] > now_s else now_s
-                if receiving[dst] > end_s:
-                    end_s = receiving[dst]
-                end_s += latency_s + n_bytes / bandwidth_Bps if is_flat else message_s(n_bytes, me, dst)
-                sending[me] = receiving[dst] = clock[dst] = recv.done_s = request.done_s = end_s
+                if is_flat:
+                    end_s = sending[me] if sending[me] > now_s else now_s
+                    if receiving[dst] > end_s:
+                        end_s = receiving[dst]
+                    end_s += latency_s + n_bytes / bandwidth_Bps
+                    sending[me] = receiving[dst] = end_s
+                else:
+                    end_s = travel(me, dst, n_bytes, now_s)
+                clock[dst] = recv.done_s = request.done_s = end_s
                 message = next_message()
                 rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
                 put_end(rows, recv.row + END, end_s, message)

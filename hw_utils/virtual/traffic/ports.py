@@ -1,8 +1,15 @@
-"""When the links of the virtual cluster are free: a transmit port and a receive port a rank."""
+"""When the links of the virtual cluster are free: transmit and receive ports, one pair a rank, or one a level."""
 
 from __future__ import annotations
 
-from hw_utils.core.network import Network
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hw_utils.core import schedules
+from hw_utils.core.network import Cluster, Network
+from hw_utils.core.network.nccl import Layout, Price, price
+from hw_utils.core.schedules import Cost
+from hw_utils.virtual.traffic import replay
 
 
 class Ports:
@@ -16,15 +23,73 @@ class Ports:
 
     def travel(self, src: int, dst: int, n_bytes: int, now_s: float) -> float:
         """When a message that is ready now has crossed; both ports are taken until then."""
-        sending, receiving = self.sending, self.receiving
-        start_s = now_s
-        if sending[src] > start_s:
-            start_s = sending[src]
-        if receiving[dst] > start_s:
-            start_s = receiving[dst]
-        if self.is_flat:
-            end_s = start_s + self.latency_s + n_bytes / self.bandwidth_Bps
-        else:
-            end_s = start_s + self.network.message_s(n_bytes, src, dst)
-        sending[src] = receiving[dst] = end_s
+        return self._take(src, dst, self.network.message_s(n_bytes, src, dst), now_s)
+
+    def _take(self, transmit: int, receive: int, cost_s: float, now_s: float) -> float:
+        start_s = max(now_s, self.sending[transmit], self.receiving[receive])
+        self.sending[transmit] = self.receiving[receive] = end_s = start_s + cost_s
         return end_s
+
+    def collective(self, ranks: Sequence[int], ready_s: Sequence[float], *steps) -> tuple[list[float], Cost]:
+        """(when each member is done, what each sends) of one whose members all need each other; takes their ports.
+
+        steps: what `schedules.blocks` takes.
+        """
+        return replay.replay(self, ranks, ready_s, schedules.blocks(*steps))
+
+
+class LevelPorts(Ports):
+    """Those of a cluster: a pair a rank inside its host, and a pair a network card between hosts.
+
+    So what goes on inside a host and between hosts does not wait for each other; ranks that share a card do.
+    """
+
+    def __init__(self, world_size: int, cluster: Cluster) -> None:
+        super().__init__(world_size, cluster.network)
+        n_cards = cluster.n_hosts * cluster.cards_per_host
+        self.cluster = cluster
+        self.sending, self.receiving = [0.0] * (world_size + n_cards), [0.0] * (world_size + n_cards)
+        self.host = [cluster.host_of(rank) for rank in range(world_size)]
+        self.card = [world_size + cluster.card_of(rank) for rank in range(world_size)]
+        self._layouts: dict[tuple[int, ...], tuple[Layout, list[int]]] = {}
+        self._prices: dict[tuple, Price] = {}
+
+    def travel(self, src: int, dst: int, n_bytes: int, now_s: float) -> float:
+        if self.host[src] == self.host[dst]:
+            return self._take(src, dst, self.cluster.inside.message_s(n_bytes), now_s)
+        return self._take(self.card[src], self.card[dst], self.cluster.between.message_s(n_bytes), now_s)
+
+    def collective(self, ranks: Sequence[int], ready_s: Sequence[float], *steps) -> tuple[list[float], Cost]:
+        """As NCCL: it begins when all members are there and their ports are free, and ends for all at once."""
+        kind, n_bytes, n_members, _, itemsize = steps
+        layout, ports = self._layout(tuple(ranks))
+        cost = schedules.cost(*steps)
+        if n_members == 1:
+            return list(ready_s), cost
+        found = self._price(layout, kind, n_bytes, itemsize)
+        start_s = max(*ready_s, *(self.sending[p] for p in ports), *(self.receiving[p] for p in ports))
+        for port in ports:
+            self.sending[port] = self.receiving[port] = start_s + found.seconds
+        return [start_s + found.seconds] * n_members, replace(cost, rounds=found.rounds)
+
+    def _layout(self, ranks: tuple[int, ...]) -> tuple[Layout, list[int]]:
+        """How the ranks lie on the cluster, and the ports that they use among each other."""
+        if ranks not in self._layouts:
+            layout = Layout.of(self.cluster, ranks)
+            inside = list(ranks) if layout.per_host > 1 else []
+            cards = sorted({self.card[rank] for rank in ranks}) if layout.n_hosts > 1 else []
+            self._layouts[ranks] = layout, inside + cards
+        return self._layouts[ranks]
+
+    def _price(self, layout: Layout, kind: str, n_bytes, itemsize: int) -> Price:
+        if not isinstance(n_bytes, int):  # members that bring different sizes
+            return price(layout, kind, n_bytes, itemsize)
+        key = layout, kind, n_bytes, itemsize
+        if key not in self._prices:
+            self._prices[key] = price(*key)
+        return self._prices[key]
+
+
+def ports_of(world_size: int, network: Network | Cluster) -> Ports:
+    """The ports of ranks on a network or a cluster."""
+    return LevelPorts(world_size, network) if isinstance(network, Cluster) else Ports(world_size, network)
