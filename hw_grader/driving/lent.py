@@ -211,7 +211,7 @@ def _shell(parameters: dict, buffers: dict, modules: dict, training: bool) -> Sh
 
 def run_elsewhere(module: nn.Module, at: Any, args: tuple, options: dict) -> Any:
     """The output of the driver's model with this one's weights; autograd goes through, once."""
-    from hw_grader.driving.role_answers import calling
+    from hw_grader.driving.forwarded_calls import calling
 
     given = [t for t in tensors_in([args, options]) if t.requires_grad]
     weights = {name: t for name, t in module.named_parameters(remove_duplicate=False) if t.requires_grad}
@@ -243,7 +243,7 @@ class _Pass(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *upstream: torch.Tensor | None):
-        from hw_grader.driving.role_answers import calling
+        from hw_grader.driving.forwarded_calls import calling
 
         upstream = [u for u, is_followed in zip(upstream, ctx.are_followed) if is_followed]
         return None, None, None, *calling().make_backward(ctx.number, upstream)

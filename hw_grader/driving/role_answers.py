@@ -7,40 +7,32 @@ stack. torch.distributed and the clock are asked for on the driver's side.
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import pickle
 import socket
 import sys
 import threading
-import time
 import traceback
 import types
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed import distributed_c10d
 
-from hw_grader.driving.far_group import Worlds
+from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent import Lent, run_elsewhere
-from hw_grader.driving.parcel import Line, Parcel, Unpacker, tensor_bytes
+from hw_grader.driving.parcel import Line, Parcel, Unpacker
 from hw_grader.driving.role_drive import is_ours, remember_sources
-from hw_grader.driving.stand_in import CALLS, CLOCKS
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
 from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
 from hw_utils.processes import start_by_fork
-from hw_utils.threads.interleavings import CallsInOrders
+from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.own.copies import is_constant
-
-_here = threading.local()  # .call: the call that this thread serves
 
 
 def warm_up() -> None:
@@ -53,7 +45,7 @@ def main(end: socket.socket) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     request, blob = wire.receive(timeout_s=60)
     remember_sources(request.get("sources", {}))
-    ask_elsewhere()
+    forward_calls()
     server = socket.socket(socket.AF_UNIX)
     server.bind(request["path"])
     server.listen(256)
@@ -167,7 +159,7 @@ class Call:
 
     def run(self) -> None:
         """Calls the answer; tells what it returned and which of the tensors it was given it has changed."""
-        _here.call = self
+        serve(self)
         try:
             torch.set_rng_state(self.random)
             value = self._do()
@@ -269,18 +261,13 @@ class Call:
         return {"printed": text} if text else {}
 
 
-def calling() -> Call:
-    """The call that this thread serves."""
-    return _here.call
-
-
 def pass_elsewhere(kind: str) -> None:
     """From now on the driver computes what the lessons' models of this kind compute in a call."""
     module = getattr(models, kind)
     here = module.forward
 
     def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
-        if _of_rank() is None:
+        if rank_of_call() is None:
             return here(self, *args, **options)
         made = calling().served.made
         if not any(one is self for one in made):
@@ -333,108 +320,3 @@ def _students_place() -> dict[str, Any]:
             return {"file": file, "line": frame.f_lineno}
         frame = frame.f_back
     return {}
-
-
-class Work:
-    """What isend, irecv and async_op=True give: the work itself is on the driver's side."""
-
-    def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
-        self.number, self.tensors, self.done = number, tensors, False
-        self.before = [tensor_bytes(t) for t in tensors]
-
-    def wait(self, timeout: Any = None) -> bool:
-        """Waits; the tensors then hold what came."""
-        if not self.done:
-            self.done = True
-            changed = [tensor_bytes(t) != old for t, old in zip(self.tensors, self.before)]
-            _here.call.ask({"wait": self.number, "changed": changed}, list(self.tensors))
-        return True
-
-    def is_completed(self) -> bool:
-        return self.done or _here.call.ask({"is_completed": self.number}, [])[0]
-
-
-class P2POp:
-    """As torch.distributed.P2POp."""
-
-    def __init__(self, op: Any, tensor: torch.Tensor, peer: int | None = None, group: Any = None, tag: int = 0,
-                 group_peer: int | None = None) -> None:  # fmt: skip
-        self.op, self.tensor, self.peer, self.tag = op, tensor, peer, tag
-
-
-def ask_elsewhere() -> None:
-    """Puts questions to the driver in place of torch.distributed's functions, the clock's and the output's."""
-    for name in filter(partial(hasattr, dist), CALLS):  # the names that this torch has
-        function = _asking(name, getattr(dist, name))
-        setattr(dist, name, function)
-        setattr(distributed_c10d, name, function)
-    dist.P2POp = distributed_c10d.P2POp = P2POp
-    dist.is_initialized = distributed_c10d.is_initialized = lambda: _of_rank() is not None
-    distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
-    for name in CLOCKS:
-        setattr(time, name, _clock(name, getattr(time, name)))
-    sys.stdout = _Printed()
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
-
-
-def _rank_and_copy() -> tuple[str, list] | None:
-    rank = _of_rank()
-    return None if rank is None else (calling().message["copy"], rank)
-
-
-def _of_rank() -> list | None:
-    call = getattr(_here, "call", None)
-    return call.rank if call is not None else None
-
-
-def _asking(name: str, real: Any) -> Any:
-    @functools.wraps(real)
-    def ask(*args: Any, **options: Any) -> Any:
-        rank = _of_rank()
-        if rank is None:
-            return real(*args, **options)
-        if name in ("get_rank", "get_world_size") and not any([*args, *options.values()]):
-            return rank[0 if name == "get_rank" else 1]
-        given = [[_plain(a) for a in args], {k: _plain(v) for k, v in options.items()}]
-        result, tensors = _here.call.ask({"dist": name}, given)
-        return _works(result, tensors)
-
-    return ask
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dist.ReduceOp.RedOpType):
-        return ("reduction", value.name)
-    if isinstance(value, dist.ReduceOp):
-        return ("reduction", dist.ReduceOp.RedOpType(value.op).name if hasattr(value, "op") else "SUM")
-    if isinstance(value, list) and value and isinstance(value[0], P2POp):
-        return [("p2p", op.op.__name__, op.tensor, op.peer, op.tag) for op in value]
-    return value
-
-
-def _works(result: Any, tensors: list[torch.Tensor]) -> Any:
-    if type(result) is list:
-        return [_works(one, tensors) for one in result]
-    if type(result) is tuple and result[:1] == ("work",):
-        return Work(result[1], tensors)
-    return result
-
-
-def _clock(name: str, real: Any) -> Any:
-    def ask(*args: Any) -> Any:
-        return _here.call.ask({"clock": name}, list(args))[0] if _of_rank() is not None else real(*args)
-
-    return ask
-
-
-class _Printed(io.TextIOBase):
-    """What a call prints goes back with its next message."""
-
-    def write(self, text: str) -> int:
-        call = getattr(_here, "call", None)
-        if call is not None and call.printed.tell() < 1_000_000:
-            call.printed.write(text)
-        return len(text)
-
-    def writable(self) -> bool:
-        return True

@@ -6,13 +6,9 @@ the answer wants of torch.distributed, it asks for over its line; the stand-in d
 
 from __future__ import annotations
 
-import builtins
 import copy
-import linecache
 import os
 import socket
-import sys
-import time
 import weakref
 from functools import partial
 from typing import Any
@@ -20,20 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.func import functional_call
 
-from hw_grader.driving.lent import Lent, tensors_in
+from hw_grader.driving.conversation import Conversation, send_with_things
+from hw_grader.driving.lent import Lent
 from hw_grader.driving.parcel import Line, Parcel, Unpacker
 from hw_utils.material.handwritten_layer import Handmade
-
-CALLS = frozenset({
-    "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_reduce", "reduce", "broadcast", "barrier", "gather",
-    "scatter", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-    "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size",
-})  # fmt: skip
-CLOCKS = frozenset({"perf_counter", "time", "monotonic", "sleep", "perf_counter_ns", "monotonic_ns", "time_ns"})
-REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
-
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
 _copies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
@@ -140,13 +127,6 @@ class Session:
         return changed if kind == "gradient" else None
 
 
-def send_with_things(line: Line, message: dict[str, Any], parcel: Parcel, lent: Lent) -> None:
-    """Sends a message with the new things that it speaks of, and the states of all."""
-    things = lent.dump()
-    message["states"] = parcel.pack(lent.states())
-    line.send({**message, "things": len(things)}, parcel.blob() + things)
-
-
 def _copy_for(rank: bool) -> str | None:
     """Whose copy of the answers the calling rank uses: ranks share no variables."""
     return _copies.setdefault(dist.group.WORLD, os.urandom(16).hex()) if rank else None
@@ -181,7 +161,7 @@ class StandIn:
         return StandIn(self.path, self.number, self.__name__, kinds)
 
     def in_orders(self, *args: Any) -> Any:
-        """`interleave.CallsInOrders(its class, *args)`, in the answers' process."""
+        """`CallsInOrders(its class, *args)`, in the answers' process."""
         return self._session().call({"in_orders": self.number}, args)
 
 
@@ -250,172 +230,3 @@ class FarObject:
 def far_object(session: Session, number: int, name: str) -> FarObject:
     """The stand-in of a kept object, of a class with the name of its own."""
     return type(name if name.isidentifier() else "object", (FarObject,), {"__module__": "answer"})(session, number)
-
-
-class Conversation:
-    """One call of an answer: does what it asks for, until it returns or raises."""
-
-    def __init__(self, line: Line, given: tuple[list, list], session: Session) -> None:
-        """given: the tensors that the answer was given, and the memory that they lie in."""
-        self.line, self.given, self.session, self.lent = line, given, session, session.lent
-
-    def until_returned(self) -> Any:
-        """What the answer returned; the tensors it was given hold what it wrote into them."""
-        while True:
-            message, blob = self.line.receive()
-            if message.get("printed"):
-                sys.stdout.write(str(message["printed"]))
-            unpacker = Unpacker(blob, self.lent)
-            if "returned" in message:
-                self._write_back(unpacker.unpack(message["changed"]))
-                self.lent.set_states(unpacker.unpack(message["states"]))
-                torch.set_rng_state(unpacker.unpack(message["random"]))
-                self._finish_models(unpacker.unpack(message["made"]))
-                self.session.install_hooks(message["hooks"])
-                return unpacker.unpack(message["returned"])
-            if "raised" in message:
-                _raise(message)
-            self._serve(message, unpacker)
-
-    def _write_back(self, changed: list) -> None:
-        for mine, theirs in zip(self.given, changed, strict=True):
-            for tensor, new in zip(mine, theirs, strict=True):
-                if new is not None and mine is self.given[0]:
-                    tensor.data = new  # it lies elsewhere now, or has another shape
-                elif new is not None:
-                    tensor.copy_(new)
-
-    def _finish_models(self, made: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Models of the answer's that were computed here have its last weights."""
-        for number, tensors in made.items():
-            for name, parameter in self.session.made[number].named_parameters():
-                parameter.data = tensors[name]
-
-    def _serve(self, message: dict, unpacker: Unpacker) -> None:
-        works = self.session.works
-        if message.get("clock") in CLOCKS:
-            self._reply(getattr(time, message["clock"])(*unpacker.unpack(message["given"])), [])
-        elif message.get("dist") in CALLS:
-            args, options = unpacker.unpack(message["given"])
-            args = [_special(a) for a in args]
-            options = {k: _special(v) for k, v in options.items()}
-            function = getattr(dist, message["dist"])
-            result = _at_line(lambda: function(*args, **options), message)
-            self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
-        elif "function" in message:
-            self._serve_function(message, unpacker)
-        elif "pass" in message:
-            self._reply(_at_line(partial(self._pass, message, unpacker), message), [])
-        elif "backward" in message:
-            outputs, inputs = self.session.passes.pop(message["backward"])
-            (upstream,) = unpacker.unpack(message["given"])
-            self._reply(_at_line(partial(_gradients, outputs, inputs, upstream), message), [])
-        elif "wait" in message:
-            work, tensors = works[message["wait"]]
-            given = unpacker.unpack(message["given"])
-            for tensor, now, is_changed in zip(tensors, given, message["changed"], strict=True):
-                if is_changed:  # too early, which is an error here too; else there may be more in it by now
-                    tensor.detach().copy_(now)
-            _at_line(work.wait, message)
-            self._reply(None, tensors)
-        elif "is_completed" in message:
-            self._reply(bool(works[message["is_completed"]][0].is_completed()), [])
-        else:
-            raise ValueError("the answer asks for what it may not have")
-
-    def _serve_function(self, message: dict, unpacker: Unpacker) -> None:
-        """Calls one of the functions that were lent, on things that are equal on both sides, before and after."""
-        function = self.lent.functions[message["function"]]
-        args, options = unpacker.unpack(message["given"])
-        given = list(unpacker.tensors)
-        self.lent.set_states(unpacker.unpack(message["states"]))
-        torch.set_rng_state(unpacker.unpack(message["random"]))
-        result = _at_line(lambda: function(*args, **options), message)
-        self._reply(result, given, with_states=True)
-
-    def _pass(self, message: dict, unpacker: Unpacker) -> Any:
-        """A model's output, and its buffers after that; what its backward pass needs is kept."""
-        module = self._model_of(message["pass"])
-        args, options, state, names, training = unpacker.unpack(message["given"])
-        for part, is_training in zip(module.modules(), training, strict=True):
-            part.training = is_training is True
-        inputs = [t for t in tensors_in([args, options]) if t.requires_grad]
-        for name in names:
-            inputs.append(state[name].requires_grad_())
-        with torch.set_grad_enabled(message["followed"] is True):
-            output = functional_call(module, state, tuple(args), options)
-        outputs = [t for t in tensors_in(output) if t.requires_grad]
-        if outputs:
-            self.session.passes[message["number"]] = outputs, inputs
-        return output, {name: state[name] for name, _ in module.named_buffers()}
-
-    def _model_of(self, which: Any) -> nn.Module:
-        """The lent model at [number, path], or the one that stands for the answer's own of a kind and number."""
-        first, second = which
-        if type(first) is int:
-            return self.lent.things[first].get_submodule(second)
-        if second not in self.session.made:
-            (kind,) = (kind for kind in self.session.kinds if kind.__name__ == first)
-            with torch.random.fork_rng(devices=[]):
-                self.session.made[second] = kind()
-        return self.session.made[second]
-
-    def _keep(self, result: Any, tensors: list) -> Any:
-        """Works stay here; the answer gets their numbers."""
-        if isinstance(result, list):
-            return [self._keep(one, tensors) for one in result]
-        if hasattr(result, "wait"):
-            self.session.works.append((result, list(tensors)))
-            return ("work", len(self.session.works) - 1)
-        return result
-
-    def _reply(self, result: Any, tensors: list, *, with_states: bool = False) -> None:
-        parcel = Parcel(self.lent)
-        tree = parcel.pack([result, list(tensors)])
-        if with_states:
-            random = parcel.pack(torch.get_rng_state())
-            send_with_things(self.line, {"done": tree, "random": random}, parcel, self.lent)
-        else:
-            self.line.send({"done": tree}, parcel.blob())
-
-
-def _gradients(outputs: list, inputs: list, upstream: list) -> list:
-    pairs = [(o, u) for o, u in zip(outputs, upstream, strict=True) if u is not None]
-    return list(torch.autograd.grad([o for o, _ in pairs], inputs, [u for _, u in pairs], allow_unused=True))
-
-
-def _special(value: Any) -> Any:
-    """Reductions and batched operations, which are not plain, from their names."""
-    if type(value) is tuple and value and value[0] == "reduction" and value[1] in REDUCTIONS:
-        return getattr(dist.ReduceOp, value[1])
-    if type(value) is list and value and type(value[0]) is tuple and value[0][:1] == ("p2p",):
-        kinds = {"isend": dist.isend, "irecv": dist.irecv}
-        return [dist.P2POp(kinds[kind], tensor, peer, tag=tag) for _, kind, tensor, peer, tag in value]
-    return value
-
-
-def _at_line(call, message: dict) -> Any:
-    """Makes the call from the student's own file and line, so that errors and the ledger name them."""
-    file, line = message.get("file"), message.get("line")
-    if not (isinstance(file, str) and file in linecache.cache and type(line) is int and 0 < line < 100_000):
-        return call()
-    found: dict[str, Any] = {"call": call}
-    exec(compile("\n" * (line - 1) + "result = call()", file, "exec"), found)
-    return found["result"]
-
-
-def _raise(message: dict) -> None:
-    """The answer's exception, as the built-in one of its name; its own lines follow in the text."""
-    name, text = str(message["raised"])[:100], str(message.get("text", ""))[:2000]
-    kind = getattr(builtins, name, None)
-    known = isinstance(kind, type) and issubclass(kind, Exception)
-    error = (
-        kind(text)
-        if known and kind not in (UnicodeDecodeError, UnicodeEncodeError)
-        else RuntimeError(f"{name}: {text}")
-    )
-
-    def go():
-        raise error
-
-    _at_line(go, message)

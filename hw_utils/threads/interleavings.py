@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-import torch
-
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source import is_students, locate
 from hw_utils.threads.locks import managed_locks
@@ -259,121 +257,6 @@ class Explorer:
             if outcomes[-1].results is None:
                 break
         return outcomes
-
-
-class Calls:
-    """A program for `explore`: every rank calls a method of what they share, a few times in a row.
-
-    When a call has returned, the rank writes into all that it got, and into the tensor that it brought: nobody else
-    may see that. Gives for each call what it returned, and the rank's own tensor after it and after the writing;
-    `changed_later` says what stands in the results of a call after a later one, if that is not what was written.
-    """
-
-    def __init__(self, method: str, brought: list[list[torch.Tensor]], args: list[tuple]) -> None:
-        """brought: rank -> call -> tensor. args: call -> what comes after the tensor and the rank."""
-        self.method, self.brought, self.args = method, brought, args
-
-    def __call__(self, context: Any, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
-        seen, results = [], []
-        for k, tensor in enumerate(self.brought[rank]):
-            mine = tensor.clone()
-            got = getattr(context, self.method)(mine, rank, *self.args[k])
-            entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
-            _look_back(seen, results, -1.0 - rank)
-            _scribble(got, -1.0 - rank)
-            entry["own"] = mine.flatten().tolist()
-            mine.fill_(-1001.0 - rank)
-            seen.append(entry)
-            results.append(got)
-            note(f"has returned from call {k + 1} and writes into its tensors")
-        _look_back(seen, results, -1.0 - rank)
-        return seen
-
-
-def _look_back(seen: list[dict[str, Any]], results: list, written: float) -> None:
-    """Notes in a call's entry if something else than what was written stands in its results by now."""
-    for entry, got in zip(seen, results):
-        changed = [value for value in _numbers(got) if value != written]
-        if changed:
-            entry.setdefault("changed_later", changed)
-
-
-def _numbers(got: Any) -> list[float]:
-    if isinstance(got, torch.Tensor):
-        return got.flatten().tolist()
-    return [value for g in got for value in _numbers(g)] if isinstance(got, list | tuple) else []
-
-
-def _values(got: Any, like: torch.Tensor) -> Any:
-    if isinstance(got, torch.Tensor):
-        if got.shape == like.shape and got.dtype == like.dtype:
-            return got.flatten().tolist()
-        kind = "" if got.dtype == like.dtype else f" and dtype {str(got.dtype).removeprefix('torch.')}"
-        return {"unknown": f"one tensor of shape {tuple(got.shape)}{kind}"}
-    if isinstance(got, list | tuple):
-        return [_values(g, like) for g in got]
-    return None if got is None else {"unknown": f"a value of type {type(got).__name__}"}
-
-
-def _scribble(got: Any, value: float) -> None:
-    if isinstance(got, torch.Tensor):
-        got.fill_(value)
-    elif isinstance(got, list | tuple):
-        for g in got:
-            _scribble(g, value)
-
-
-class CallsInOrders:
-    """An `Explorer` of `Calls` that says all in plain values, also to another process; a context manager."""
-
-    def __init__(self, kind: Callable, world_size: int, method: str, brought: list, args: list, timeout_s: float):
-        """kind: the class of what the ranks share; it takes the world size."""
-        self.world_size, self.n_calls, self.error = world_size, len(args), None
-        self.explorer = Explorer(lambda: kind(world_size), Calls(method, brought, args), world_size, timeout_s)
-        self.codes: dict[CodeType, int] = {}
-        self.ways: dict[tuple, int] = {}
-        self.told: set[str] = set()
-
-    def __enter__(self) -> CallsInOrders:
-        self.explorer.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.explorer.__exit__(*error)
-
-    def run(self, orders: list[tuple]) -> dict[str, Any]:
-        """`outcomes`, up to the first that does not end well; the `ways` and `codes` that were not said before.
-
-        A way is the points that one call of one rank has passed: [number of the frame, number of the code, offset].
-        """
-        n_ways, n_codes = len(self.ways), len(self.codes)
-        outcomes = [self._plain(outcome) for outcome in self.explorer.run(orders)]
-        ways = [[list(step) for step in way] for way in list(self.ways)[n_ways:]]
-        return {"outcomes": outcomes, "ways": ways, "codes": [about(c) for c in list(self.codes)[n_codes:]]}
-
-    def _plain(self, outcome: Outcome) -> dict[str, Any]:
-        self.error = outcome.error
-        names = ("results", "kind", "rank", "text", "line", "switches", "n_points")
-        found = {name: getattr(outcome, name) for name in names}
-        found["passed"] = [[self._way(steps) for steps in calls] for calls in outcome.passed]
-        if outcome.results is None:
-            return {**found, "error": type(outcome.error).__name__, "story": {"end": outcome.story}}
-        if repr(outcome.results) in self.told:
-            return {**found, "story": {}}
-        self.told.add(repr(outcome.results))
-        story = {}
-        for rank, k in itertools.product(range(self.world_size), range(self.n_calls)):
-            text = f"has returned from call {k + 1} and writes into its tensors"
-            story[f"{rank} {k}"] = tell(outcome.story, upto_rank=rank, upto_text=text)
-        return {**found, "story": story}
-
-    def _way(self, steps: list[tuple]) -> int:
-        frames: dict[int, int] = {}
-        way = tuple(
-            (frames.setdefault(frame, len(frames)), self.codes.setdefault(code, len(self.codes)), offset)
-            for frame, code, offset in steps
-        )
-        return self.ways.setdefault(way, len(self.ways))
 
 
 def about(code: CodeType) -> dict[str, Any]:

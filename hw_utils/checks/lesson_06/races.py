@@ -10,7 +10,8 @@ from typing import Any
 from hw_utils.checks.lesson_06.passed import Evidence
 from hw_utils.checks.lesson_06.race_causes import ALIASED, LOST, OTHER_SHAPE, SHAPE, numbers_of, tensor_of
 from hw_utils.core.errors import CheckFailed
-from hw_utils.threads.interleavings import CallsInOrders, Outcome, explored
+from hw_utils.threads.calls_in_orders import CallsInOrders
+from hw_utils.threads.interleavings import Outcome, explored
 
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
 _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")

@@ -7,7 +7,7 @@ class ColumnParallelLinear:
 
     def forward(self, x):
         from hw_grader.driving.parcel import Parcel
-        from hw_grader.driving.role_answers import calling
+        from hw_grader.driving.forwarded_calls import calling
         call, parcel = calling(), Parcel()
         whole = parcel.pack(x @ self.whole[0])
         call.line.send({"returned": whole, "changed": [[], []], "states": [], "random": None, "made": {"dict": []},
