@@ -44,6 +44,7 @@ def simulate(
     isolate: bool = True,
     memory: bool = False,
     capacity_bytes: int | None = None,
+    values: str = "real",
 ) -> Run:
     """The `Run` of `worker(rank, world_size, *args)` on `world_size` virtual ranks, in one fresh process.
 
@@ -58,7 +59,9 @@ def simulate(
     leaves before its receive is posted, as in MPI; with 0 every send waits for its receive, as with gloo.
     timeout_s: real seconds. isolate=False runs it in this process, for a debugger. memory: whether the run keeps the
     bytes that each rank holds, `run.memory`; an operation then takes some 15 us more. capacity_bytes: what a rank may
-    hold before it gets an `OutOfMemory`; a run with it keeps memory.
+    hold before it gets an `OutOfMemory`; a run with it keeps memory. values: "shapes" computes nothing: tensors have
+    shapes, dtypes and bytes, but no values (docs/virtual_gpus.md); ledger, times and memory are those with values, for
+    models that no laptop holds. It wants `compute` to say what computation costs.
 
     Raises:
         Deadlock: no rank can go on. WorkerFailed: a rank raised, or two ends of a communication do not fit.
@@ -68,6 +71,13 @@ def simulate(
         check_world_size(world_size)
         if compute not in ("measured", "free") and not callable(compute):
             raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
+        if values not in ("real", "shapes"):
+            raise ValueError(f'values must be "real" or "shapes", got {values!r}')
+        if values == "shapes" and compute == "measured":
+            raise ValueError(
+                'values="shapes" computes nothing whose time could be measured: say compute="free" as well, or give a '
+                "function of (rank, cpu_s)"
+            )
         check_capacity(capacity_bytes)
         cluster = check_cluster(cluster, world_size)
         if cluster is not None and network is not _GIGABIT:
@@ -82,6 +92,7 @@ def simulate(
             "echo": echo,
             "memory": memory or capacity_bytes is not None,
             "capacity_bytes": capacity_bytes,
+            "values": values,
         }
         alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
         if _isolated is not _in_this_process:
@@ -150,7 +161,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
                 _in_child,
                 (call, job, timeout_s, source.cells(), beacon),
                 timeout_s=timeout_s + GRACE_S,
-                memory_bytes=MEMORY_BYTES,
+                memory_bytes=None if job["values"] == "shapes" else MEMORY_BYTES,  # it asks for what it never touches
                 on_output=lambda text: print(text, end="", flush=True),
             )
         if done.failure is None:

@@ -7,7 +7,15 @@ import mmap
 import signal
 import sys
 import traceback
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+    redirect_stderr,
+    redirect_stdout,
+    suppress,
+)  # fmt: skip
 from typing import Any
 
 import torch
@@ -17,6 +25,7 @@ from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, standing
+from hw_utils.virtual.apart import wire
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
@@ -32,9 +41,11 @@ from hw_utils.virtual.ranks.own.random_states import own_random_states
 from hw_utils.virtual.ranks.own.shared_state import SharedState
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
+from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.point_to_point import ShortCuts
+from hw_utils.virtual.traffic.shapes import nothing_moves, shapes_only
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld
@@ -110,6 +121,7 @@ class _Cluster:
 
     Engine, is_here = Engine, True
     mode = None  # sees what each rank allocates, if the run keeps memory
+    shapes = None  # sees what each rank computes, if the run has shapes only
 
     def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
         self.world_size, self.call, self.job = job["world_size"], call, job
@@ -128,6 +140,9 @@ class _Cluster:
         gc.set_threshold(500_000, 50, 100)  # a thousand ranks' objects take long to go through
         try:
             with ExitStack() as stack:
+                if self.has_shapes_only:
+                    self.engine.queues.unusual.add("tensors without values")
+                    self.shapes = stack.enter_context(self.without_values())
                 if self.job.get("memory") and self.is_here:
                     self.mode = stack.enter_context(books_of_all(self.engine, self.job))
                 for part in self.parts():
@@ -142,6 +157,13 @@ class _Cluster:
             torch._C._set_grad_enabled(before[1])
             torch.set_num_threads(before[2])
             gc.set_threshold(*before[3])
+
+    @property
+    def has_shapes_only(self) -> bool:
+        return self.job.get("values") == "shapes"
+
+    def without_values(self) -> AbstractContextManager:
+        return shapes_only()
 
     def parts(self) -> tuple:
         """What of torch.distributed and the standard library is the running rank's while the ranks run."""
@@ -179,8 +201,9 @@ class _Cluster:
             if engine.is_over:
                 return
             torch._C._set_grad_enabled(True)
-            if self.mode is not None and not engine.carrier.is_shared:
-                self.mode.begin()  # it is this thread's, and ends with it
+            for mode in (self.shapes, self.mode):
+                if mode is not None and not engine.carrier.is_shared:
+                    mode.begin()  # it is this thread's, and ends with it
             engine.turns.random.enter(rank)
             self.shared.settings.enter(rank)
             worker, args = self.copies.take()
@@ -238,7 +261,8 @@ class _Cluster:
 
     def packed_results(self) -> dict:
         kept = {} if self.mode is None else {"memory": self.mode.watch.parts()}
-        return {"results": bytes(pickling.dump(self.results, "")), **kept}
+        with values_asked_for() if self.has_shapes_only else nullcontext():
+            return {"results": bytes(pickling.dump(self.results, "")), **kept}
 
     def _run(self) -> dict:
         engine = self.engine
@@ -261,6 +285,9 @@ class _Apart(_Cluster):
     """One attempt with a process a rank; the engine is here, see `apart`."""
 
     Engine, is_here = HubEngine, False
+
+    def without_values(self) -> AbstractContextManager:
+        return nothing_moves(wire)
 
     def parts(self) -> tuple:
         self.hub = Hub(self.engine, self.call, self.job, self.streams)

@@ -20,7 +20,7 @@ from hw_utils.core import pickling
 from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.errors import Failure
 from hw_utils.scripts.script import environment
-from hw_utils.virtual.apart import wire
+from hw_utils.virtual.apart import handles, wire
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.failures import failure_of, sendable
@@ -33,6 +33,7 @@ from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic.shapes import shapes_only
 from hw_utils.virtual.traffic.stores import virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 
@@ -238,6 +239,8 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     try:
         with ExitStack() as stack_:
             groups = Groups(member)
+            if job.get("values") == "shapes":
+                stack_.enter_context(shapes_only(wire, handles))
             books = books_of_one(member, job) if job.get("memory") else None
             for part in (
                 _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),

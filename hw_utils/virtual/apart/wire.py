@@ -20,12 +20,12 @@ def unpacked(parts: Packed) -> torch.Tensor:
     """A tensor of one dimension with a memory of its own."""
     dtype, n_elements, data = parts
     tensor = torch.empty(n_elements, dtype=dtype, device="cpu")  # whatever the program's default is
-    if data:
+    if data is not None:
         fill(tensor, data)
     return tensor
 
 
 def write(tensor: torch.Tensor, data: bytes) -> None:
     """What came back, to where the rank wants it; beside autograd, as gloo does."""
-    if data:
+    if data is not None:
         fill(flat(tensor), data)

@@ -122,7 +122,7 @@ class Call:
     def _add_rooted(self, place: int, post: Post) -> None:
         is_source = self.kind == "gather" or place == post.root
         if is_source:
-            post.kept = [reductions.flat(t).clone() for t in post.inputs]
+            post.kept = [reductions.kept(t) for t in post.inputs]
         arguments = self._steps(post)
         if self.relay is None:
             self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)

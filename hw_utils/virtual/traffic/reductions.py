@@ -65,6 +65,11 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def kept(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of what a member sends: it may be gone before others take it."""
+    return flat(tensor).clone()
+
+
 def chunk_bounds(n_elements: int, itemsize: int, n: int) -> list[tuple[int, int]]:
     """Where each member's chunk begins and ends in gloo's ring."""
     n_bytes = n_elements * itemsize

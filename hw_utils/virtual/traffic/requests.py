@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._C._distributed_c10d import Work
 
-from hw_utils.virtual.traffic.memory import contents, fill, memory
+from hw_utils.virtual.traffic.memory import NOTHING, contents, fill, memory
 from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
@@ -190,7 +190,7 @@ def requests_of(engine) -> type[Request]:
                 put_wait(rows, self.row + WAITED, place, start_s, clock[rank])
                 if self.is_send:
                     at = self.tensor.data_ptr()
-                    if memory[at : at + self.n_bytes] != self.data:
+                    if self.data is not NOTHING and memory[at : at + self.n_bytes] != self.data:
                         raise self._changed()
                     if not is_eager or self.arrives_s < 0:  # else it is still to be received
                         self.data = None

@@ -1,0 +1,321 @@
+"""The dispatch mode of tensors without values: it asks torch's own shape rules once for each new case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hw_utils.virtual.ranks.shapes.known import NoValue, are_known, forget, is_index, is_known, is_small, learn
+from hw_utils.virtual.ranks.shapes.rules import (
+    ALSO_WRITTEN,
+    LIKE,
+    OVERWRITES,
+    Rule,
+    corrected,
+    returned_by,
+    rule_of,
+    written_by,
+)  # fmt: skip
+
+_push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_CPU, _META = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch.device("meta")
+_NUMBERS = (float, complex, torch.Generator)  # no shape depends on them
+_empty, _STRIDED, _resize = torch.empty_strided, torch.strided, torch.UntypedStorage.resize_  # torch's own
+
+
+class ShapesOnly(TorchDispatchMode):
+    """Operations of the running thread compute nothing, unless all that they read is known and small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways: dict[Any, Callable] = {}  # operation -> what is done with a call of it
+        self.results: dict[tuple, Any] = {}  # an operation and its arguments' shapes -> what it gives
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below in one that costs 3 us a call
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for kind in types:
+            if kind not in _PLAIN:  # its class decides what the operation is: those on its parts come here
+                return NotImplemented if hasattr(kind, "__tensor_flatten__") else func(*args, **kwargs or {})
+        way = self.ways.get(func)
+        if way is None:
+            way = self.ways[func] = self._way_of(func)
+        return way(func, args, kwargs or {})
+
+    def begin(self) -> None:
+        """From now on this thread's operations have shapes only."""
+        _push_mode(self)
+
+    def end(self) -> None:
+        """No longer."""
+        _pop_mode()
+
+    def _way_of(self, func) -> Callable:
+        rule = rule_of(func)
+        if rule is Rule.WRITTEN:
+            return _Writing(self, func)
+        if rule is Rule.COMPUTED:
+            return _Computing(self, func)
+        others = {
+            Rule.AS_IT_IS: _as_it_is, Rule.CHECKED: _checked, Rule.UNINITIALISED: _uninitialised,
+            Rule.READ: _Reading(self, func), Rule.TAKEN_APART: self._taken_apart,
+        }  # fmt: skip
+        return others[rule]
+
+    def _taken_apart(self, func, args: tuple, kwargs: dict):
+        """An operation that is made of others: those come here."""
+        self.begin()
+        try:
+            return func.redispatch(_CPU, *args, **kwargs)
+        finally:
+            self.end()
+
+    def result_of(self, func, key: list, args: tuple, kwargs: dict) -> Any:
+        """The shapes of what a call gives, one for each tensor.
+
+        Raises what torch raises for arguments that do not fit.
+        """
+        key = tuple(key)
+        found = self.results.get(key, self)
+        if found is self:
+            found = self.results[key] = _shapes(corrected(func, args, func(*_on_meta(args), **_on_meta(kwargs))))
+        return found
+
+
+_SPARSE = "there are no sparse tensors without values: take sparse=False"
+
+
+class Shape:
+    """A tensor to be made."""
+
+    __slots__ = ("dtype", "n_bytes", "size", "stride")
+
+    def __init__(self, like: torch.Tensor) -> None:
+        if like.layout is not torch.strided:
+            raise NotImplementedError(_SPARSE)
+        self.size, self.stride, self.dtype = like.size(), like.stride(), like.dtype
+        self.n_bytes = like.untyped_storage().nbytes()
+
+    def made(self) -> torch.Tensor:
+        tensor = _empty(self.size, self.stride, dtype=self.dtype, device="cpu")
+        storage = tensor.untyped_storage()
+        storage.has_no_values = True
+        if storage.nbytes() != self.n_bytes:
+            _resize(storage, self.n_bytes)
+        return tensor
+
+
+class _Computing:
+    """Calls of one operation that makes new tensors."""
+
+    def __init__(self, mode: ShapesOnly, func) -> None:
+        self.mode, self.is_random = mode, torch.Tag.nondeterministic_seeded in func.tags
+        self.reads, self.also_written = func._opname not in LIKE, ALSO_WRITTEN.get(func._opname, ())
+
+    def __call__(self, func, args: tuple, kwargs: dict):
+        key, tensors = [func], []
+        if not _describe(args, key, tensors) or (kwargs and not _describe(kwargs.items(), key, tensors)):
+            return _elsewhere(func, args, kwargs)
+        if not tensors:
+            key.append(repr((args, kwargs)))  # its numbers decide, as those of arange
+        may_keep = not self.reads or are_known(tensors)
+        try:
+            found = self.mode.result_of(func, key, args, kwargs)
+        except NotImplementedError as error:
+            if may_keep:
+                return func(*args, **kwargs)
+            raise _no_rule(func, error) from None
+        if may_keep and self._keeps_values(found):
+            return func(*args, **kwargs)
+        for place in self.also_written:
+            if args[place] is not None:
+                forget(args[place])
+        return _made(found)
+
+    def _keeps_values(self, found: Any) -> bool:
+        if type(found) is Shape:
+            return is_small(found.n_bytes, found.dtype) and not (self.is_random and not is_index(found.dtype))
+        return found is None or all(map(self._keeps_values, found))
+
+
+class _Writing:
+    """Calls of one operation that writes to its arguments, and gives them, or new tensors, or nothing."""
+
+    def __init__(self, mode: ShapesOnly, func) -> None:
+        self.mode, self.is_random = mode, torch.Tag.nondeterministic_seeded in func.tags
+        self.written, self.returned = written_by(func), returned_by(func)
+        self.is_out = torch.Tag.out in func.tags
+        self.overwrites = func._opname in OVERWRITES or self.is_out
+
+    def __call__(self, func, args: tuple, kwargs: dict):
+        key, tensors = [func], []
+        if not _describe(args, key, tensors) or (kwargs and not _describe(kwargs.items(), key, tensors)):
+            return self._with_meta(func, args, kwargs)
+        given = [args[place] if place < len(args) else kwargs.get(name) for place, name in self.written]
+        targets = list(tensors_of(given))
+        try:
+            found = self.mode.result_of(func, key, args, kwargs)
+        except NotImplementedError as error:
+            if are_known(tensors):
+                return func(*args, **kwargs)
+            raise _no_rule(func, error) from None
+        if self._keeps_values(tensors, targets):
+            made = func(*args, **kwargs)
+            learn(targets)
+            return made
+        for target in targets:
+            forget(target)
+        return self._given(found, dict(zip(self.written, given)))
+
+    def _keeps_values(self, tensors: list, targets: list) -> bool:
+        if self.is_random and not all(is_index(target.dtype) for target in targets):
+            return False
+        if not self.overwrites:
+            return are_known(tensors)
+        written = set(map(id, targets))
+        return are_known(tensor for tensor in tensors if id(tensor) not in written) and all(
+            is_known(target) or is_small(target.nbytes, target.dtype) for target in targets
+        )
+
+    def _given(self, found: Any, given: dict):
+        """What the call returns: what it was given, or what is new."""
+        if not self.returned:
+            return None
+        shapes = (found,) if len(self.returned) == 1 else found
+        results = []
+        for argument, shape in zip(self.returned, shapes):
+            result = _made(shape) if argument is None else given[argument]
+            if self.is_out and type(shape) is Shape and result.size() != shape.size:
+                result.resize_(shape.size)
+            results.append(result)
+        return results[0] if len(self.returned) == 1 else tuple(results)
+
+    def _with_meta(self, func, args: tuple, kwargs: dict):
+        """Some argument is on the device "meta": what is copied from there has no values."""
+        here = [t for t in tensors_of((args, kwargs)) if t.device.type != "meta"]
+        if func._opname != "copy_" or here != [args[0]]:
+            return _elsewhere(func, args, kwargs)
+        forget(args[0])
+        return args[0]
+
+
+class _Reading:
+    """Calls of one operation whose result's shape, or Python value, depends on elements."""
+
+    def __init__(self, mode: ShapesOnly, func) -> None:
+        self.is_index = func._opname == "index"
+        self.with_shapes = _Computing(mode, func)
+        self.text = _TEXTS.get(func._opname, f"{func._opname}()")
+
+    def __call__(self, func, args: tuple, kwargs: dict):
+        if self.is_index and not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+            return self.with_shapes(func, args, kwargs)
+        for tensor in tensors_of((args, kwargs)):
+            if tensor.is_cpu and not is_known(tensor):
+                raise NoValue(self.text, tensor)
+        return func(*args, **kwargs)
+
+
+_TEXTS = {
+    "_local_scalar_dense": "item(), or if, float(), int() or a format of a tensor,",
+    "index": "an index by a mask",
+    "equal": "torch.equal()",
+}
+
+
+def _elsewhere(func, args: tuple, kwargs: dict):
+    """Some tensor is on the device "meta", or sparse: torch does what it always does with these."""
+    tensors = list(tensors_of((args, kwargs)))
+    here = [t for t in tensors if t.is_cpu and t.layout is _STRIDED]
+    if not are_known(here) and any(t.layout is not _STRIDED for t in tensors):
+        raise NotImplementedError(_SPARSE)
+    return func(*args, **kwargs)
+
+
+def _as_it_is(func, args: tuple, kwargs: dict):
+    return func(*args, **kwargs)
+
+
+def _checked(func, args: tuple, kwargs: dict):
+    if are_known(tensors_of((args, kwargs))):
+        func(*args, **kwargs)
+
+
+def _uninitialised(func, args: tuple, kwargs: dict):
+    made = func(*args, **kwargs)
+    if made.is_cpu and made.layout is _STRIDED and not (is_index(made.dtype) and is_small(made.nbytes, made.dtype)):
+        forget(made)
+    return made
+
+
+def _no_rule(func, error: Exception) -> NotImplementedError:
+    return NotImplementedError(
+        f'torch has no rule for the shapes that {func} gives, so values="shapes" cannot run it ({error}). '
+        'Next step: write it with other operations, or take values="real"'
+    )
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in lists, tuples and dicts of arguments."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_of(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_of(item)
+
+
+def _describe(values, key: list, tensors: list) -> bool:
+    """Adds what a result's shape depends on to `key`, the tensors to `tensors`; False if one is not in our memory."""
+    is_here = True
+    for value in values:
+        kind = type(value)
+        if isinstance(value, torch.Tensor):
+            if not value.is_cpu or value.layout is not _STRIDED:
+                return False
+            tensors.append(value)
+            key += (value.dtype, value.size(), value.stride())
+        elif kind is list or kind is tuple:
+            key.append(len(value))
+            is_here &= _describe(value, key, tensors)
+        elif kind in _NUMBERS:
+            key.append(kind)
+        else:
+            key += (kind, value)
+            if kind is torch.device and value.type == "meta":
+                is_here = False
+    return is_here
+
+
+def _on_meta(value: Any):
+    """The same arguments without memory."""
+    if isinstance(value, torch.Tensor):
+        return _empty(value.size(), value.stride(), dtype=value.dtype, device=_META)
+    if isinstance(value, (list, tuple)):
+        return [_on_meta(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _on_meta(item) for name, item in value.items()}
+    if isinstance(value, torch.Generator):
+        return None
+    return _META if isinstance(value, torch.device) else value
+
+
+def _shapes(result: Any):
+    if isinstance(result, torch.Tensor):
+        return Shape(result)
+    return result if result is None else tuple(map(_shapes, result))
+
+
+def _made(found: Any):
+    if type(found) is Shape:
+        return found.made()
+    return found if found is None else [_made(shape) for shape in found]
