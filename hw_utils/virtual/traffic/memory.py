@@ -13,7 +13,7 @@ from hw_utils.core.calls.operations import no_memory
 # Both are this process's memory: a slice of the first is bytes, the second is for writing.
 memory = (ctypes.c_char * sys.maxsize).from_address(0)
 writable = memoryview(memory).cast("B")
-NOTHING = b""  # what a tensor without values sends, see shapes.py
+NOTHING = b""  # what a tensor without values sends, see ranks/shapes
 
 
 def address(tensor, n_bytes: int) -> int:

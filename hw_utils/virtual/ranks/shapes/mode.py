@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hw_utils.virtual.ranks.shapes.cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
 from hw_utils.virtual.ranks.shapes.known import NoValue, are_known, forget, is_index, is_known, is_small, learn
 from hw_utils.virtual.ranks.shapes.rules import (
     ALSO_WRITTEN,
@@ -23,9 +24,7 @@ from hw_utils.virtual.ranks.shapes.rules import (
 
 _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_CPU, _META = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch.device("meta")
-_NUMBERS = (float, complex, torch.Generator)  # no shape depends on them
-_empty, _STRIDED, _resize = torch.empty_strided, torch.strided, torch.UntypedStorage.resize_  # torch's own
+_CPU, _STRIDED = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch.strided
 
 
 class ShapesOnly(TorchDispatchMode):
@@ -85,31 +84,8 @@ class ShapesOnly(TorchDispatchMode):
         key = tuple(key)
         found = self.results.get(key, self)
         if found is self:
-            found = self.results[key] = _shapes(corrected(func, args, func(*_on_meta(args), **_on_meta(kwargs))))
+            found = self.results[key] = shapes_of(corrected(func, args, func(*on_meta(args), **on_meta(kwargs))))
         return found
-
-
-_SPARSE = "there are no sparse tensors without values: take sparse=False"
-
-
-class Shape:
-    """A tensor to be made."""
-
-    __slots__ = ("dtype", "n_bytes", "size", "stride")
-
-    def __init__(self, like: torch.Tensor) -> None:
-        if like.layout is not torch.strided:
-            raise NotImplementedError(_SPARSE)
-        self.size, self.stride, self.dtype = like.size(), like.stride(), like.dtype
-        self.n_bytes = like.untyped_storage().nbytes()
-
-    def made(self) -> torch.Tensor:
-        tensor = _empty(self.size, self.stride, dtype=self.dtype, device="cpu")
-        storage = tensor.untyped_storage()
-        storage.has_no_values = True
-        if storage.nbytes() != self.n_bytes:
-            _resize(storage, self.n_bytes)
-        return tensor
 
 
 class _Computing:
@@ -121,7 +97,7 @@ class _Computing:
 
     def __call__(self, func, args: tuple, kwargs: dict):
         key, tensors = [func], []
-        if not _describe(args, key, tensors) or (kwargs and not _describe(kwargs.items(), key, tensors)):
+        if not described(args, key, tensors) or (kwargs and not described(kwargs.items(), key, tensors)):
             return _elsewhere(func, args, kwargs)
         if not tensors:
             key.append(repr((args, kwargs)))  # its numbers decide, as those of arange
@@ -137,7 +113,7 @@ class _Computing:
         for place in self.also_written:
             if args[place] is not None:
                 forget(args[place])
-        return _made(found)
+        return made(found)
 
     def _keeps_values(self, found: Any) -> bool:
         if type(found) is Shape:
@@ -156,7 +132,7 @@ class _Writing:
 
     def __call__(self, func, args: tuple, kwargs: dict):
         key, tensors = [func], []
-        if not _describe(args, key, tensors) or (kwargs and not _describe(kwargs.items(), key, tensors)):
+        if not described(args, key, tensors) or (kwargs and not described(kwargs.items(), key, tensors)):
             return self._with_meta(func, args, kwargs)
         given = [args[place] if place < len(args) else kwargs.get(name) for place, name in self.written]
         targets = list(tensors_of(given))
@@ -167,9 +143,9 @@ class _Writing:
                 return func(*args, **kwargs)
             raise _no_rule(func, error) from None
         if self._keeps_values(tensors, targets):
-            made = func(*args, **kwargs)
+            result = func(*args, **kwargs)
             learn(targets)
-            return made
+            return result
         for target in targets:
             forget(target)
         return self._given(found, dict(zip(self.written, given)))
@@ -191,7 +167,7 @@ class _Writing:
         shapes = (found,) if len(self.returned) == 1 else found
         results = []
         for argument, shape in zip(self.returned, shapes):
-            result = _made(shape) if argument is None else given[argument]
+            result = made(shape) if argument is None else given[argument]
             if self.is_out and type(shape) is Shape and result.size() != shape.size:
                 result.resize_(shape.size)
             results.append(result)
@@ -235,7 +211,7 @@ def _elsewhere(func, args: tuple, kwargs: dict):
     tensors = list(tensors_of((args, kwargs)))
     here = [t for t in tensors if t.is_cpu and t.layout is _STRIDED]
     if not are_known(here) and any(t.layout is not _STRIDED for t in tensors):
-        raise NotImplementedError(_SPARSE)
+        raise NotImplementedError(SPARSE)
     return func(*args, **kwargs)
 
 
@@ -249,10 +225,10 @@ def _checked(func, args: tuple, kwargs: dict):
 
 
 def _uninitialised(func, args: tuple, kwargs: dict):
-    made = func(*args, **kwargs)
-    if made.is_cpu and made.layout is _STRIDED and not (is_index(made.dtype) and is_small(made.nbytes, made.dtype)):
-        forget(made)
-    return made
+    new = func(*args, **kwargs)
+    if new.is_cpu and new.layout is _STRIDED and not (is_index(new.dtype) and is_small(new.nbytes, new.dtype)):
+        forget(new)
+    return new
 
 
 def _no_rule(func, error: Exception) -> NotImplementedError:
@@ -260,62 +236,3 @@ def _no_rule(func, error: Exception) -> NotImplementedError:
         f'torch has no rule for the shapes that {func} gives, so values="shapes" cannot run it ({error}). '
         'Next step: write it with other operations, or take values="real"'
     )
-
-
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in lists, tuples and dicts of arguments."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors_of(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_of(item)
-
-
-def _describe(values, key: list, tensors: list) -> bool:
-    """Adds what a result's shape depends on to `key`, the tensors to `tensors`; False if one is not in our memory."""
-    is_here = True
-    for value in values:
-        kind = type(value)
-        if isinstance(value, torch.Tensor):
-            if not value.is_cpu or value.layout is not _STRIDED:
-                return False
-            tensors.append(value)
-            key += (value.dtype, value.size(), value.stride())
-        elif kind is list or kind is tuple:
-            key.append(len(value))
-            is_here &= _describe(value, key, tensors)
-        elif kind in _NUMBERS:
-            key.append(kind)
-        else:
-            key += (kind, value)
-            if kind is torch.device and value.type == "meta":
-                is_here = False
-    return is_here
-
-
-def _on_meta(value: Any):
-    """The same arguments without memory."""
-    if isinstance(value, torch.Tensor):
-        return _empty(value.size(), value.stride(), dtype=value.dtype, device=_META)
-    if isinstance(value, (list, tuple)):
-        return [_on_meta(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _on_meta(item) for name, item in value.items()}
-    if isinstance(value, torch.Generator):
-        return None
-    return _META if isinstance(value, torch.device) else value
-
-
-def _shapes(result: Any):
-    if isinstance(result, torch.Tensor):
-        return Shape(result)
-    return result if result is None else tuple(map(_shapes, result))
-
-
-def _made(found: Any):
-    if type(found) is Shape:
-        return found.made()
-    return found if found is None else [_made(shape) for shape in found]
