@@ -183,6 +183,9 @@ _DENIED_EVERYWHERE = {
     "mount_setattr": 442, "memfd_secret": 447,
 }  # fmt: skip
 _CLONE3 = 435
+_SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
+SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
 _SETSID = {"x86_64": 112, "aarch64": 157}
 
 
@@ -192,7 +195,17 @@ def filter_calls() -> bool:
     if known is None:
         return False
     _install(_program(*known))
+    _install(_sizes_stay(_SETSOCKOPT[platform.machine()]))
     return True
+
+
+def _sizes_stay(setsockopt: int) -> list[bytes]:
+    """A program for which asking for another size of a socket's buffers succeeds, and does nothing."""
+    load, equal, give = 0x20, 0x15, 0x06
+    n = len(_BUFFER_SIZES)
+    program = [_op(load, 0), _op(equal, setsockopt, 0, n + 3), _op(load, 24), _op(equal, _SOL_SOCKET, 0, n + 1)]
+    program += [_op(load, 32), *(_op(equal, name, n - k, 0) for k, name in enumerate(_BUFFER_SIZES))]
+    return [*program, _op(give, 0x7FFF0000), _op(give, 0x00050000)]
 
 
 def stay_in_session() -> None:

@@ -156,6 +156,7 @@ class Zygote:
         for name in os.listdir("/proc"):
             if name.isdigit():
                 in_use += max(0, _anonymous_bytes(name) - self.own_anonymous_bytes)
+        in_use += sum(_n_sockets(process.pid) for process in alive) * lockdown.SOCKET_BYTES
         for process in alive:
             process.peak_bytes = max(process.peak_bytes, in_use)
             spared = process.role == "judge" and len(alive) > 1  # it stands by while others use memory
@@ -220,6 +221,15 @@ def _anonymous_bytes(pid: str) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in lines)
+
+
+def _n_sockets(pid: int) -> int:
+    """Sockets in the network namespace of a process; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/net/sockstat") as counts:
+            return int(counts.readline().split()[2])  # sockets: used 53
+    except OSError:
+        return 0
 
 
 def _package_modules(*, checks: bool) -> list[str]:
