@@ -56,6 +56,7 @@ _PASSING = """
     dataclasses dataclasses.replace dataclasses.dataclass time.sleep time.time tempfile.mkdtemp pathlib.Path
     tempfile.TemporaryDirectory torch.get_rng_state torch.set_rng_state hw_utils.material.by_hand.*
     torch.distributed.checkpoint torch.distributed.checkpoint.* torch.distributed.fsdp.fully_shard
+    torch.distributed.pipelining.* torch.device torch.softmax
     tqdm.auto.tqdm os.cpu_count threading.* contextlib.contextmanager contextlib.suppress
 """
 _BUILTINS = """

@@ -5,6 +5,8 @@ Their initial weights come from torch's random state: `torch.manual_seed(r)` fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 
@@ -140,6 +142,44 @@ class TinyGPT(nn.Module):
     def loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Mean nats a character: x, y (n, t)."""
         return nn.functional.cross_entropy(self(x).flatten(0, 1), y.flatten())
+
+
+class Part(nn.Module):
+    """Some blocks of a TinyGPT in a row; the first part has the embedding too, the last one the norm and the head."""
+
+    def __init__(self, model: TinyGPT, blocks: Sequence[nn.Module], is_first: bool, is_last: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(blocks)
+        self.symbols, self.places = (model.symbols, model.places) if is_first else (None, None)
+        self.norm = model.norm if is_last else None
+        self.head = nn.Parameter(model.symbols.weight.detach().clone()) if is_last else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x if self.symbols is None else self.symbols(x) + self.places(torch.arange(x.shape[-1]))
+        for block in self.blocks:
+            h = block(h)
+        return h if self.norm is None else nn.functional.linear(self.norm(h), self.head)
+
+
+def parts(model: TinyGPT, sizes: Sequence[int]) -> list[Part]:
+    """A TinyGPT cut into parts of so many blocks: numbers go into the first, scores come out of the last.
+
+    They have the model's own weights, but for the head: the last part has a copy of the embedding's, and the two
+    gradients have to be added.
+
+    Raises:
+        ValueError: the sizes do not add up to the model's blocks.
+
+    >>> [len(part.blocks) for part in parts(TinyGPT(), [1, 3])]
+    [1, 3]
+    """
+    if sum(sizes) != len(model.blocks):
+        raise ValueError(f"sizes must add up to {len(model.blocks)} blocks, got {list(sizes)}")
+    ends = [sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return [
+        Part(model, model.blocks[end - size : end], k == 0, k == len(sizes) - 1)
+        for k, (size, end) in enumerate(zip(sizes, ends))
+    ]
 
 
 class Block(nn.Module):

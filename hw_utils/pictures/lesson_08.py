@@ -30,7 +30,7 @@ def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: fl
     end_s = max(end_s or 0.0, whole_s) or 1.0
     factor, unit = seconds_unit(end_s)
     for rank in range(n_ranks):
-        ax.barh(rank, whole_s * factor, 0.8, color="#F2F2F2", hatch="////", edgecolor=COLORS["waiting"], linewidth=0)
+        ax.barh(rank, whole_s * factor, 0.8, color="none", hatch="////", edgecolor=COLORS["waiting"], linewidth=0)
     for rank, kind, k, chunk, start_s, stop_s in passes:
         _, color, ink = KINDS[kind]
         width = (stop_s - start_s) * factor
@@ -50,7 +50,7 @@ def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: fl
     ax.set_title(f"{title}: {said}" if title else said, loc="left", fontsize="medium")
     shown = [kind for kind in KINDS if any(one[1] == kind for one in passes)]
     handles = [Patch(color=KINDS[kind][1], label=KINDS[kind][0]) for kind in shown]
-    idle = Patch(facecolor="#F2F2F2", edgecolor=COLORS["waiting"], hatch="////", linewidth=0, label="idle")
+    idle = Patch(facecolor="none", edgecolor=COLORS["waiting"], hatch="////", linewidth=0, label="idle")
     outside_legend(ax, [*handles, idle])
     return alt(ax, f"Pipeline of {n_ranks} ranks, {title or 'a run'}: {said}. {_counts(passes, n_ranks)}")
 
@@ -124,3 +124,46 @@ def plot_schedule(
     upper.set_xlabel("")
     plot_in_flight(held, lower, end_s=end_s, behind=behind, behind_label=behind_label)
     return upper, lower
+
+
+def plot_gradients(whole: Sequence[float], cut: Sequence[float], ax=None):
+    """How large each part's gradient is: in one process, and in parts. A part that got none shows at once."""
+    ax = axes(ax, height=2.8)
+    for shift, sizes, color, label in (
+        (-0.2, whole, COLORS["waiting"], "one process"), (0.2, cut, COLORS["compute"], "in parts")
+    ):  # fmt: skip
+        ax.bar([k + shift for k in range(len(sizes))], sizes, 0.4, color=color, label=label)
+    ax.set_xticks(range(len(whole)), [f"part {k}" for k in range(len(whole))])
+    ax.set_ylabel("norm of the gradient")
+    ax.set_title("what arrives in each part", loc="left", fontsize="medium")
+    outside_legend(ax)
+    said = "; ".join(f"part {k}: {a:.3g} and {b:.3g}" for k, (a, b) in enumerate(zip(whole, cut)))
+    return alt(ax, f"Norms of the gradients in one process and in parts. {said}.")
+
+
+def plot_stages(layer_s: Sequence[float], cuts: Mapping[str, Sequence[int]], ax=None):
+    """For each way to cut a bar a stage, its layers on top of each other; the dashed line is the mean stage."""
+    ax = axes(ax)
+    n_stages, tones = max(map(len, cuts.values())), (KINDS["F"][1], KINDS["B"][1])
+    place, said = 0.0, []
+    for name, counts in cuts.items():
+        start, slowest = 0, 0.0
+        for stage, count in enumerate(counts):
+            bottom = 0.0
+            for k in range(start, min(start + count, len(layer_s))):
+                ax.bar(place + stage, layer_s[k], 0.8, bottom=bottom, color=tones[k % 2], edgecolor="white")
+                bottom += layer_s[k]
+            start, slowest = start + count, max(slowest, bottom)
+            ax.text(place + stage, bottom, f"{bottom:g}", ha="center", va="bottom", fontsize=9)
+        ax.text(place + (n_stages - 1) / 2, -0.16, f"{name}: slowest {slowest:g} s", ha="center", va="top",
+                transform=ax.get_xaxis_transform())  # fmt: skip
+        said.append(f"{name}: {', '.join(map(str, counts))} layers, the slowest stage takes {slowest:g} s")
+        place += n_stages + 0.8
+    mean = sum(layer_s) / n_stages
+    ax.axhline(mean, color=COLORS["ideal"], linestyle="--", linewidth=1, label=f"mean: {mean:g} s")
+    step = n_stages + 0.8
+    ax.set_xticks([k * step + s for k in range(len(cuts)) for s in range(n_stages)], [*range(n_stages)] * len(cuts))
+    ax.set_ylabel("time of a stage [s]")
+    ax.set_title("layers for stages", loc="left", fontsize="medium")
+    outside_legend(ax)
+    return alt(ax, f"Stages as stacked bars of their layers. {'; '.join(said)}; the mean is {mean:g} s.")

@@ -14,6 +14,7 @@ POINTS = {
     "05_scaling": 40,
     "06_parallel_simulator": 70,
     "07_who_holds_what": 55,
+    "08_pipelines": 60,
 }
 LESSONS = {path.stem: path for path in lesson_files()}
 

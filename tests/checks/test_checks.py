@@ -16,7 +16,7 @@ from tests.checks.right_answers import Right, alternatives
 from tests.checks.wrong_answers import Wrong, planted
 from tools.lesson import Call, Lesson
 
-POINTS = {"01": 15, "02": 50, "03": 35, "04": 40, "05": 40, "06": 70, "07": 55}
+POINTS = {"01": 15, "02": 50, "03": 35, "04": 40, "05": 40, "06": 70, "07": 55, "08": 60}
 CALLS = [
     pytest.param(lesson, call, id=f"{call.check}-{'hidden' if call.hidden else 'visible'}-{cell.name}-{k}")
     for lesson in lessons()

@@ -11,7 +11,7 @@ from tests.checks.planted_hints import HINTS, expected_hint
 from tests.checks.wrong_answers import planted
 
 
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07", "08"])
 def test_hints_are_numbered_from_one_under_each_task(number):
     for exercise, hints in hints_of(number).items():
         assert [hint.number for hint in hints] == list(range(1, len(hints) + 1)), exercise
@@ -28,7 +28,7 @@ def test_somebody_has_said_for_each_planted_mistake_which_hint_is_about_it(numbe
     assert not said - names
 
 
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07", "08"])
 def test_the_minutes_in_a_lessons_head_are_those_of_its_tasks_and_reading(number):
     cells = lesson(number).cells
     whole, tasks, reading = map(

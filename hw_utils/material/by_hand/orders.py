@@ -1,7 +1,8 @@
 """Orders of passes, played: each rank makes its passes in its own order, each as soon as what it needs is there.
 
-Messages cost nothing. A rank's order is a list of (kind, chunk, micro-batch), kinds as in stages.py; chunk c of rank r
-is stage c * n_ranks + r of the model, and where no kind is W, a B is a whole backward pass.
+A rank's order is a list of (kind, chunk, micro-batch), or of (kind, micro-batch) where there is
+one chunk; kinds are those of stages.py. Chunk c of rank r is stage c * n_ranks + r of the model, and where no kind is
+W, a B is a whole backward pass.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from collections.abc import Mapping, Sequence
 
 from hw_utils.material.by_hand.stages import Pass
 
-Step = tuple[str, int, int]  # kind, chunk, micro-batch
+Step = tuple[str, int, int] | tuple[str, int]  # kind, chunk, micro-batch
 _SAME_S = 1e-9
 
 
-def play(orders: Sequence[Sequence[Step]], seconds: Mapping[str, float]) -> tuple[list[Pass], list[str]]:
+def play(
+    orders: Sequence[Sequence[Step]], seconds: Mapping[str, float], message_s: float = 0.0
+) -> tuple[list[Pass], list[str]]:
     """What happens, (rank, kind, micro-batch, chunk, start_s, end_s) each, and who waits for what if it stops midway.
 
-    seconds: of a pass of each kind.
+    seconds: of a pass of each kind. message_s: from a pass on one rank to what needs it on another; the rank goes on.
 
     >>> play([[("F", 0, 0), ("B", 0, 0)], [("F", 0, 0), ("B", 0, 0)]], {"F": 1.0, "B": 2.0})[0][-1]
     (0, 'B', 0, 0, 4.0, 6.0)
     """
     n_ranks, passes, free_s = len(orders), [], [0.0] * len(orders)
+    orders = [[step if len(step) == 3 else (step[0], 0, step[1]) for step in order] for order in orders]
     n_stages = n_ranks * (1 + max((chunk for order in orders for _, chunk, _ in order), default=0))
     done: dict[tuple[str, int, int], float] = {}  # (kind, stage, micro-batch) -> when it was over
     places = [0] * n_ranks
@@ -35,7 +39,8 @@ def play(orders: Sequence[Sequence[Step]], seconds: Mapping[str, float]) -> tupl
                 needed = _needed(kind, stage, k, n_stages)
                 if any(need not in done for need in needed):
                     break
-                start_s = max([free_s[rank], *(done[need] for need in needed)])
+                there_s = [done[need] + message_s * (need[1] % n_ranks != rank) for need in needed]
+                start_s = max([free_s[rank], *there_s])
                 done[kind, stage, k] = free_s[rank] = start_s + seconds[kind]
                 passes.append((rank, kind, k, chunk, start_s, free_s[rank]))
                 places[rank] += 1

@@ -29,7 +29,7 @@ class TimedStage:
         self, number: int, n_stages: int, width: int, forward_s: float, backward_s: float,
         targets: Sequence[torch.Tensor] = (),
     ) -> None:  # fmt: skip
-        """targets: one a micro-batch, (n, width) each; only the last stage uses them."""
+        """targets: one a micro-batch, (n, width) each; the last stage compares with them, all know their rows."""
         self.number, self.is_last, self.targets = number, number == n_stages - 1, targets
         self.width, self.forward_s, self.backward_s = width, forward_s, backward_s
         self.weight = drawn_weights(width, width, number)
@@ -42,14 +42,16 @@ class TimedStage:
 
         Raises:
             RuntimeError: micro-batch k is in this stage already.
-            ValueError: x is not (n, width), or there is no micro-batch k.
+            ValueError: x has not micro-batch k's rows and the width, or there is no micro-batch k.
         """
         if k in self.kept:
             raise RuntimeError(f"stage {self.number} holds micro-batch {k} already: backward({k}, ...) has not come")
         if x.dim() != 2 or x.shape[1] != self.width:
             raise ValueError(f"stage {self.number} takes (n, {self.width}), got {tuple(x.shape)} as micro-batch {k}")
-        if self.is_last and not 0 <= k < len(self.targets):
+        if (self.is_last or self.targets) and not 0 <= k < len(self.targets):
             raise ValueError(f"there is no micro-batch {k}: they are 0 to {len(self.targets) - 1}")
+        if self.targets and len(x) != len(self.targets[k]):
+            raise ValueError(f"micro-batch {k} has {len(self.targets[k])} rows, stage {self.number} got {len(x)}")
         self.kept[k] = x.detach().clone()
         self._take(self.forward_s, "F", k)
         return self._output(k, self.kept[k], self.weight)
@@ -88,3 +90,40 @@ class TimedStage:
         start_s = time.perf_counter()
         time.sleep(seconds)
         self.passes.append((self.number, kind, k, 0, start_s, time.perf_counter()))
+
+
+class _TakesTime(torch.autograd.Function):
+    """The identity of input and weight; both its passes take the stage's time and are written down."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, weight: torch.Tensor, stage: TimedModule):
+        ctx.stage, ctx.k = stage, stage.n_begun
+        stage.n_begun += 1
+        stage.take(stage.forward_s, "F", ctx.k)
+        return x.view_as(x), weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, of_x: torch.Tensor, of_weight: torch.Tensor):
+        ctx.stage.take(ctx.stage.backward_s, "B", ctx.k)
+        return of_x, of_weight, None
+
+
+class TimedModule(torch.nn.Module):
+    """The same stage for autograd, and so for torch's own schedules; micro-batches are counted as they come."""
+
+    def __init__(self, rank: int, width: int, forward_s: float, backward_s: float, chunk: int = 0, seed: int = 0):
+        super().__init__()
+        self.rank, self.chunk, self.forward_s, self.backward_s = rank, chunk, forward_s, backward_s
+        self.weight = torch.nn.Parameter(drawn_weights(width, width, seed))
+        self.n_begun = 0
+        self.passes: list[Pass] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, w = _TakesTime.apply(x, self.weight, self)
+        return x + torch.tanh(x @ w)
+
+    def take(self, seconds: float, kind: str, k: int) -> None:
+        """Sleeps, and writes the pass down."""
+        start_s = time.perf_counter()
+        time.sleep(seconds)
+        self.passes.append((self.rank, kind, k, self.chunk, start_s, time.perf_counter()))

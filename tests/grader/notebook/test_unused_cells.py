@@ -244,6 +244,7 @@ def with_picture(root: Path, *texts: str) -> Release:
         ("05_scaling", 11),
         ("06_parallel_simulator", 16),
         ("07_who_holds_what", 10),
+        ("08_pipelines", 10),
     ],
 )
 def test_the_solution_of_a_lesson_leaves_its_pictures_out(lesson, n_left_out):

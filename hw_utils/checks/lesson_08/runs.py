@@ -1,0 +1,241 @@
+"""What the checks of gpipe and one_f_one_b share: a run of stages that take time, and what it must have done."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hw_utils.checks.check import observe, require_no_deadlock, require_waits
+from hw_utils.checks.lesson_06.shards import distance, n_ranks
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.plain_data import plain
+from hw_utils.core.trace import RECEIVES, SENDS, Trace
+from hw_utils.material.by_hand.orders import in_flight, play
+from hw_utils.material.by_hand.stages import TimedStage
+from hw_utils.simulate import simulate
+
+WIDTH, ITEM = 3, 8
+SAME_S = 1e-6
+FREE = Network(0.0, math.inf)  # messages take no time
+Numbers = float | Sequence[float]  # of each rank, or of all
+
+
+def sizes(n_batches: int) -> list[int]:
+    """Rows of the micro-batches: not all alike."""
+    return [1 + (k + 1) % 3 for k in range(n_batches)]
+
+
+def _rows(seed: int, n_batches: int) -> list[torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for n in sizes(n_batches)]
+
+
+def of_rank(seconds: Numbers, rank: int) -> float:
+    return float(seconds[rank]) if isinstance(seconds, list | tuple) else float(seconds)
+
+
+def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: Numbers, backward_s: Numbers) -> dict:
+    """Rank 0 has the numbers; on the other ranks there are zeros of the same shapes."""
+    batches = [x if rank == 0 else torch.zeros_like(x) for x in _rows(1, n_batches)]
+    times = of_rank(forward_s, rank), of_rank(backward_s, rank)
+    stage = TimedStage(rank, world_size, WIDTH, *times, _rows(2, n_batches))
+    loss = answer(stage, batches, rank, world_size)
+    return {"loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "left": sorted(stage.kept)}
+
+
+def drive(answer: Any, world_size: int, n_batches: int, forward_s: Numbers, backward_s: Numbers) -> dict[str, Any]:
+    args = (answer, n_batches, forward_s, backward_s)
+    return observe(lambda: simulate(_worker, world_size, args, network=FREE, compute="free", echo=False))
+
+
+def words(world_size: int, n_batches: int, forward_s: Numbers = 1.0, backward_s: Numbers = 2.0) -> str:
+    what = f"{n_ranks(world_size)}, {n_batches} micro-batch{'' if n_batches == 1 else 'es'}"
+    for name, seconds in (("forward", forward_s), ("backward", backward_s)):
+        shown = ", ".join(f"{s:g}" for s in seconds) if isinstance(seconds, list | tuple) else f"{seconds:g}"
+        what += f", {name} {shown} s"
+    return what
+
+
+def serial(world_size: int, n_batches: int, weights: Sequence[float]) -> tuple[float, list[np.ndarray]]:
+    """(loss, each stage's gradient) of the whole model in one process: micro-batch k's mean loss counts weights[k]."""
+    ws = [TimedStage(rank, world_size, WIDTH, 0, 0).weight.clone().requires_grad_() for rank in range(world_size)]
+    total = torch.zeros((), dtype=torch.float64)
+    for x, target, weight in zip(_rows(1, n_batches), _rows(2, n_batches), weights):
+        for w in ws:
+            x = x + torch.tanh(x @ w)
+        total = total + weight * (x - target).square().mean()
+    total.backward()
+    return total.item(), [w.grad.numpy() for w in ws]
+
+
+def judge_run(what: str, data: Any, world_size: int, n_batches: int) -> None:
+    """Every pass once, gradients and loss of one process, every call waited for, and no more than what must travel."""
+    require_no_deadlock(data, what, cause=_why_stuck(data))
+    for rank, result in enumerate(data["results"]):
+        _judge_passes(f"{what}: rank {rank}", result["passes"], n_batches)
+    shares = [n / sum(sizes(n_batches)) for n in sizes(n_batches)]
+    loss, gradients = serial(world_size, n_batches, shares)
+    for rank in reversed(range(world_size)):
+        got = data["results"][rank]["gradient"]
+        if distance(got, gradients[rank]) > 1e-10:
+            raise CheckFailed(
+                f"{what}: the gradient of stage {rank} differs from one process's by "
+                f"{distance(got, gradients[rank]):.2g} of its largest value.",
+                cause=_why_wrong(got, rank, world_size, n_batches),
+            )
+    _judge_loss(what, data["results"][-1]["loss"], loss, world_size, n_batches)
+    trace = Trace.from_plain(data["trace"])
+    require_waits(trace, what)
+    whole = sum(sizes(n_batches)) * WIDTH * ITEM
+    for rank in range(world_size):
+        allowed, sent = whole * ((rank > 0) + (rank < world_size - 1)), trace.bytes_sent(rank)
+        if sent > allowed:
+            raise CheckFailed(
+                f"{what}: rank {rank} sends {sent} bytes, {allowed} are enough.",
+                cause="over each cut an activation goes forward and a gradient back, once a micro-batch and to one "
+                "neighbour; the loss stays on the last rank.",
+            )
+
+
+def _why_stuck(data: Any) -> str:
+    if data["deadlock"] is None:
+        return ""
+    sends = {rank: peers for rank, op, peers in data["waiting"] if op in SENDS}
+    if any(rank in sends.get(peer, ()) for rank, peers in sends.items() for peer in peers):
+        return (
+            "two neighbours send to each other, and neither receives: the activation goes out with isend, or with the "
+            "receive of the gradient in one batch_isend_irecv."
+        )
+    if "has returned" in data["deadlock"] and not any(op in RECEIVES for _, op, _ in data["waiting"]):
+        return (
+            "a rank has returned although its neighbour has something for it: what is still in the pipeline at the end "
+            "has to go back, too."
+        )
+    receives = {rank: peers for rank, op, peers in data["waiting"] if op in RECEIVES}
+    if any(rank in receives.get(peer, ()) for rank, peers in receives.items() for peer in peers):
+        return (
+            "two neighbours wait for each other's messages: one of them has still to send what it has, or its order "
+            "of passes needs a gradient before the forward pass that leads to it."
+        )
+    return (
+        "sends and receives do not match: over each cut, m activations go forward and m gradients back, the first rank "
+        "receives no activation and the last one no gradient."
+    )
+
+
+def _judge_passes(what: str, passes: list, n_batches: int) -> None:
+    for kind, name in (("F", "forward"), ("B", "backward")):
+        made = sorted(k for _, other, k, *_ in passes if other == kind)
+        if made != list(range(n_batches)):
+            missing = sorted(set(range(n_batches)) - set(made))
+            raise CheckFailed(
+                f"{what} made {len(made)} {name} passes, of micro-batches {made}; {n_batches} are needed.",
+                cause=f"micro-batch {missing[0]} never went {name} there: "
+                + ("what is still in the pipeline at the end has to go back, too." if kind == "B" else "count again.")
+                if missing
+                else "each micro-batch goes through each stage once.",
+            )
+
+
+def _judge_loss(what: str, got: Any, right: float, world_size: int, n_batches: int) -> None:
+    value = (
+        float(np.asarray(got).reshape(())) if isinstance(got, int | float | np.ndarray) and np.size(got) == 1 else None
+    )
+    if value is not None and math.isclose(value, right, rel_tol=1e-10):
+        return
+    if value is None:
+        raise CheckFailed(f"{what}: the last rank returned {got!r}"[:300] + f", expected its loss, {right:.6g}.",
+                          cause="return the loss of the whole batch there, a number.")  # fmt: skip
+    causes = {
+        "that is the sum of the micro-batches' means: each counts by its share of the rows.": [1.0] * n_batches,
+        "each micro-batch counts the same there: it counts by its share of the rows.": [1 / n_batches] * n_batches,
+        "that is the last micro-batch's loss alone.": [0.0] * (n_batches - 1) + [1.0],
+        "the shares are rows: divide by the number of rows in the whole batch.": list(map(float, sizes(n_batches))),
+    }  # fmt: skip
+    named = [
+        c
+        for c, weights in causes.items()
+        if math.isclose(value, serial(world_size, n_batches, weights)[0], rel_tol=1e-6)
+    ]
+    if math.isclose(value, right, rel_tol=1e-6):
+        named = ["right to six places, but rounded: float32 on the way? `y.item()` is a double."]
+    raise CheckFailed(
+        f"{what}: the last rank's loss is {value:.10g}, one process has {right:.10g}.", cause=(named or [""])[0]
+    )
+
+
+def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
+    n, rows = n_batches, sizes(n_batches)
+    causes = {
+        "each micro-batch's gradient counts fully: on the last rank backward starts with the micro-batch's share of "
+        "the rows.": [1.0] * n,
+        "each micro-batch counts the same, but they differ in rows: len(batches[k]) of all rows.": [1 / n] * n,
+        "only the last micro-batch counts.": [0.0] * (n - 1) + [1.0],
+        "only the last micro-batch counts, by its share.": [0.0] * (n - 1) + [rows[-1] / sum(rows)],
+        "the share is that of the whole batch in the micro-batch: the other way round.": [sum(rows) / r for r in rows],
+        "the shares belong to other micro-batches: backward(k, ...) takes the share of batches[k].": [
+            r / sum(rows) for r in reversed(rows)
+        ],
+        "that is weighted by rows: divide by the number of rows in the whole batch.": [float(r) for r in rows],
+        "gradients are divided by the number of ranks, too.": [r / sum(rows) / world_size for r in rows],
+    }  # fmt: skip
+    for cause, weights in causes.items():
+        if distance(got, serial(world_size, n, weights)[1][rank]) < 1e-9:
+            return cause
+    if not np.asarray(got).any() and rank == world_size - 1 > 0:
+        return (
+            "it is zero, and so was the input: on this rank batches[k] has only the shape, its numbers come from the "
+            "rank before."
+        )
+    if not np.asarray(got).any():
+        return "it is zero: what backward gives is not sent to the rank before, or is not what that rank receives."
+    if rank == world_size - 1:
+        return (
+            "the last stage got another input than the stage before gave, or started backward with another number than "
+            "the micro-batch's share: compare what is sent with what is received, micro-batch by micro-batch."
+        )
+    return (
+        "the stages behind it are right, so its own input or the gradient that came back is another micro-batch's: "
+        "messages of one direction arrive in the order in which they are sent."
+    )
+
+
+def orders_of(data: Any) -> list[list[tuple[str, int]]]:
+    """Each rank's passes in the order in which they were made."""
+    return [[(kind, k) for _, kind, k, *_ in result["passes"]] for result in data["results"]]
+
+
+def held(data: Any) -> dict[int, list[tuple[float, int]]]:
+    return in_flight([tuple(one) for result in data["results"] for one in result["passes"]])
+
+
+def took_s(data: Any) -> float:
+    return max(one[5] for result in data["results"] for one in result["passes"])
+
+
+def played_s(data: Any, forward_s: Numbers, backward_s: Numbers) -> float:
+    """What the same order of passes takes if nobody waits for anything but what it needs; all ranks alike."""
+    passes, _ = play(orders_of(data), {"F": of_rank(forward_s, 0), "B": of_rank(backward_s, 0)})
+    return max(one[5] for one in passes)
+
+
+def idle_cause(data: Any, forward_s: Numbers, backward_s: Numbers, otherwise: str) -> str:
+    """Why a run is too slow: somebody waits for what nobody needs, or the order is."""
+    is_even = not isinstance(forward_s, list | tuple) and not isinstance(backward_s, list | tuple)
+    if is_even and took_s(data) > played_s(data, forward_s, backward_s) + SAME_S:
+        return (
+            "the order of passes is quicker than the run: a rank waits for a message, or in a collective, before a "
+            "pass that does not need it."
+        )
+    if all(most(marks) == 1 for marks in held(data).values()) and len(data["results"]) > 1:
+        return "one micro-batch at a time is in the pipeline: the first rank goes on with the next one at once."
+    return otherwise
+
+
+def most(marks: Sequence[tuple[float, int]]) -> int:
+    return max((n for _, n in marks), default=0)

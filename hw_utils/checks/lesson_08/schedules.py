@@ -1,0 +1,244 @@
+"""The checks of gpipe and one_f_one_b: the same numbers and seconds, and who holds how much meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hw_utils.checks.check import check, require_no_deadlock
+from hw_utils.checks.lesson_08.runs import (
+    SAME_S,
+    Numbers,
+    drive,
+    held,
+    idle_cause,
+    judge_run,
+    most,
+    orders_of,
+    took_s,
+    words,
+)
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import RECEIVES, SENDS, Trace
+
+F_S, B_S = 1.0, 2.0
+HINTS_GPIPE = {
+    "hint 2 of exercise 8.3": "share|rows|counts|loss",
+    "hint 1 of exercise 8.3": "receive|send|order|pipeline|backward|forward|goes on|rows",
+}
+HINTS_1F1B = {
+    "hint 2 of exercise 8.4": "no rank can go on|hangs|isend",
+    "hint 3 of exercise 8.4": "held|ahead|activations",
+    "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before",
+}
+
+
+def _judge_numbers(data: Any, world_size: int, n_batches: int) -> None:
+    judge_run(words(world_size, n_batches), data, world_size, n_batches)
+
+
+_SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8))
+
+
+@check(
+    "lesson_08.gpipe",
+    judge=_judge_numbers,
+    cases=[{"world_size": p, "n_batches": m} for p, m in _SHAPES],
+    ok="gradients and loss are those of one process, and each cut is crossed once each way by a micro-batch.",
+    hint="hint 1 of exercise 8.3",
+    hints=HINTS_GPIPE,
+    look="print rank, k and the first number of what is received and what is sent, for 2 ranks and 2 micro-batches.",
+)
+def gpipe(answer, /, world_size: int, n_batches: int):
+    """A run on stages that take 1 and 2 seconds; only rank 0 has the batch's numbers."""
+    return drive(answer, world_size, n_batches, F_S, B_S)
+
+
+def _judge_gpipe_time(
+    data: Any, world_size: int, n_batches: int, seconds: float, forward_s: Numbers = F_S, backward_s: Numbers = B_S
+) -> None:
+    what = words(world_size, n_batches, forward_s, backward_s)
+    _require_all_passes(what, data, n_batches)
+    for rank, order in enumerate(orders_of(data)):
+        kinds = "".join(kind for kind, _ in order)
+        if "BF" in kinds:
+            k = order[kinds.index("BF")][1]
+            raise CheckFailed(
+                f"{what}: rank {rank} goes back with micro-batch {k} before all {n_batches} went forward.",
+                cause="GPipe has two halves: all forward passes, then all backward passes.",
+            )
+    _require_seconds(what, data, seconds, forward_s, backward_s, "both halves go through the micro-batches in the same "
+                     "order on all ranks, so that nobody waits for one that comes later.")  # fmt: skip
+
+
+@check(
+    "lesson_08.gpipe_in_time",
+    judge=_judge_gpipe_time,
+    cases=[
+        {"world_size": p, "n_batches": m, "seconds": s}
+        for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
+    ]
+    + [{"world_size": 3, "n_batches": 6, "seconds": 34.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0}],
+    ok="all forward, then all backward passes, and nobody waits for anything but what it needs.",
+    hint="hint 1 of exercise 8.3",
+    hints=HINTS_GPIPE,
+    look="draw the pipeline of your own run: which idle cell comes first that GPipe's picture has not?",
+)
+def gpipe_in_time(
+    answer, /, world_size: int, n_batches: int, seconds: float, forward_s: Numbers = F_S, backward_s: Numbers = B_S
+):
+    """The same on stages that take other seconds."""
+    return drive(answer, world_size, n_batches, forward_s, backward_s)
+
+
+def _require_all_passes(what: str, data: Any, n_batches: int) -> None:
+    """Raises if the run hangs or leaves out passes: what a fast run must not be built on."""
+    require_no_deadlock(data, what, cause="the check of its numbers comes first and says more.")
+    for rank, order in enumerate(orders_of(data)):
+        if sorted(order) != sorted((kind, k) for kind in "FB" for k in range(n_batches)):
+            raise CheckFailed(
+                f"{what}: rank {rank} made {len(order)} passes, {2 * n_batches} are needed.",
+                cause="every micro-batch goes forward and back through every stage once.",
+            )
+
+
+def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, backward_s: Numbers, cause: str) -> None:
+    if took_s(data) <= seconds + SAME_S and data["seconds"] <= seconds + SAME_S:
+        return
+    if took_s(data) <= seconds + SAME_S:
+        raise CheckFailed(f"{what}: the passes are over after {took_s(data):g} s, the run after {data['seconds']:g} s.",
+                          cause="something waits after the last pass.")  # fmt: skip
+    raise CheckFailed(
+        f"{what}: the step takes {took_s(data):g} s, {seconds:g} s are enough.",
+        cause=idle_cause(data, forward_s, backward_s, cause),
+    )
+
+
+@check(
+    "lesson_08.one_f_one_b",
+    judge=_judge_numbers,
+    cases=[{"world_size": p, "n_batches": m} for p, m in _SHAPES],
+    ok="gradients and loss are those of one process, and each cut is crossed once each way by a micro-batch.",
+    hint="hint 1 of exercise 8.4",
+    hints={
+        "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back",
+        "hint 2 of exercise 8.4": "two neighbours send|isend",
+        "hint 2 of exercise 8.3": "share|rows|counts|loss",
+    },
+    look="print rank, kind and k of each pass, for 2 ranks and 3 micro-batches.",
+)
+def one_f_one_b(answer, /, world_size: int, n_batches: int):
+    """A run on stages that take 1 and 2 seconds; only rank 0 has the batch's numbers."""
+    return drive(answer, world_size, n_batches, F_S, B_S)
+
+
+def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
+    what = words(world_size, n_batches)
+    _require_all_passes(what, data, n_batches)
+    trace = Trace.from_plain(data["trace"])
+    for rank, marks in held(data).items():
+        allowed = min(n_batches, world_size - rank)
+        if most(marks) > allowed:
+            at_s = next(at_s for at_s, n in marks if n > allowed)
+            raise CheckFailed(
+                f"{what}: stage {rank} held {most(marks)} activations, more than {allowed} from {at_s:g} s on; 1F1B "
+                f"keeps {allowed}.",
+                cause=_why_held(data, rank, world_size, n_batches, most(marks) - allowed),
+            )
+        came = _came_in(trace, rank) if rank else 0
+        if came > allowed + 1:
+            raise CheckFailed(
+                f"{what}: rank {rank} has {came} activations received or asked for at once; {allowed} in flight and "
+                "one on its way are enough.",
+                cause="the ledger counts buffers too: receive a micro-batch's activation when its turn has come, at "
+                "most one ahead.",
+            )
+    for rank, order in enumerate(orders_of(data)):
+        for kind, name in (("F", "forward"), ("B", "backward")):
+            made = [k for other, k in order if other == kind]
+            if made != sorted(made):
+                k = next(a for a, b in zip(made, sorted(made)) if a != b)
+                raise CheckFailed(
+                    f"{what}: rank {rank} makes its {name} passes in the order {made}.",
+                    cause=f"micro-batch {k} is not next: what came in first goes {name} first.",
+                )
+
+
+def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int) -> str:
+    orders = orders_of(data)
+    warm = ["".join(kind for kind, _ in order).index("B") for order in orders]
+    if min(warm) == n_batches and n_batches > 1:
+        return "that is GPipe: all forward passes come before the first backward pass, on every rank."
+    made = [k for kind, k in orders[rank] if kind == "B"]
+    if made != sorted(made):
+        return "backward takes the newest micro-batch first: the one that came in first is the first to go back."
+    if extra == 1:
+        return "one warm-up forward too many; the last stage has none, and each one before it has one more."
+    if len(set(warm)) == 1 and world_size > 1:
+        return "every rank has the same warm-up: it is shorter on each next rank, and the last one has none."
+    return (
+        "too many forward passes come before the first backward pass, or two forward passes follow one another later."
+    )
+
+
+def _came_in(trace: Trace, rank: int) -> int:
+    """The most activations asked for from the rank before, less the gradients that went back to it by then."""
+    marks = []
+    for event in trace.of_rank(rank):
+        if event.peer == rank - 1 and event.op in RECEIVES:
+            marks.append((event.start_s, 1, event.order))
+        elif event.peer == rank - 1 and event.op in SENDS:
+            marks.append((event.start_s, -1, event.order))
+    peak = count = 0
+    for _, change, _ in sorted(marks, key=lambda mark: mark[2]):
+        count += change
+        peak = max(peak, count)
+    return peak
+
+
+@check(
+    "lesson_08.one_f_one_b_in_flight",
+    judge=_judge_in_flight,
+    cases=[{"world_size": p, "n_batches": m} for p, m in ((1, 3), (2, 1), (2, 3), (4, 3), (4, 8))],
+    ok="stage r of p never holds more than p - r micro-batches, and what comes first goes back first.",
+    hint="hint 3 of exercise 8.4",
+    hints=HINTS_1F1B,
+    look="draw what is in flight in your own run, and find the first moment at which a rank has too many.",
+)
+def one_f_one_b_in_flight(answer, /, world_size: int, n_batches: int):
+    """What each stage's own log says that it held, and the ledger about what was on its way."""
+    return drive(answer, world_size, n_batches, F_S, B_S)
+
+
+def _judge_1f1b_time(
+    data: Any, world_size: int, n_batches: int, seconds: float, forward_s: Numbers = F_S, backward_s: Numbers = B_S
+) -> None:
+    what = words(world_size, n_batches, forward_s, backward_s)
+    _require_all_passes(what, data, n_batches)
+    _require_seconds(
+        what, data, seconds, forward_s, backward_s, "a rank starves: its warm-up is too short to have work until the "
+        "first gradient comes back, or two passes of one kind follow each other where one of each would do.",
+    )  # fmt: skip
+
+
+@check(
+    "lesson_08.one_f_one_b_in_time",
+    judge=_judge_1f1b_time,
+    cases=[
+        {"world_size": p, "n_batches": m, "seconds": s}
+        for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
+    ]
+    + [
+        {"world_size": 3, "n_batches": 6, "seconds": 33.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0},
+        {"world_size": 4, "n_batches": 6, "seconds": 35.0, "forward_s": [1.0, 2.0, 0.5, 1.0],
+         "backward_s": [3.0, 3.0, 1.5, 2.0]},
+    ],
+    ok="the step takes as long as GPipe's where stages are alike, and nobody waits for what it does not need.",
+    hint="hint 1 of exercise 8.4",
+    hints=HINTS_1F1B,
+    look="draw the pipeline of your own run beside GPipe's: which idle cell is not there?",
+)  # fmt: skip
+def one_f_one_b_in_time(
+    answer, /, world_size: int, n_batches: int, seconds: float, forward_s: Numbers = F_S, backward_s: Numbers = B_S
+):
+    """The same on stages that take other seconds."""
+    return drive(answer, world_size, n_batches, forward_s, backward_s)

@@ -1,0 +1,717 @@
+"""Planted mistakes of lesson 08."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import torch
+import torch.distributed as dist
+
+from tests.checks.wrong_answers import wrong, wrong_values
+
+# 8.1
+
+for _name, _formula, _says in [
+    ("of_the_ideal", lambda p, m: (p - 1) / m, "share of the ideal time"),
+    ("p_slots", lambda p, m: p / (m + p - 1), "p - 1 idle slots a rank, not p"),
+    ("busy_share", lambda p, m: m / (m + p - 1), "that is the busy share"),
+    ("m_plus_p", lambda p, m: (p - 1) / (m + p), "m \\+ p - 1 slots, not m \\+ p"),
+    ("idle_slots", lambda p, m: p - 1, "divide by its slots"),
+    ("both_ways", lambda p, m: 2 * (p - 1) / (m + p - 1), "the 2 cancels"),
+    ("swapped", lambda p, m: (m - 1) / (m + p - 1), "taken for each other"),
+    ("all_ranks", lambda p, m: p * (p - 1) / (m + p - 1), "divide it by all ranks' time|twice|p - 1 idle slots"),
+    ("percent", lambda p, m: 100 * (p - 1) / (m + p - 1), "percentage"),
+    ("rounded", lambda p, m: round((p - 1) / (m + p - 1), 3), "rounded"),
+    ("nothing", lambda p, m: None, "is there a return"),
+    ("whole", lambda p, m: (p - 1) // (m + p - 1), "/ and not //|nothing rounded"),
+]:
+    wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
+
+for _name, _formula, _says in [
+    ("of_the_total", lambda p, m: (p - 1) / (m + p - 1), "share of the total time"),
+    ("p_over_m", lambda p, m: p / m, "p - 1 idle slots a rank, not p"),
+    ("two_ways", lambda p, m: 2 * (p - 1) / m, "the 2 cancels"),
+    ("longer_by", lambda p, m: (m + p - 1) / m, "the bubble is what it is longer by"),
+    ("ranks_together", lambda p, m: p * (p - 1) / m, "divide it by all ranks' time|twice|p - 1 idle slots"),
+    ("other_way", lambda p, m: (m - 1) / p, "taken for each other"),
+    ("slots", lambda p, m: p - 1, "divide by its slots"),
+]:
+    wrong_values("lesson_08.bubble_of_ideal", _name, _formula, says=_says)
+
+# 8.2
+
+
+class _Stage:
+    """The right one, with one thing to change."""
+
+    def __init__(self, module):
+        self.module, self.kept = module, {}
+
+    def leaf(self, x):
+        x = x.detach()
+        return x.requires_grad_() if x.is_floating_point() else x
+
+    def forward(self, k, x):
+        x = self.leaf(x)
+        y = self.module(x)
+        self.kept[k] = x, y
+        return y.detach()
+
+    def backward(self, k, gradient):
+        x, y = self.kept.pop(k)
+        y.backward(gradient)
+        return x.grad
+
+
+@wrong("lesson_08.stage", says="forward gave None, expected the output")
+class ForwardReturnsNothing(_Stage):
+    def forward(self, k, x):
+        super().forward(k, x)
+
+
+@wrong("lesson_08.stage", says="the input of a stage is the start of its graph")
+class NeverAsksForAGradient(_Stage):
+    def leaf(self, x):
+        return x.detach()
+
+
+@wrong("lesson_08.stage", says="the input of a stage is the start of its graph")
+class BackwardReturnsNothing(_Stage):
+    def backward(self, k, gradient):
+        super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage", says="floating point|can only .* gradients|only Tensors")
+class AsksWholeNumbersForAGradient(_Stage):
+    def leaf(self, x):
+        return x.detach().requires_grad_()
+
+
+@wrong("lesson_08.stage", says="second time|of micro-batch . alone|graph of micro-batch|Mismatch in shape")
+class KeepsOnlyTheLatest(_Stage):
+    def forward(self, k, x):
+        self.x = self.leaf(x)
+        self.y = self.module(self.x)
+        return self.y.detach()
+
+    def backward(self, k, gradient):
+        self.y.backward(gradient)
+        return self.x.grad
+
+
+@wrong("lesson_08.stage", says="size|shape|graph of micro-batch|Mismatch")
+class TakesTheNewestFirst(_Stage):
+    def backward(self, k, gradient):
+        return super().backward(max(self.kept), gradient)
+
+
+@wrong("lesson_08.stage", says="size|shape|graph of micro-batch|Mismatch|for this micro-batch")
+class TakesTheOldestFirst(_Stage):
+    def backward(self, k, gradient):
+        return super().backward(next(iter(self.kept)), gradient)
+
+
+@wrong("lesson_08.stage", says="back through the graph of micro-batch k|grad can be implicitly|not that of one process")
+class SumsTheOutput(_Stage):
+    def backward(self, k, gradient):
+        x, y = self.kept.pop(k)
+        y.sum().backward()
+        return x.grad
+
+
+@wrong("lesson_08.stage", says="that of micro-batch . alone|is it set back to zero")
+class SetsGradientsBack(_Stage):
+    def backward(self, k, gradient):
+        self.module.zero_grad()
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage", says="right but for the number of micro-batches|not that of one process")
+class DividesByThoseInFlight(_Stage):
+    def backward(self, k, gradient):
+        return super().backward(k, gradient / 3)
+
+
+@wrong("lesson_08.stage", says="that is the gradient of something else")
+class ReturnsTheGradientItGot(_Stage):
+    def backward(self, k, gradient):
+        super().backward(k, gradient)
+        return gradient
+
+
+@wrong("lesson_08.stage", says="it has none|not that of one process")
+class GradientsOfTheInputAlone(_Stage):
+    def backward(self, k, gradient):
+        x, y = self.kept.pop(k)
+        return torch.autograd.grad(y, x, gradient)[0] if x.requires_grad else None
+
+
+@wrong("lesson_08.stage", says="scores of micro-batch . are not those of one process|Float|dtype")
+class ComputesInSinglePrecision(_Stage):
+    def forward(self, k, x):
+        return super().forward(k, x).float().double()
+
+
+@wrong("lesson_08.stage_lets_go", says="still hangs on its graph.*return y.detach")
+class ReturnsItsGraph(_Stage):
+    def forward(self, k, x):
+        super().forward(k, x)
+        return self.kept[k][1]
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps .* bytes.*pop what was kept")
+class NeverForgets(_Stage):
+    def backward(self, k, gradient):
+        x, y = self.kept[k]
+        y.backward(gradient)
+        return x.grad
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps .* bytes.*pop what was kept")
+class KeepsTheLastOne(_Stage):
+    def backward(self, k, gradient):
+        x, self.y = self.kept.pop(k)
+        self.y.backward(gradient)
+        return x.grad
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps .* bytes")
+class KeepsAllGradients(_Stage):
+    def backward(self, k, gradient):
+        found = super().backward(k, gradient)
+        self.seen = [*getattr(self, "seen", []), gradient]
+        return found
+
+
+# 8.3 and 8.4
+
+
+class _Schedule:
+    """One step, pass by pass: a schedule is a list of (kind, k); what is sent and received can be changed."""
+
+    sends_gradients = True
+    weights = staticmethod(lambda rows: [r / sum(rows) for r in rows])
+    loss_weights = None
+    blocks = False
+    waits = True
+    takes_batches = False  # on all ranks, instead of what arrives
+    returns = True
+    all_reduces = False
+    double = False
+
+    def order(self, m, rank, world_size):
+        return [("F", k) for k in range(m)] + [("B", k) for k in range(m)]
+
+    def __call__(self, stage, batches, rank, world_size):
+        rows, is_last, sends, loss = list(map(len, batches)), rank == world_size - 1, [], 0.0
+        weights = self.weights(rows)
+        for kind, k in self.order(len(batches), rank, world_size):
+            if kind == "F":
+                x = self.received(batches[k], rank - 1) if rank else batches[k]
+                y = stage.forward(k, batches[k] if self.takes_batches else x)
+                if is_last:
+                    loss += y.item() * (self.loss_weights or self.weights)(rows)[k]
+                else:
+                    self.send(y, rank + 1, sends)
+            else:
+                g = weights[k] if is_last else self.received(batches[k], rank + 1)
+                g = stage.backward(k, g)
+                if rank:
+                    self.send(g, rank - 1, sends)
+        if self.all_reduces:
+            loss = torch.tensor(loss, dtype=torch.float64)
+            dist.all_reduce(loss)
+            loss = loss.item()
+        if self.waits:
+            for send in sends:
+                send.wait()
+        return loss if self.returns else None
+
+    def received(self, like, rank):
+        x = torch.empty_like(like)
+        dist.recv(x, rank)
+        return x
+
+    def send(self, x, rank, sends):
+        if self.blocks:
+            dist.send(x, rank)
+        else:
+            sends.append(dist.isend(x, rank))
+        if self.double:
+            pass
+
+
+def _of(name, base=_Schedule, **change):
+    return type(name, (base,), change)()
+
+
+class _OneFOneB(_Schedule):
+    more = 0  # warm-up forwards
+
+    def warm(self, m, rank, world_size):
+        return min(m, max(0, world_size - rank - 1 + self.more))
+
+    def order(self, m, rank, world_size):
+        w = self.warm(m, rank, world_size)
+        found = [("F", k) for k in range(w)]
+        for k in range(m):
+            found += [("F", w + k)] * (w + k < m) + [("B", k)]
+        return found
+
+
+_NUMBERS = [
+    ("counts_fully", {"weights": staticmethod(lambda rows: [1.0] * len(rows))}, "counts fully"),
+    ("counts_alike", {"weights": staticmethod(lambda rows: [1 / len(rows)] * len(rows))}, "they differ in rows"),
+    ("counts_by_rows", {"weights": staticmethod(lambda rows: [float(r) for r in rows])}, "weighted by rows"),
+    ("upside_down", {"weights": staticmethod(lambda rows: [sum(rows) / r for r in rows])}, "the other way round"),
+    (
+        "other_shares",
+        {"weights": staticmethod(lambda rows: [r / sum(rows) for r in rows][::-1])},
+        "belong to other micro-batches|differ",
+    ),
+    ("loses_the_loss", {"returns": False}, "return the loss of the whole batch"),
+    ("sums_the_loss", {"loss_weights": lambda self, rows: [1.0] * len(rows)}, "sum of the micro-batches' means"),
+    (
+        "averages_the_loss",
+        {"loss_weights": lambda self, rows: [1 / len(rows)] * len(rows)},
+        "each micro-batch counts the same there",
+    ),
+    (
+        "last_loss",
+        {"loss_weights": lambda self, rows: [0.0] * (len(rows) - 1) + [1.0]},
+        "last micro-batch's loss alone|sum of the micro",
+    ),
+    ("takes_its_own_batches", {"takes_batches": True}, "batches.k. has only the shape"),
+    ("tells_everybody_the_loss", {"all_reduces": True}, "bytes, .* are enough.*loss stays on the last rank"),
+    ("never_waits", {"waits": False}, "never waits for its isend"),
+]
+for _name, _change, _says in _NUMBERS:
+    wrong_values("lesson_08.gpipe", _name, _of(_name, **_change), says=_says)
+    wrong_values("lesson_08.one_f_one_b", _name, _of(_name, _OneFOneB, **_change), says=_says)
+
+
+@wrong("lesson_08.gpipe", says="goes back through|made 0 backward passes|never went back")
+def gpipe_only_forward(stage, batches, rank, world_size):
+    for k, x in enumerate(batches):
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        y = stage.forward(k, x)
+        if rank < world_size - 1:
+            dist.send(y, rank + 1)
+    return 0.0
+
+
+@wrong("lesson_08.gpipe", says="two neighbours wait for each other's messages")
+def gpipe_receives_on_the_first_rank_too(stage, batches, rank, world_size):
+    if world_size > 1:
+        x = torch.empty_like(batches[0])
+        dist.recv(x, (rank - 1) % world_size)
+    return _Schedule()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="it is zero: what backward gives is not sent|sends and receives do not match")
+def gpipe_keeps_the_gradient(stage, batches, rank, world_size):
+    n, loss = sum(map(len, batches)), 0.0
+    for k, x in enumerate(batches):
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        y = stage.forward(k, x)
+        if rank < world_size - 1:
+            dist.send(y, rank + 1)
+        else:
+            loss += y.item() * len(x) / n
+    for k, x in enumerate(batches):
+        stage.backward(k, len(x) / n if rank == world_size - 1 else torch.zeros_like(x))
+    return loss
+
+
+@wrong("lesson_08.gpipe", says="Size|size|shape|elements|bytes")
+def gpipe_goes_back_in_the_other_order_on_one_rank(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            back = range(m) if rank % 2 else reversed(range(m))
+            return [("F", k) for k in range(m)] + [("B", k) for k in back]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="float64|float32|dtype")
+def gpipe_receives_in_float32(stage, batches, rank, world_size):
+    class Single(_Schedule):
+        def received(self, like, rank):
+            x = torch.empty(like.shape)
+            dist.recv(x, rank)
+            return x.double()
+
+    return Single()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="micro-batch 0 has 2 rows, stage 0 got 6")
+def gpipe_sends_the_whole_batch(stage, batches, rank, world_size):
+    whole = [torch.cat(batches)]
+    return _Schedule()(stage, whole, rank, world_size)
+
+
+@wrong("lesson_08.gpipe_in_time", says="goes back with micro-batch 0 before all 3 went forward")
+def gpipe_one_at_a_time(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            return [(kind, k) for k in range(m) for kind in "FB"]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+wrong_values("lesson_08.gpipe_in_time", "gpipe_is_1f1b", _OneFOneB(), says="GPipe has two halves")
+
+
+@wrong("lesson_08.gpipe_in_time", says="waits for a message, or in a collective")
+def gpipe_meets_after_each(stage, batches, rank, world_size):
+    class Meets(_Schedule):
+        def order(self, m, rank, world_size):
+            for n, step in enumerate(super().order(m, rank, world_size)):
+                if n:
+                    dist.barrier()
+                yield step
+
+    return Meets()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe_in_time", says="waits for a message, or in a collective")
+def gpipe_rests_in_the_middle(stage, batches, rank, world_size):
+    class Rests(_Schedule):
+        def order(self, m, rank, world_size):
+            for k in range(m):
+                yield "F", k
+            time.sleep(1.0)
+            for k in range(m):
+                yield "B", k
+
+    return Rests()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe_in_time", says="made .* passes, .* are needed")
+def gpipe_skips_what_is_slow(stage, batches, rank, world_size):
+    class Half(_Schedule):
+        def order(self, m, rank, world_size):
+            return [("F", k) for k in range(m - 1)] + [("B", k) for k in range(m - 1)]
+
+    return Half()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe_in_time", says="passes are over after .* the run after")
+def gpipe_rests_at_the_end(stage, batches, rank, world_size):
+    loss = _Schedule()(stage, batches, rank, world_size)
+    time.sleep(0.5)
+    return loss
+
+
+# 8.4
+
+wrong_values(
+    "lesson_08.one_f_one_b", "sends_block", _of("sends_block", _OneFOneB, blocks=True),
+    says="no rank can go on.*two neighbours send to each other|hangs.*two neighbours send to each other",
+)  # fmt: skip
+
+
+@wrong("lesson_08.one_f_one_b", says="what is still in the pipeline at the end has to go back")
+def forgets_the_cool_down(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def order(self, m, rank, world_size):
+            w = self.warm(m, rank, world_size)
+            return super().order(m, rank, world_size)[: w + 2 * (m - w)]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b", says="no micro-batch|index out of range|does not hold|list index")
+def warm_up_is_not_capped(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def warm(self, m, rank, world_size):
+            return world_size - rank - 1
+
+    return Other()(stage, batches, rank, world_size)
+
+
+wrong_values(
+    "lesson_08.one_f_one_b_in_flight", "one_too_many", _of("one_too_many", _OneFOneB, more=1),
+    says="stage 0 held 2 activations.*one warm-up forward too many",
+)  # fmt: skip
+wrong_values("lesson_08.one_f_one_b_in_flight", "is_gpipe", _Schedule(), says="that is GPipe")
+wrong_values(
+    "lesson_08.one_f_one_b_in_flight",
+    "same_warm_up",
+    _of("same_warm_up", _OneFOneB, warm=lambda self, m, r, p: min(m, p - 1)),
+    says="one warm-up forward too many|same warm-up",
+)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="warm-up|too many forward passes|newest")
+def two_by_two(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            for start in range(0, m, 2 * world_size):
+                some = range(start, min(m, start + 2 * world_size))
+                yield from [("F", k) for k in some]
+                yield from [("B", k) for k in some]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="newest micro-batch first|in the order|warm-up")
+def newest_first(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            for start in range(0, m, max(1, world_size)):
+                some = range(start, min(m, start + world_size))
+                yield from [("F", k) for k in some]
+                yield from [("B", k) for k in reversed(some)]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="received or asked for at once.*at most one ahead")
+def asks_for_everything_at_once(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def __call__(self, stage, batches, rank, world_size):
+            self.here = rank
+            if rank:
+                self.x = [torch.empty_like(x) for x in batches]
+                self.handles = [dist.irecv(x, rank - 1) for x in self.x]
+            self.place = 0
+            return super().__call__(stage, batches, rank, world_size)
+
+        def received(self, like, rank):
+            if rank > self.here:
+                return super().received(like, rank)
+            self.handles[self.place].wait()
+            self.place += 1
+            return self.x[self.place - 1]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+wrong_values(
+    "lesson_08.one_f_one_b_in_time", "short_warm_up", _of("short_warm_up", _OneFOneB, more=-1),
+    says="a rank starves: its warm-up is too short|one micro-batch at a time",
+)  # fmt: skip
+
+
+@wrong("lesson_08.one_f_one_b_in_time", says="one micro-batch at a time is in the pipeline")
+def one_at_a_time(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            return [(kind, k) for k in range(m) for kind in "FB"]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_time", says="waits for a message, or in a collective")
+def meets_in_each_turn(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def order(self, m, rank, world_size):
+            found = super().order(m, rank, world_size)
+            for n, step in enumerate(found):
+                if n:
+                    dist.barrier()
+                yield step
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_time", says="are enough.*(a rank starves|waits for a message)")
+def small_gpipes(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        def order(self, m, rank, world_size):
+            for start in range(0, m, world_size):
+                some = range(start, min(m, start + world_size))
+                yield from [("F", k) for k in some]
+                yield from [("B", k) for k in some]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+# 8.5
+
+
+def _ends(counts):
+    return list(itertools.accumulate(counts))
+
+
+def _filled(layer_s, p, over):
+    """Each stage up to the mean, or until it is passed."""
+    mean, counts, left = sum(layer_s) / p, [], list(layer_s)
+    for stage in range(p - 1):
+        n, s = 0, 0.0
+        while len(left) - n > p - stage - 1 and (n == 0 or (s < mean if over else s + left[n] <= mean)):
+            s, n = s + left[n], n + 1
+        counts.append(n)
+        left = left[n:]
+    return [*counts, len(left)]
+
+
+def _halved(layer_s, p):
+    """The best cut of two, then the best cut of the slowest stage, and so on."""
+    parts = [list(layer_s)]
+    while len(parts) < p:
+        place = max((k for k, part in enumerate(parts) if len(part) > 1), key=lambda k: sum(parts[k]))
+        part = parts[place]
+        cut = min(range(1, len(part)), key=lambda c: max(sum(part[:c]), sum(part[c:])))
+        parts[place : place + 1] = [part[:cut], part[cut:]]
+    return [len(part) for part in parts]
+
+
+for _name, _answer, _says in [
+    ("as_many", lambda s, p: [len(s) // p + (k < len(s) % p) for k in range(p)], "layers take different times"),
+    ("up_to_the_mean", lambda s, p: _filled(s, p, False), "filled up to the mean|fixes a cut"),
+    ("past_the_mean", lambda s, p: _filled(s, p, True), "until it passes the mean|fixes a cut|filled up"),
+    ("halves", _halved, "fixes a cut that the next one would move|mean"),
+    ("places", lambda s, p: _ends(_filled(s, p, False)), "places of the cuts"),
+    ("inner_cuts", lambda s, p: _ends(_filled(s, p, False))[:-1], "places of the cuts|every stage has a layer"),
+    ("the_layers", lambda s, p: [s[:1]] * p, "not the layers themselves"),
+    (
+        "a_stage_each",
+        lambda s, p: [k * p // len(s) for k in range(len(s))],
+        "a stage for each layer|every stage has a layer",
+    ),
+    ("all_in_one", lambda s, p: [len(s)] + [0] * (p - 1), "every stage has a layer"),
+    ("no_list", lambda s, p: None, "a list of whole numbers"),
+    ("fractions", lambda s, p: [len(s) / p] * p, "a list of whole numbers"),
+    ("rest_last", lambda s, p: [len(s) // p] * (p - 1) + [len(s) - len(s) // p * (p - 1)], "slowest stage takes"),
+]:
+    wrong_values("lesson_08.balance", _name, _answer, says=_says)
+
+# 8.6
+
+
+def _interleaved(p, m, v, rank, *, warm=None, back=None, forward=None, drains=True):
+    n = m * v
+
+    def step(kind, number):
+        group, place = divmod(number, p * v)
+        chunk, k = divmod(place, p)
+        if forward is not None and kind == "F":
+            return ("F", *forward(number, p, m, v))
+        if back is not None and kind == "B":
+            return ("B", *back(number, p, m, v))
+        return kind, chunk if kind == "F" else v - 1 - chunk, group * p + k
+
+    w = min(n, 2 * (p - rank - 1) + (v - 1) * p if warm is None else warm(p, m, v, rank))
+    order = [step("F", number) for number in range(w)]
+    for number in range(n if drains else n - w):
+        if w + number < n:
+            order.append(step("F", w + number))
+        order.append(step("B", number))
+    return order
+
+
+for _name, _change, _says in [
+    (
+        "without_the_two",
+        {"warm": lambda p, m, v, r: (p - r - 1) + (v - 1) * p},
+        "each rank nearer to the front needs two more",
+    ),
+    ("one_more", {"warm": lambda p, m, v, r: 2 * (p - r - 1) + (v - 1) * p + 1}, "the warm-up is too long"),
+    ("all_forward", {"warm": lambda p, m, v, r: m * v}, "all forward passes come before|warm-up is too long"),
+    (
+        "chunks_not_reversed",
+        {"back": lambda i, p, m, v: ((i % (p * v)) // p, i // (p * v) * p + i % p)},
+        "last chunk goes back first",
+    ),
+    (
+        "all_batches_first",
+        {"forward": lambda i, p, m, v: (i // m, i % m)},
+        "all micro-batches go through chunk 0|comes to a halt|warm-up",
+    ),
+    ("no_cool_down", {"drains": False}, "has to go back"),
+    ("chunk_by_chunk", {"forward": lambda i, p, m, v: (i % v, i // v)}, "p micro-batches go first|comes to a halt"),
+    ("plain_warm_up", {"warm": lambda p, m, v, r: p - r - 1}, "comes to a halt.*before the forward pass|too short"),
+    (
+        "same_warm_up_everywhere",
+        {"warm": lambda p, m, v, r: 2 * (p - 1) + (v - 1) * p},
+        "warm-up is too long|all forward",
+    ),
+]:
+    wrong_values(
+        "lesson_08.interleaved_order",
+        _name,
+        lambda p, m, v, rank, _change=_change: _interleaved(p, m, v, rank, **_change),
+        says=_says,
+    )
+
+
+@wrong("lesson_08.interleaved_order", says="chunks are counted on their rank")
+def counts_chunks_over_all_ranks(p, m, v, rank):
+    return [(kind, chunk * p + rank, k) for kind, chunk, k in _interleaved(p, m, v, rank)]
+
+
+@wrong("lesson_08.interleaved_order", says="list of \\(kind, chunk, micro-batch\\)")
+def returns_nothing(p, m, v, rank):
+    _interleaved(p, m, v, rank)
+
+
+@wrong("lesson_08.interleaved_order", says="a step is \\(kind, chunk, micro-batch\\)")
+def leaves_the_chunk_out(p, m, v, rank):
+    return [(kind, k) for kind, _, k in _interleaved(p, m, v, rank)]
+
+
+@wrong("lesson_08.interleaved_order", says="once on its rank|has to go back")
+def has_one_chunk(p, m, v, rank):
+    return _interleaved(p, m, 1, rank)
+
+
+# 8.7
+
+
+def _zero(p, m, rank, delay=None, warm=None, first="B"):
+    w, d = p - rank if warm is None else warm, rank if delay is None else delay
+    order, made = [("F", k) for k in range(min(w, m))], 0
+    for k in range(m):
+        order.append(("B", k))
+        if k >= d:
+            order.append(("W", made))
+            made += 1
+        if w + k < m:
+            order.append(("F", w + k))
+    return order + [("W", k) for k in range(made, m)]
+
+
+for _name, _answer, _says in [
+    ("w_after_b", lambda p, m, r: _zero(p, m, r, delay=0), "each W comes right after its B"),
+    ("w_at_the_end", lambda p, m, r: _zero(p, m, r, delay=m), "all W come at the end"),
+    (
+        "w_before_b",
+        lambda p, m, r: [("F", k) for k in range(m)] + [(x, k) for k in range(m) for x in "WB"],
+        "W of micro-batch 0 before its B",
+    ),
+    (
+        "delays_on_the_first",
+        lambda p, m, r: _zero(p, m, r, delay=p - r - 1),
+        "are enough.*(the last rank makes a W|all W|run ahead|right after)",
+    ),
+    (
+        "gpipe_with_w",
+        lambda p, m, r: [(x, k) for x in "FBW" for k in range(m)],
+        "all W come at the end|forward passes run ahead",
+    ),
+    ("no_w", lambda p, m, r: [s for s in _zero(p, m, r) if s[0] != "W"], "each W has to be made"),
+    (
+        "w_of_another",
+        lambda p, m, r: [(x, max(0, k - 1) if x == "W" else k) for x, k in _zero(p, m, r)],
+        "has no|has twice",
+    ),
+    ("forgets_the_last_w", lambda p, m, r: _zero(p, m, r)[: 3 * m - min(r, m)], "each W has to be made"),
+    ("short", lambda p, m, r: _zero(p, m, r, warm=1), "some rank is idle|lets its first W wait|right after"),
+    ("runs_ahead", lambda p, m, r: _zero(p, m, r, warm=p), "right after its forward pass|run ahead"),
+    ("has_chunks", lambda p, m, r: [(x, 0, k) for x, k in _zero(p, m, r)], "a step is \\(kind, micro-batch\\)"),
+    ("in_small_letters", lambda p, m, r: [(x.lower(), k) for x, k in _zero(p, m, r)], "kinds are F, B, W"),
+    ("returns_none", lambda p, m, r: None, "list of \\(kind, micro-batch\\)"),
+    (
+        "newest_back_first",
+        lambda p, m, r: [("F", k) for k in range(m)] + [(x, k) for k in range(m)[:: 1 if r else -1] for x in "BW"],
+        "first in, first out|are enough",
+    ),
+]:
+    wrong_values("lesson_08.zero_bubble_order", _name, _answer, says=_says)
