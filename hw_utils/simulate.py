@@ -211,17 +211,22 @@ def _run_of(outcome: dict, job: dict) -> Run:
     if "table" in outcome:
         raise Deadlock(outcome["table"])
     if "failures" in outcome:
-        raise _error_of(outcome)
+        raise _error_of(outcome, job)
     trace = Trace(outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"])
     if "each" in outcome:
         results = [pickling.load(result) for result in outcome["each"]]
     else:
         results = pickling.load(outcome["results"])
-    memory = books_of(outcome["memory"], job["world_size"], job["capacity_bytes"]) if job["memory"] else None
+    memory = _memory_of(outcome, job)
     return Run(results, outcome["seconds"], outcome["output"], trace, clock="virtual", kept_memory=memory)
 
 
-def _error_of(outcome: dict) -> WorkerFailed:
+def _memory_of(outcome: dict, job: dict):
+    """The books of the run, if it kept any."""
+    return books_of(outcome["memory"], job["world_size"], job["capacity_bytes"]) if "memory" in outcome else None
+
+
+def _error_of(outcome: dict, job: dict) -> WorkerFailed:
     failures = []
     for failure, sent in zip(outcome["failures"], outcome["exceptions"]):
         exception = None if sent is None else pickling.load(sent)
@@ -230,4 +235,5 @@ def _error_of(outcome: dict) -> WorkerFailed:
     error = kind(failures, headline=outcome.get("headline", ""), note=outcome.get("note", ""))
     causes = [f.exception for f in failures if f.exception is not None]
     error.__cause__ = causes[0] if causes else None
+    error.memory = _memory_of(outcome, job)
     return error

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from hw_utils.core.source import Where, is_students, locate
 from hw_utils.core.versions import what_to_do
@@ -162,8 +163,11 @@ def _students_traceback(error: BaseException) -> list[str]:
 class WorkerFailed(HwError, RuntimeError):
     """At least one rank did not return; `.failures` has every one of them, `.rank` and `.reason` the first.
 
-    The exception that a rank raised, of its own type, is `__cause__` and `.failures[i].exception`.
+    The exception that a rank raised, of its own type, is `__cause__` and `.failures[i].exception`. `.memory` is what
+    the ranks of a simulation held until then, if it kept memory; else None.
     """
+
+    memory: Any = None  # a hw_utils.core.memory.Memory
 
     def __init__(self, failures: list[Failure], *, headline: str = "", note: str = "") -> None:
         self.failures = list(failures)

@@ -215,17 +215,21 @@ class _Cluster:
             self.n_running -= 1
             self.shared.look_now(everywhere=rank < LOOKED_AT or not self.n_running)
             self.returned[rank] = True
-            if self.mode is not None:
-                self.mode.watch.end(rank)
+            self._end_books(rank)
             engine.turns.random.leave(rank)
         except Stop:
-            return
+            self._end_books(rank, is_early=True)
         except BaseException as error:
+            self._end_books(rank, is_early=True)
             with suppress(Stop):
                 if not engine.is_over:
                     self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
                     self._fails_for_another(rank, error)
                     engine.failures.append(failure_of(rank, error))
+
+    def _end_books(self, rank: int, **options) -> None:
+        if self.mode is not None:
+            self.mode.watch.end(rank, **options)
 
     def _fails_for_another(self, rank: int, error: BaseException) -> None:
         """A package that refuses what the first rank was allowed, as a second registration, is asked again apart."""
@@ -254,20 +258,23 @@ class _Cluster:
         note = deadlock.who_waited(engine)
         sent = [self.exception_of(f) for f in failures]
         failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
-        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in}
+        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in, **self.books()}
 
     def exception_of(self, failure: Failure) -> bytes | None:
         return sendable(failure.exception)
 
+    def books(self) -> dict:
+        """Those of the ranks' memory, if the run keeps any."""
+        return {} if self.mode is None else {"memory": self.mode.watch.parts()}
+
     def packed_results(self) -> dict:
-        kept = {} if self.mode is None else {"memory": self.mode.watch.parts()}
         with values_asked_for() if self.has_shapes_only else nullcontext():
-            return {"results": bytes(pickling.dump(self.results, "")), **kept}
+            return {"results": bytes(pickling.dump(self.results, ""))}
 
     def _run(self) -> dict:
         engine = self.engine
         return {
-            **self.packed_results(), "seconds": max(engine.clock), "output": self.streams.texts(),
+            **self.packed_results(), **self.books(), "seconds": max(engine.clock), "output": self.streams.texts(),
             "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
         }  # fmt: skip
 
@@ -303,11 +310,12 @@ class _Apart(_Cluster):
     def exception_of(self, failure: Failure) -> bytes | None:
         return self.hub.exceptions.get(failure.rank)
 
+    def books(self) -> dict:
+        parts = [part for rank in sorted(self.hub.memory) for part in self.hub.memory[rank]]
+        return {"memory": parts} if self.job.get("memory") else {}
+
     def packed_results(self) -> dict:
-        return {
-            "each": self.hub.results,
-            "memory": [part for rank in sorted(self.hub.memory) for part in self.hub.memory[rank]],
-        }
+        return {"each": self.hub.results}
 
 
 @contextmanager

@@ -228,7 +228,11 @@ class Watch:
 
     def backward_begins(self) -> None:
         books = self.books.get(self.running())
-        for account in list(books.candidates.values()) if books is not None else ():
+        if books is not None:
+            self._name_activations(books)
+
+    def _name_activations(self, books: Books) -> None:
+        for account in list(books.candidates.values()):
             if _STRENGTH[ACTIVATIONS] > _STRENGTH[account.owner]:
                 account.owner = ACTIVATIONS
 
@@ -258,10 +262,18 @@ class Watch:
 
     # a run
 
-    def end(self, rank: int) -> None:
-        """The rank's worker has returned: what is freed from now on is no part of the run."""
+    def end(self, rank: int, *, is_early: bool = False) -> None:
+        """The rank's worker is over: what is freed from now on, as its frames go, is no part of the run.
+
+        is_early: it did not return; what waited for a backward pass is an activation.
+        """
+        books = self.books[rank]
+        if books.is_over:
+            return
         self.look_at_gradients(rank)
-        self.books[rank].is_over = True
+        if is_early:
+            self._name_activations(books)
+        books.is_over = True
 
     def parts(self) -> list[dict[str, Any]]:
         """What `Memory.of` takes."""

@@ -224,6 +224,19 @@ def _logged(instead: dict):
             handler.setStream(stream)
 
 
+@contextmanager
+def _books_told(member: Member, watch):
+    """However the worker ends, the hub gets what its rank held until then."""
+    is_early = True
+    try:
+        yield
+        is_early = False
+    finally:
+        if watch is not None:
+            watch.end(member.rank, is_early=is_early)
+            member.tell("kept_memory", watch.parts())
+
+
 def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None:
     """The whole life of a rank's process."""
     stack = open(stack_file, "w")  # noqa: SIM115 (open as long as the process)
@@ -255,14 +268,11 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
             ):
                 stack_.enter_context(part)
             watch = stack_.enter_context(books).watch if books is not None else None
-            with left_by(stack_.close):
+            with left_by(stack_.close), _books_told(member, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
                 member.resume_compute()
                 result = result_of(worker, rank, job["world_size"], *args)
-            if watch is not None:
-                watch.end(rank)
-                member.tell("kept_memory", watch.parts())
             data = bytes(pickling.dump(result, "the value that the worker returned"))
             member.line.send((member._spent_s(), "returned", (data,)))
     except pickling.Unpicklable as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 
@@ -76,6 +77,36 @@ def test_activations_are_named_while_a_backward_pass_goes_on():
     error = caught.value.__cause__
     assert error.by_owner["activations"] == 400 + 4  # what exp gave, and the loss
     assert error.by_owner["parameters"] == 400
+
+
+def too_many_layers(rank: int, world_size: int, carrier: str) -> None:
+    if carrier == "processes":
+        os.chdir(os.getcwd())
+    x = torch.randn(8, 32)
+    for layer in nn.ModuleList(nn.Linear(32, 32) for _ in range(4)):
+        x = layer(x).tanh()
+
+
+@pytest.mark.parametrize(("values", "carrier"), [("real", ""), ("shapes", ""), ("real", "processes")])
+def test_the_books_of_a_run_that_ran_out_are_in_its_error(values: str, carrier: str):
+    batch_bytes = 8 * 32 * 4
+    capacity_bytes = 4 * LAYER + 3 * batch_bytes
+    with pytest.raises(WorkerFailed) as caught:
+        simulate(
+            too_many_layers, 2, (carrier,), capacity_bytes=capacity_bytes, values=values, compute="free", echo=False
+        )
+    error, failure = caught.value.__cause__, caught.value.failures[0]
+    peak = caught.value.memory.peak(failure.rank)
+    assert peak.by_owner == error.by_owner
+    assert peak.by_owner["activations"] == 2 * batch_bytes
+    assert peak.where == failure.where
+    assert caught.value.memory.capacity_bytes == capacity_bytes
+
+
+def test_an_error_of_a_run_that_kept_no_memory_has_no_books():
+    with pytest.raises(WorkerFailed) as caught:
+        run(lambda rank, world_size: 1 / 0, 1)
+    assert caught.value.memory is None
 
 
 def test_the_error_can_be_sent_and_reads_as_a_table():
