@@ -8,8 +8,9 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 
+from hw_utils.commands.run_figures import figures
 from hw_utils.core.errors import WorkerFailed
-from hw_utils.core.network import Network
+from hw_utils.core.network import Cluster, Network
 from hw_utils.core.run import Run
 from hw_utils.launch import launch
 from hw_utils.simulate import simulate
@@ -22,12 +23,18 @@ _BYTES = {"": 1.0, "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "Mb/s": 1e
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.usage = "python -m hw_utils run SCRIPT --ranks N [--simulate] [--network LATENCY,BANDWIDTH] [-- ARGS]"
+    parser.usage = (
+        "python -m hw_utils run SCRIPT --ranks N [--simulate] [--network LATENCY,BANDWIDTH] [--cluster NAME] "
+        "[--shapes] [--memory] [-- ARGS]"
+    )
     parser.epilog = "Everything after -- is the script's own command line."
     parser.add_argument("script", type=Path, help="a script written for torchrun, as train.py")
     parser.add_argument("--ranks", type=int, required=True, help="how many ranks")
     parser.add_argument("--simulate", action="store_true", help="on the virtual cluster instead of real processes")
     parser.add_argument("--network", type=network, help="of --simulate, as 50us,10Gb/s (default: 50us,1Gb/s)")
+    parser.add_argument("--cluster", type=cluster, help="simulate on this one, as h100x64")
+    parser.add_argument("--shapes", action="store_true", help="simulate on tensors without values")
+    parser.add_argument("--memory", action="store_true", help="say what each rank held at its peak, and whose it was")
     parser.add_argument("--compute", choices=("measured", "free"), help="of --simulate: what computation costs")
     parser.add_argument("--timeout", type=float, default=NO_LIMIT_S, help="seconds after which it is ended")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write what every rank did as a page")
@@ -55,6 +62,18 @@ def network(text: str) -> Network:
         raise ArgumentTypeError(str(error)) from None
 
 
+def cluster(text: str) -> Cluster:
+    """The cluster of a name, as "h100x64".
+
+    Raises:
+        ArgumentTypeError: there is none; names those there are.
+    """
+    try:
+        return Cluster.named(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 def main(arguments: Namespace) -> int:
     """0 if every rank came to its end; 2 for a misuse; else the exit code of the first rank that failed."""
     try:
@@ -69,15 +88,19 @@ def main(arguments: Namespace) -> int:
         print(error, file=sys.stderr)
         return MISUSE
     print(run.summary())
+    print(*figures(run, arguments.cluster), sep="\n")
     for path in _write(run, arguments):
         print(f"wrote {path}")
     return 0
 
 
 def _run(arguments: Namespace) -> Run:
-    options = {"timeout_s": arguments.timeout, "echo": not arguments.quiet}
-    chosen = {"network": arguments.network, "compute": arguments.compute}
+    options = {"timeout_s": arguments.timeout, "echo": not arguments.quiet, "memory": arguments.memory}
+    chosen = {"network": arguments.network, "compute": arguments.compute, "cluster": arguments.cluster}
+    if arguments.shapes:
+        chosen |= {"values": "shapes", "compute": arguments.compute or "free"}
     chosen = {name: value for name, value in chosen.items() if value is not None}
+    arguments.simulate |= arguments.shapes or arguments.cluster is not None
     if chosen and not arguments.simulate:
         raise ValueError(f"--{next(iter(chosen))} is for --simulate: real processes use what this machine has")
     for path in (arguments.report, arguments.trace):
@@ -108,7 +131,8 @@ def _write(run: Run, arguments: Namespace) -> list[Path]:
         written.append(perfetto.write(run.trace, arguments.trace))
     if arguments.report is not None:
         command = shlex.join([str(arguments.script), *arguments.after])
-        written.append(training_report.write_run(run, arguments.report, command))
+        lines = figures(run, arguments.cluster)
+        written.append(training_report.write_run(run, arguments.report, command, lines))
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)
         for rank, text in enumerate(run.output):

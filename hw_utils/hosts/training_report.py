@@ -120,8 +120,11 @@ def write(folder: str | os.PathLike, path: str | os.PathLike, *, notebook: str |
     return path
 
 
-def write_run(run: Run, path: str | os.PathLike, command: str) -> Path:
-    """Writes a page about one run of a script to `path` and returns it: messages, bytes, when, what was printed."""
+def write_run(run: Run, path: str | os.PathLike, command: str, lines: Sequence[str] = ()) -> Path:
+    """Writes a page about one run of a script to `path` and returns it: messages, bytes, when, what was printed.
+
+    lines: said of the whole run. If it kept memory, the page has each rank's peak by owner.
+    """
     profile = profile_of(run.trace)
     received = np.sum(profile.received_Bps * np.diff(profile.times_s), axis=1)
     rows = [
@@ -131,7 +134,9 @@ def write_run(run: Run, path: str | os.PathLike, command: str) -> Path:
     calls = [[name, f"{n:,}"] for name, n in sorted(run.trace.calls.items())]
     parts = [
         f"<h1>{html.escape(command)}</h1><p>{html.escape(run.summary())}</p>",
+        *(f"<p>{html.escape(line)}</p>" for line in lines),
         _table("What each rank sent", ["rank", "messages", "sent", "received"], rows),
+        *([run.kept_memory._repr_html_()] if run.kept_memory is not None else []),
         _table("Calls, all ranks together", ["call", "how often"], calls),
         *([_chart(lambda ax: plots.plot_timeline(run.trace, ax, end_s=run.seconds))] if calls else []),
         *([_chart(lambda ax: lesson_04.plot_profile(profile, ax))] if calls else []),

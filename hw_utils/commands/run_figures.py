@@ -1,0 +1,93 @@
+"""What a run comes to, as lines of text: communication that was waited for, bytes a level of links, peak memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hw_utils.core.network import Cluster
+from hw_utils.core.run import Run
+from hw_utils.core.trace import SENDS, Trace
+
+_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
+
+
+def figures(run: Run, cluster: Cluster | None = None) -> list[str]:
+    """The lines; those of memory if the run kept it, those of links if there is a cluster."""
+    lines = [_communication(run)]
+    if cluster is not None:
+        lines.append(_levels(run.trace, cluster))
+    if run.kept_memory is not None:
+        lines.append(_memory(run.kept_memory))
+    return lines
+
+
+def communication_s(trace: Trace, rank: int) -> tuple[float, float]:
+    """(exposed, hidden) seconds of a rank: it stood still for communication; some went on while it did not.
+
+    >>> communication_s(Trace.of([], 1), 0)
+    (0.0, 0.0)
+    """
+    records = trace.records[trace.records["rank"] == rank]
+    waits = np.stack([records["wait_start_s"], records["wait_end_s"]], 1)
+    under_way = np.stack([records["start_s"], records["end_s"]], 1)
+    exposed_s = _covered_s(waits)
+    return exposed_s, _covered_s(np.concatenate([waits, under_way])) - exposed_s
+
+
+def _covered_s(spans: np.ndarray) -> float:
+    """Seconds in at least one of the spans; shape (k, 2), from and to."""
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(spans[:, 1]) if len(spans) else spans[:, 1]
+    starts = np.maximum(spans[:, 0], np.concatenate([spans[:1, 0], reached[:-1]]))
+    return float(np.maximum(spans[:, 1] - starts, 0.0).sum())
+
+
+def level_bytes(trace: Trace, cluster: Cluster) -> tuple[int, int]:
+    """Bytes that ranks sent (inside their hosts, in messages and collectives of ranks of more than one host)."""
+    records, inside = trace.records, 0
+    sent = records["sent_bytes"]
+    host_of = np.array([cluster.host_of(rank) for rank in range(trace.world_size)])
+    everybody = range(trace.world_size)
+    of_one_host = np.array([len({host_of[r] for r in group or everybody}) == 1 for group in trace.groups], bool)
+    is_message = np.isin(records["op"], [i for i, name in enumerate(trace.names) if name in SENDS])
+    is_inside = np.where(
+        is_message, host_of[records["rank"]] == host_of[records["peer"]], of_one_host[records["group"]]
+    )
+    inside = int(sent[is_inside].sum())
+    return inside, int(sent.sum()) - inside
+
+
+def _communication(run: Run) -> str:
+    of_ranks = [communication_s(run.trace, rank) for rank in range(len(run))]
+    exposed_s, hidden_s = np.mean(of_ranks, axis=0)
+    most = max(range(len(run)), key=lambda rank: of_ranks[rank][0])
+    return (
+        f"communication, mean of the ranks: {exposed_s:.4g} s exposed, {hidden_s:.4g} s hidden; "
+        f"most exposed is rank {most} with {of_ranks[most][0]:.4g} s"
+    )
+
+
+def _levels(trace: Trace, cluster: Cluster) -> str:
+    inside, between = level_bytes(trace, cluster)
+    return f"sent inside hosts {text_of(inside)}, in calls that join hosts {text_of(between)}"
+
+
+def _memory(memory) -> str:
+    peak = max((memory.peak(rank) for rank in range(memory.world_size)), key=lambda peak: (peak.n_bytes, -peak.rank))
+    owners = sorted(peak.by_owner.items(), key=lambda item: -item[1])
+    where = f" at {peak.where}" if peak.where else ""
+    return f"peak memory {text_of(peak.n_bytes)}, rank {peak.rank}{where}: " + ", ".join(
+        f"{owner} {text_of(n)}" for owner, n in owners
+    )
+
+
+def text_of(n_bytes: int) -> str:
+    """`1.234 GB`.
+
+    >>> text_of(999), text_of(1_234_000_000)
+    ('999 bytes', '1.234 GB')
+    """
+    if n_bytes < 1000:
+        return f"{n_bytes} bytes"
+    k = min((len(str(n_bytes)) - 1) // 3, len(_UNITS) - 1)
+    return f"{n_bytes / 1000**k:.4g} {_UNITS[k]}"

@@ -1,0 +1,64 @@
+"""`python -m hw_utils run` on a virtual cluster: what it says of a script's run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hw_utils import Network, simulate
+from hw_utils.__main__ import main
+from hw_utils.commands.run_figures import communication_s
+
+TRAINING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("nccl")
+hosts = [dist.new_group(list(range(first, first + 8))) for first in (0, 8)]
+model = nn.Linear(16_384, 16_384, bias=False)
+model(torch.randn(4, 16_384)).sum().backward()
+dist.all_reduce(model.weight.grad, group=hosts[dist.get_rank() // 8])
+dist.all_reduce(model.weight.grad[0])
+"""
+
+
+def test_a_script_on_a_cluster_with_shapes_only_says_its_figures(tmp_path, capfd):
+    (tmp_path / "train.py").write_text(TRAINING)
+    options = ["--ranks", "16", "--cluster", "h100x16", "--shapes", "--memory", "--quiet"]
+    files = ["--report", str(tmp_path / "run.html"), "--trace", str(tmp_path / "run.json")]
+    assert main(["run", str(tmp_path / "train.py"), *options, *files]) == 0
+    ranks, communication, sent, memory, *wrote = capfd.readouterr().out.splitlines()
+    assert ranks.startswith("16 ranks, ")
+    assert "s exposed, 0 s hidden" in communication
+    # 1.074 GB a rank: 2 (N - 1)/N of it in its host; then a row of it among all.
+    assert sent == "sent inside hosts 30.06 GB, in calls that join hosts 1.966 MB"
+    assert "peak memory 2.148 GB, rank 0 at train.py, line 9: " in memory
+    assert "parameters 1.074 GB, gradients 1.074 GB" in memory
+    assert [Path(line.split()[-1]).name for line in wrote] == ["run.json", "run.html"]
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert all(text in page for text in (communication, sent, "what each rank held at its peak"))
+
+
+def test_a_cluster_that_nobody_knows_is_refused_with_those_there_are(tmp_path, capfd):
+    (tmp_path / "train.py").write_text(TRAINING)
+    with pytest.raises(SystemExit):
+        main(["run", str(tmp_path / "train.py"), "--ranks", "2", "--cluster", "h1000"])
+    assert "a cluster is a preset (a100, h100" in capfd.readouterr().err
+
+
+def overlapped(rank: int, world_size: int) -> None:
+    work = dist.all_reduce(torch.ones(1000), async_op=True)
+    time.sleep(1e-3)
+    work.wait()
+
+
+def test_exposed_is_what_a_rank_waited_and_hidden_what_went_on_meanwhile():
+    run = simulate(overlapped, 2, network=Network(1e-3, 1e6), compute="free", echo=False)
+    for rank in range(2):
+        # 2 steps of 1 ms and 2 ms each; a millisecond of them is hidden behind the sleep
+        assert communication_s(run.trace, rank) == pytest.approx((5e-3, 1e-3))
