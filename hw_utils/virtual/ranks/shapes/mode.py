@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -64,7 +65,7 @@ class ShapesOnly(TorchDispatchMode):
             return _Computing(self, func)
         others = {
             Rule.AS_IT_IS: _as_it_is, Rule.CHECKED: _checked, Rule.UNINITIALISED: _uninitialised,
-            Rule.READ: _Reading(self, func), Rule.TAKEN_APART: self._taken_apart,
+            Rule.READ: _Reading(self, func), Rule.COMMUNICATED: _communicated, Rule.TAKEN_APART: self._taken_apart,
         }  # fmt: skip
         return others[rule]
 
@@ -217,6 +218,17 @@ def _elsewhere(func, args: tuple, kwargs: dict):
 
 def _as_it_is(func, args: tuple, kwargs: dict):
     return func(*args, **kwargs)
+
+
+def _communicated(func, args: tuple, kwargs: dict):
+    """Groups of the cluster ask what has values; one in C++, which only shows a collective to modes, would copy."""
+    arguments = {**dict(zip((a.name for a in func._schema.arguments), args)), **kwargs}
+    boxed = arguments.get("process_group")
+    is_ours = boxed is None or type(dist.ProcessGroup.unbox(boxed)) is not dist.ProcessGroup
+    if is_ours or are_known(tensors_of((args, kwargs))):
+        return func(*args, **kwargs)
+    work = torch.ops.c10d.barrier(torch.zeros(1), boxed, [], True, -1)
+    return (args[0], work) if len(func._schema.returns) == 2 else work
 
 
 def _checked(func, args: tuple, kwargs: dict):

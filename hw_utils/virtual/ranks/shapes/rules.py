@@ -15,6 +15,7 @@ class Rule(Enum):
     WRITTEN = auto()  # into its own arguments
     CHECKED = auto()  # raises for some elements, and gives nothing
     READ = auto()  # the result's shape or Python value depends on elements
+    COMMUNICATED = auto()  # a process group is asked
     TAKEN_APART = auto()  # not torch's own: what it calls is
 
 
@@ -33,6 +34,8 @@ ALSO_WRITTEN = {"native_batch_norm": (3, 4)}
 def rule_of(func) -> Rule:
     """The rule of an operation of torch's dispatcher."""
     schema, name = func._schema, func._opname
+    if func.namespace == "c10d":
+        return Rule.COMMUNICATED
     if func.namespace != "aten":
         with_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
         return Rule.TAKEN_APART if with_tensors and type(func) is OpOverload else Rule.AS_IT_IS
