@@ -6,19 +6,11 @@ import math
 
 import matplotlib
 import numpy as np
-import pytest
 
 matplotlib.use("agg")
-import matplotlib.pyplot as plt
 
 from hw_utils import data
 from hw_utils.pictures import lesson_03
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
 
 
 def alt_text(ax) -> str:

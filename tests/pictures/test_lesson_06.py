@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pytest
 import torch
 
 from hw_utils.pictures import lesson_06
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
-def _said(ax) -> str:
-    ax.figure.canvas.draw()
-    return " ".join(ax.figure.alt_texts)
+from tests.pictures.words import said
 
 
 def test_a_list_in_order_of_arrival_shows_its_wrong_places():
-    assert "0 places are wrong" in _said(lesson_06.plot_slots([[0, 1], [0, 1]]))
-    assert "2 places are wrong" in _said(lesson_06.plot_slots([[0, 1], [1, 0]]))
+    assert "0 places are wrong" in said(lesson_06.plot_slots([[0, 1], [0, 1]]))
+    assert "2 places are wrong" in said(lesson_06.plot_slots([[0, 1], [1, 0]]))
 
 
 def test_lists_of_different_lengths_are_drawn():
@@ -43,14 +31,14 @@ def test_a_gap_of_nothing_is_drawn_on_a_logarithmic_axis():
     ax = lesson_06.plot_gaps({"even": [0.0, 0.0], "uneven": [0.0, -0.01]})
     assert ax.get_yscale() == "log"
     assert np.isfinite(ax.lines[0].get_ydata()).all()
-    assert "uneven 0.01" in _said(ax)
+    assert "uneven 0.01" in said(ax)
 
 
 def test_pieces_of_any_shape_are_drawn_beside_the_whole():
     whole = torch.arange(12.0).reshape(3, 4)
     ax = lesson_06.plot_pieces(whole, [whole[:, :2], whole[:2], torch.tensor(3.0)], title="pieces")
     assert len(ax.images) == 4
-    assert "(3, 2), (2, 4), (1, 1)" in _said(ax)
+    assert "(3, 2), (2, 4), (1, 1)" in said(ax)
 
 
 def test_costs_of_nothing_are_drawn_too():

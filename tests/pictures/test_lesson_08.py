@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
-import pytest
-
 from hw_utils.material.by_hand.orders import in_flight, play
 from hw_utils.pictures import lesson_08
+from tests.pictures.words import said
 
 ORDER = [("F", 0, 0), ("F", 0, 1), ("B", 0, 0), ("B", 0, 1)]
-
-
-@pytest.fixture(autouse=True)
-def _closed():
-    yield
-    plt.close("all")
-
-
-def _said(ax) -> str:
-    ax.figure.canvas.draw()
-    return " ".join(ax.figure.alt_texts)
 
 
 def test_a_pipeline_says_its_seconds_its_idle_share_and_of_what_it_is_a_share():
@@ -27,7 +14,7 @@ def test_a_pipeline_says_its_seconds_its_idle_share_and_of_what_it_is_a_share():
     ax = lesson_08.plot_pipeline(passes, title="two ranks")
     assert ax.get_title("left") == "two ranks: 9 s, idle 33.3 % of the total time"
     assert [text.get_text() for text in ax.texts if text.get_text()].count("1") == 4
-    assert "Rank 0: F0 F1 B0 B1" in _said(ax)
+    assert "Rank 0: F0 F1 B0 B1" in said(ax)
 
 
 def test_chunks_have_primes_and_weight_gradients_a_third_tone():
@@ -45,7 +32,7 @@ def test_what_is_in_flight_stands_below_on_one_time_axis_with_another_schedule_b
     held = in_flight(passes)
     upper, lower = lesson_08.plot_schedule(passes, held, behind={0: [(0.0, 3), (12.0, 0)]}, behind_label="other")
     assert upper.get_xlim() == lower.get_xlim() == (0, 12)
-    assert "the most are rank 0 2, rank 1 2" in _said(lower)
+    assert "the most are rank 0 2, rank 1 2" in said(lower)
     assert [label.get_text() for label in lower.get_yticklabels()] == ["0: 2", "1: 2"]
 
 

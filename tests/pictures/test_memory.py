@@ -10,7 +10,6 @@ import pytest
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
 import torch
 from torch import nn
 
@@ -21,12 +20,6 @@ from hw_utils.pictures import memory as pictures
 from hw_utils.pictures.figure import on_page
 from hw_utils.pictures.player import play
 from tests.virtual.runs import run
-
-
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
 
 
 def train(rank: int, world_size: int) -> None:

@@ -24,12 +24,6 @@ from hw_utils.pictures.figure import on_page
 from tests.pictures.test_memory import made
 
 
-@pytest.fixture(autouse=True)
-def _close_figures():
-    yield
-    plt.close("all")
-
-
 def ring_trace(world_size: int, steps: int) -> Trace:
     """Every rank sends to its left neighbour, `steps` times."""
     events = []
