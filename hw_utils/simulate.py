@@ -55,7 +55,8 @@ def simulate(
 
     network: what a message costs. cluster: hosts with devices, or the name of a preset as "h100x64"; its links are then
     the network. compute: what computation costs: "measured" the CPU time that it took, "free"
-    nothing, or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
+    nothing, "device" what each operation costs on the cluster's device, enqueued on its streams (docs/virtual_gpus.md),
+    or a function of (rank, cpu seconds) that gives virtual seconds. eager_bytes: a message up to this size
     leaves before its receive is posted, as in MPI; with 0 every send waits for its receive, as with gloo.
     timeout_s: real seconds. isolate=False runs it in this process, for a debugger. memory: whether the run keeps the
     bytes that each rank holds, `run.memory`; an operation then takes some 15 us more. capacity_bytes: what a rank may
@@ -69,8 +70,9 @@ def simulate(
     """
     with without_our_stack():
         check_world_size(world_size)
-        if compute not in ("measured", "free") and not callable(compute):
-            raise ValueError(f'compute must be "measured", "free" or a function of (rank, cpu_s), got {compute!r}')
+        if compute not in ("measured", "free", "device") and not callable(compute):
+            kinds = '"measured", "free", "device"'
+            raise ValueError(f"compute must be {kinds} or a function of (rank, cpu_s), got {compute!r}")
         if values not in ("real", "shapes"):
             raise ValueError(f'values must be "real" or "shapes", got {values!r}')
         if values == "shapes" and compute == "measured":
@@ -84,6 +86,10 @@ def simulate(
             raise ValueError(f"give network= or cluster=, not both: {cluster.name} has its own links")
         worker, args = script_or_function(worker, args)
         call = bytes(pickling.dump((worker, args), ""))
+        if compute == "device":
+            if cluster is None:
+                raise ValueError('compute="device" needs to know the device: give cluster=, as "h100x8"')
+            capacity_bytes = cluster.device.memory_bytes if capacity_bytes is None else capacity_bytes
         job = {
             "world_size": world_size,
             "network": network if cluster is None else cluster,
@@ -106,6 +112,10 @@ def simulate(
 def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
     """The outcome with a process a rank, for a program that changes what it would share with the other ranks."""
     why, size = given_up["apart"], job["world_size"]
+    if job["compute"] == "device":
+        reason = f"ranks with virtual devices share one process, and this program changes it: {why}. Take that out"
+        failure = Failure(given_up["rank"], "exception", reason)
+        return {"failures": [failure], "exceptions": [None], "ended_in": "failed"}
     if size > MOST_PROCESSES or _isolated is _in_this_process:
         most = f"up to {MOST_PROCESSES} ranks get a process each, got {size}"
         reason = (
@@ -212,7 +222,9 @@ def _run_of(outcome: dict, job: dict) -> Run:
         raise Deadlock(outcome["table"])
     if "failures" in outcome:
         raise _error_of(outcome, job)
-    trace = Trace(outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"])
+    trace = Trace(
+        outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"], outcome.get("streams")
+    )
     if "each" in outcome:
         results = [pickling.load(result) for result in outcome["each"]]
     else:

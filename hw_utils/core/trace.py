@@ -35,6 +35,9 @@ RECORD = np.dtype(
     ]
 )
 
+# When the streams of ranks' devices were busy with operations, for ranks that have such.
+STREAM = np.dtype([("rank", "i4"), ("stream", "i4"), ("start_s", "f8"), ("end_s", "f8")])
+
 SENDS = frozenset({"send", "isend", "send_object_list"})
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 POINT_TO_POINT = SENDS | RECEIVES
@@ -96,8 +99,10 @@ class Trace(Sequence[Event]):
         names: Sequence[str],
         groups: Sequence[tuple[int, ...] | None] = (None,),
         world_size: int = 0,
+        streams: np.ndarray | None = None,
     ) -> None:
-        """`records` has dtype RECORD; `op` and `file` index `names`, `group` indexes `groups`."""
+        """`records` has dtype RECORD; `op` and `file` index `names`, `group` indexes `groups`; `streams` STREAM."""
+        self.streams = np.zeros(0, STREAM) if streams is None else streams
         start_s = records["start_s"]
         is_sorted = bool((start_s[1:] >= start_s[:-1]).all())
         self.records = records if is_sorted else records[np.argsort(start_s, kind="stable")]
@@ -169,7 +174,7 @@ class Trace(Sequence[Event]):
 
     def __getitem__(self, i):
         if isinstance(i, slice):
-            return Trace(self.records[i], self.names, self.groups, self.world_size)
+            return Trace(self.records[i], self.names, self.groups, self.world_size, self.streams)
         row = self.records[i].item()
         (rank, op, peer, n_bytes, start_s, end_s, message, file, line, tag, group, order, waited, *rest) = row
         return Event(
@@ -192,7 +197,7 @@ class Trace(Sequence[Event]):
         return self._where(np.isin(self.records["op"], [i for i, n in enumerate(self.names) if n in ops]))
 
     def _where(self, mask: np.ndarray) -> Trace:
-        return Trace(self.records[mask], self.names, self.groups, self.world_size)
+        return Trace(self.records[mask], self.names, self.groups, self.world_size, self.streams)
 
     @cached_property
     def ops(self) -> frozenset[str]:

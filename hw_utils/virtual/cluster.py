@@ -27,6 +27,8 @@ from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, standing
 from hw_utils.virtual.apart import wire
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
+from hw_utils.virtual.device.cuda import said
+from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
@@ -125,7 +127,8 @@ class _Cluster:
 
     def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
         self.world_size, self.call, self.job = job["world_size"], call, job
-        self.engine = self.Engine(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
+        kind = DeviceEngine if job["compute"] == "device" else self.Engine
+        self.engine = kind(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
         self.results: list[Any] = [None] * self.world_size
         self.returned, self.n_running = [False] * self.world_size, self.world_size
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
@@ -144,7 +147,10 @@ class _Cluster:
                     self.engine.queues.unusual.add("tensors without values")
                     self.shapes = stack.enter_context(self.without_values())
                 if self.job.get("memory") and self.is_here:
-                    self.mode = stack.enter_context(books_of_all(self.engine, self.job))
+                    self.watch, self.mode = stack.enter_context(books_of_all(self.engine, self.job))
+                if self.engine.lines is not None:
+                    self.mode.looks.insert(0, self.engine.lines.saw)
+                    stack.enter_context(said(self.engine.lines, self.job["network"], self.watch))
                 for part in self.parts():
                     stack.enter_context(part)
                 with left_by(stack.close):
@@ -174,7 +180,7 @@ class _Cluster:
             self.shared.note_writes()
         return (
             _world(engine),
-            ShortCuts(engine).installed(),
+            *([] if engine.lines else [ShortCuts(engine).installed()]),
             self.groups.installed(),
             virtual_clock(engine),
             own_random_states(engine),
@@ -204,6 +210,8 @@ class _Cluster:
             for mode in (self.shapes, self.mode):
                 if mode is not None and not engine.carrier.is_shared:
                     mode.begin()  # it is this thread's, and ends with it
+            if engine.lines is not None and not engine.carrier.is_shared:
+                engine.lines.begin()
             engine.turns.random.enter(rank)
             self.shared.settings.enter(rank)
             worker, args = self.copies.take()
@@ -211,7 +219,7 @@ class _Cluster:
             self.groups.join_world(rank)
             engine.resume_compute()
             self.results[rank] = result_of(worker, rank, self.world_size, *args)
-            engine.now()
+            engine.finish()
             self.n_running -= 1
             self.shared.look_now(everywhere=rank < LOOKED_AT or not self.n_running)
             self.returned[rank] = True
@@ -229,7 +237,7 @@ class _Cluster:
 
     def _end_books(self, rank: int, **options) -> None:
         if self.mode is not None:
-            self.mode.watch.end(rank, **options)
+            self.watch.end(rank, **options)
 
     def _fails_for_another(self, rank: int, error: BaseException) -> None:
         """A package that refuses what the first rank was allowed, as a second registration, is asked again apart."""
@@ -265,7 +273,7 @@ class _Cluster:
 
     def books(self) -> dict:
         """Those of the ranks' memory, if the run keeps any."""
-        return {} if self.mode is None else {"memory": self.mode.watch.parts()}
+        return {} if self.mode is None else {"memory": self.watch.parts()}
 
     def packed_results(self) -> dict:
         with values_asked_for() if self.has_shapes_only else nullcontext():
@@ -276,6 +284,7 @@ class _Cluster:
         return {
             **self.packed_results(), **self.books(), "seconds": max(engine.clock), "output": self.streams.texts(),
             "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
+            "streams": None if engine.lines is None else engine.lines.records(),
         }  # fmt: skip
 
     def _unpicklable(self) -> list[Failure]:

@@ -18,8 +18,9 @@ from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.matching import post_of
 from hw_utils.virtual.traffic.ports import ports_of
 from hw_utils.virtual.traffic.queues import Queues
-from hw_utils.virtual.traffic.requests import requests_of
+from hw_utils.virtual.traffic.requests import Request, requests_of
 from hw_utils.virtual.traffic.rows import Rows
+from hw_utils.virtual.traffic.work import VirtualWork
 
 
 class Expiry:
@@ -49,6 +50,8 @@ class Engine:
     for their other end. rows: the ledger's.
     """
 
+    Work = VirtualWork  # what a collective gives back
+    lines = None  # the streams of the ranks' devices, if they have such, see device/streams.py
     most_processes = 0  # up to so many ranks may be started again with a process each
 
     def __init__(self, world_size: int, network: Network | Cluster, compute, eager_bytes: int, lamp) -> None:
@@ -63,7 +66,7 @@ class Engine:
         self.queues = Queues(world_size, self.rows)
         if eager_bytes:
             self.queues.unusual.add("sent ahead")
-        self.Request = requests_of(self)
+        self.Request = self.requests()
         self.post, self.cross = post_of(self)
         self.watch = None  # called with the rank at every send and receive, before it is posted
         self.pending: dict[int, dict[int, list]] = {}  # rank -> its backward passes -> collectives called inside
@@ -74,6 +77,10 @@ class Engine:
         self.failures: list[Failure] = []
         self.given_up: GivenUp | None = None
         self.is_over, self.ended_in = False, "failed"
+
+    def requests(self) -> type[Request]:
+        """What a send or a receive gives back."""
+        return requests_of(self)
 
     # -- how a run goes and ends -------------------------------------------------------------------------------
 
@@ -103,6 +110,10 @@ class Engine:
         carrier, why = ("processes", left) if left else (carrier, why)
         self.given_up, self.is_over = GivenUp(carrier, why, self.rank), True
         raise Stop
+
+    def finish(self) -> None:
+        """The running rank's worker has returned."""
+        self.now()
 
     def fail(self, failures: list[Failure]) -> None:
         """Ends the run at once, whatever the other ranks do."""

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
+from time import thread_time
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from torch.autograd.function import FunctionCtx
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from hw_utils.core.calls.dispatch import Mode
 from hw_utils.core.memory import watch as watches
-from hw_utils.core.memory.watch import BUFFERS, GATHERED, GRADIENTS, Mode, Watch
+from hw_utils.core.memory.watch import BUFFERS, GATHERED, GRADIENTS, Watch
 
 _node = torch._C._current_autograd_node
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -26,14 +28,16 @@ _DETACH = torch.ops.aten.detach.default
 
 
 @contextmanager
-def watched(watch: Watch, engine: Any = None) -> Iterator[Mode]:
+def watched(watch: Watch, engine: Any = None) -> Iterator[tuple[Watch, Mode]]:
     """While it lasts, `watch` keeps the books of what this thread does; the mode is for other threads of ranks.
+
+    Whoever else wants to see each operation is put into the mode's `looks`.
 
     engine: whose groups torch's dispatcher does not see; its `collective(group, post, outer)` is asked instead.
     """
     # The first optimizer imports it, and what that import catches holds the frames of its rank, with all they hold.
     importlib.import_module("torch._dynamo")
-    mode = Mode(watch, _named_operation)
+    mode = Mode(_look(watch))
     with ExitStack() as stack:
         stack.callback(watches._current.remove, watch)
         watches._current.append(watch)
@@ -47,7 +51,21 @@ def watched(watch: Watch, engine: Any = None) -> Iterator[Mode]:
             setattr(where, name, make(getattr(where, name)))
         mode.begin()
         stack.callback(mode.end)
-        yield mode
+        yield watch, mode
+
+
+def _look(watch: Watch) -> Callable[[Any, tuple, dict, Any], None]:
+    """What the books see of an operation."""
+    forgive = watch.forgive
+
+    def look(func, args: tuple, kwargs: dict, out: Any) -> None:
+        start_s = thread_time() if forgive else 0.0
+        watch.saw(func, args, kwargs, out)
+        _named_operation(watch, func, args, kwargs, out)
+        if forgive:
+            forgive(thread_time() - start_s)
+
+    return look
 
 
 def _hooks(watch: Watch) -> list[Any]:

@@ -10,23 +10,20 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from time import thread_time
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
-from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from hw_utils.core.calls.dispatch import PLAIN
 from hw_utils.core.memory.books import HOLDERS, RECORD
 from hw_utils.core.memory.cap import OutOfMemory
 from hw_utils.core.memory.frames import NOBODY, Sites
 
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED, BUFFERS, OTHER = range(len(HOLDERS))
 _STRENGTH = (3, 3, 3, 2, 3, 1, 0)  # of an owner's claim: a stronger one counts, of equal ones the first
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-_push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
 _graph_task = torch._C._current_graph_task_id
 IN_NO_BACKWARD = -1
 
@@ -103,7 +100,7 @@ class Watch:
             storage = tensor.untyped_storage()
             account = self.known.get(storage._cdata)
             if account is None:
-                is_new |= self.begin(books, storage, sys._getframe(2))
+                is_new |= self.begin(books, storage, sys._getframe(3))
             elif storage.nbytes() != account.n_bytes:
                 self.change(books, account, storage.nbytes())
         if is_new and torch.is_grad_enabled():
@@ -284,7 +281,7 @@ class Watch:
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors with memory in a tensor or in lists, tuples and dicts of them; those inside a wrapper for itself."""
     if isinstance(value, torch.Tensor):
-        if type(value) not in _PLAIN and is_traceable_wrapper_subclass(value):
+        if type(value) not in PLAIN and is_traceable_wrapper_subclass(value):
             for name in value.__tensor_flatten__()[0]:
                 yield from tensors_in(getattr(value, name))
         elif type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
@@ -301,37 +298,3 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
-
-
-class Mode(TorchDispatchMode):
-    """Shows a watch what each operation returns."""
-
-    def __init__(self, watch: Watch, named: Callable) -> None:
-        super().__init__()
-        self.watch, self.named = watch, named
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the method below in one that costs 3 us a call
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        for kind in types:
-            if kind not in _PLAIN and hasattr(kind, "__tensor_flatten__"):
-                return NotImplemented  # its class decides what the operation is: those on its parts come here
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        watch, forgive = self.watch, self.watch.forgive
-        start_s = thread_time() if forgive else 0.0
-        watch.saw(func, args, kwargs, out)
-        self.named(watch, func, args, kwargs, out)
-        if forgive:
-            forgive(thread_time() - start_s)
-        return out
-
-    def begin(self) -> None:
-        """From now on it sees this thread's operations."""
-        _push_mode(self)
-
-    def end(self) -> None:
-        """No longer."""
-        _pop_mode()

@@ -267,7 +267,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 shown_to_modes(),
             ):
                 stack_.enter_context(part)
-            watch = stack_.enter_context(books).watch if books is not None else None
+            watch = stack_.enter_context(books)[0] if books is not None else None
             with left_by(stack_.close), _books_told(member, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)

@@ -108,7 +108,7 @@ class Call:
 
     def _finish_together(self) -> None:
         engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
-        with torch.no_grad():
+        with torch.no_grad(), unseen():
             reductions.TOGETHER[self.kind](posts)
         ready_s = [p.at_s for p in posts]
         done_s, cost = engine.ports.collective(self.members.ranks, ready_s, *self._steps(posts[0]))
@@ -122,7 +122,8 @@ class Call:
     def _add_rooted(self, place: int, post: Post) -> None:
         is_source = self.kind == "gather" or place == post.root
         if is_source:
-            post.kept = [reductions.kept(t) for t in post.inputs]
+            with unseen():
+                post.kept = [reductions.kept(t) for t in post.inputs]
         arguments = self._steps(post)
         if self.relay is None:
             self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)
@@ -163,7 +164,7 @@ def call(group, post: Post, outer) -> VirtualWork:
         this = members.calls[number] = Call(engine, members, post.kind)
     post.row = engine.rows.add(rank, post.name, post.n_bytes, post.at_s, post.site, members.number, this.message)
     engine.rows.note_part(rank, post.row, post.name, outer)
-    post.work = work = VirtualWork(engine, rank, post, members, number)
+    post.work = work = engine.Work(engine, rank, post, members, number)
     this.add(place, post)
     if this.is_full:
         members.calls.pop(number, None)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from hw_utils.core.errors import MessageMismatch
 from hw_utils.virtual.traffic.memory import contents, copy, fill
 from hw_utils.virtual.traffic.requests import Request
-from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of
+from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of, start_of
 
 
 def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
     """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
     agenda, ports, ledger = engine.agenda, engine.ports, engine.rows
     size, is_free, eager_bytes, Own = engine.world_size, engine.is_free, engine.eager_bytes, engine.Request
+    has_streams = engine.lines is not None
     clock, waiting, schedule = agenda.clock, agenda.waiting, agenda.schedule
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
@@ -61,10 +62,13 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if other is None:
             if eager_bytes and is_send and n_bytes <= eager_bytes:
                 send_ahead(request, dst, now_s)
-        elif is_send:
-            cross(request, other, now_s)
         else:
-            cross(other, request, now_s)
+            if has_streams:  # of which one may be ahead of the other's
+                now_s = max(now_s, start_of(rows, other.row))
+            if is_send:
+                cross(request, other, now_s)
+            else:
+                cross(other, request, now_s)
         return request
 
     def cross(send: Request, recv: Request, now_s: float) -> None:

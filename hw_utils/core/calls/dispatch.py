@@ -1,0 +1,43 @@
+"""Every operation of a thread's tensors, shown to those who want to see it: one dispatch mode for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
+
+
+class Mode(TorchDispatchMode):
+    """Calls each of `looks` with (operation, arguments, named arguments, what it returned), the first one first."""
+
+    def __init__(self, *looks: Callable[[Any, tuple, dict, Any], None]) -> None:
+        super().__init__()
+        self.looks = list(looks)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps the method below in one that costs 3 us a call
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for kind in types:
+            if kind not in PLAIN and hasattr(kind, "__tensor_flatten__"):
+                return NotImplemented  # its class decides what the operation is: those on its parts come here
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        for look in self.looks:
+            look(func, args, kwargs, out)
+        return out
+
+    def begin(self) -> None:
+        """From now on it sees this thread's operations."""
+        _push_mode(self)
+
+    def end(self) -> None:
+        """No longer."""
+        _pop_mode()

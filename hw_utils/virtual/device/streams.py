@@ -1,0 +1,164 @@
+"""Streams and events of virtual devices: time lines on which operations and collectives are enqueued.
+
+The rank's clock is its host's. An operation costs the host a launch and goes to the end of the current stream, where it
+begins when the stream is free, and not before it was launched. What reads a value lets the host wait for the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hw_utils.core.network import Device
+from hw_utils.core.trace import STREAM
+from hw_utils.virtual.device import costs
+
+
+class Stream:
+    """One time line of a rank's device; has the methods of `torch.cuda.Stream`."""
+
+    def __init__(self, lines: TimeLines, *args, **kwargs) -> None:
+        self.lines, self.rank = lines, lines.engine.rank
+        mine = lines.streams[self.rank]
+        self.stream_id, self.free_s, self.before = len(mine), 0.0, None
+        mine.append(self)
+
+    def wait_stream(self, stream: Stream) -> None:
+        self.free_s = max(self.free_s, stream.free_s)
+
+    def wait_event(self, event: Event) -> None:
+        self.free_s = max(self.free_s, event.at_s)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or self.lines.Event()
+        event.record(self)
+        return event
+
+    def synchronize(self) -> None:
+        self.lines.wait_until(self.free_s)
+
+    def query(self) -> bool:
+        return self.free_s <= self.lines.host_s()
+
+    def __enter__(self) -> Stream:
+        self.before, self.lines.current[self.rank] = self.lines.current[self.rank], self
+        return self
+
+    def __exit__(self, *error) -> None:
+        self.lines.current[self.rank] = self.before
+
+
+class Event:
+    """A moment of a stream; has the methods of `torch.cuda.Event`."""
+
+    def __init__(self, lines: TimeLines, *args, **kwargs) -> None:
+        self.lines, self.at_s, self.is_recorded = lines, 0.0, False
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or self.lines.now_on()
+        self.at_s, self.is_recorded = max(stream.free_s, self.lines.host_s()), True
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or self.lines.now_on()).wait_event(self)
+
+    def synchronize(self) -> None:
+        self.lines.wait_until(self.at_s)
+
+    def query(self) -> bool:
+        return self.at_s <= self.lines.host_s()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Milliseconds from this event to `end`.
+
+        Raises:
+            RuntimeError: one of the two was not recorded.
+        """
+        if not (self.is_recorded and end.is_recorded):
+            raise RuntimeError("both events must be recorded before their elapsed time is asked: call record() first")
+        return (end.at_s - self.at_s) * 1000
+
+
+class TimeLines:
+    """The streams of all ranks' devices."""
+
+    def __init__(self, engine, device: Device, world_size: int) -> None:
+        self.engine, self.device = engine, device
+        self.spans: list[list] = []  # rank, stream, start, end: when a stream is busy with operations
+        self.last: dict[Stream, list] = {}
+        lines = self
+
+        class OwnStream(Stream):
+            def __init__(self, *args, **kwargs) -> None:
+                super().__init__(lines)
+
+        class OwnEvent(Event):
+            def __init__(self, *args, **kwargs) -> None:
+                super().__init__(lines)
+
+        self.Stream, self.Event = OwnStream, OwnEvent
+        self.streams: list[list[Stream]] = [[] for _ in range(world_size)]
+        self.current: dict[int, Stream] = {}
+
+    def now_on(self) -> Stream:
+        """The running rank's current stream."""
+        rank = self.engine.rank
+        if rank not in self.current:
+            self.current[rank] = self.default()
+        return self.current[rank]
+
+    def default(self) -> Stream:
+        """The running rank's first stream."""
+        mine = self.streams[self.engine.rank]
+        return mine[0] if mine else self.Stream()
+
+    def host_s(self) -> float:
+        return self.engine.clock[self.engine.rank]
+
+    def saw(self, func, args: tuple, kwargs: dict, out: Any) -> None:
+        """The running rank's program has called an operation."""
+        engine = self.engine
+        if engine.rank >= engine.world_size:
+            return
+        if costs.is_kernel(func):
+            self.launch(costs.operation_s(self.device, func, args, kwargs, out))
+        if costs.reads(func, args):
+            self.wait_until(self.now_on().free_s)
+
+    def launch(self, seconds: float) -> None:
+        """Enqueues an operation that keeps the device busy for so long."""
+        rank, stream = self.engine.rank, self.now_on()
+        self.engine.clock[rank] += self.device.launch_s
+        start_s = max(stream.free_s, self.engine.clock[rank])
+        stream.free_s = end_s = start_s + seconds
+        last = self.last.get(stream)
+        if last is not None and last[3] == start_s:
+            last[3] = end_s
+        else:
+            self.last[stream] = [rank, stream.stream_id, start_s, end_s]
+            self.spans.append(self.last[stream])
+
+    def wait_until(self, at_s: float) -> None:
+        """The host stands still until then; others run when it communicates next."""
+        clock, rank = self.engine.clock, self.engine.rank
+        clock[rank] = max(clock[rank], at_s)
+
+    def synchronize(self) -> None:
+        """The host waits for all streams."""
+        self.wait_until(max((stream.free_s for stream in self.streams[self.engine.rank]), default=0.0))
+
+    @contextmanager
+    def as_clock(self) -> Iterator[Stream]:
+        """Within, the rank's clock is its current stream's: what it posts is posted there, what it waits for waits."""
+        clock, rank, stream = self.engine.clock, self.engine.rank, self.now_on()
+        host_s, clock[rank] = clock[rank], max(clock[rank], stream.free_s)
+        try:
+            yield stream
+        finally:
+            clock[rank] = host_s
+
+    def records(self) -> np.ndarray:
+        """When streams were busy, as a trace keeps it."""
+        return np.array([tuple(span) for span in self.spans if span[3] > span[2]], STREAM)
