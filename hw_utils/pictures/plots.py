@@ -30,6 +30,7 @@ from hw_utils.pictures.figure import (
     outside_legend,
     seconds_unit,
 )
+from hw_utils.pictures.figure.lanes import lane, merged, rows_of
 from hw_utils.pictures.memory import MOST_LANES, plot_memory, plot_memory_bars
 
 __all__ = [
@@ -171,8 +172,11 @@ def _space_time_legend(trace: Trace) -> list[Any]:
 def plot_timeline(trace: Trace, ax=None, *, end_s: float | None = None):
     """Per rank, above: computing or standing still; below: its communication under way. Side by side is overlap.
 
+    Of ranks with a device each (`compute="device"`): a row a stream, and one for each group that they communicate in.
     end_s: when the run ended, if later than its last communication.
     """
+    if len(trace.streams):
+        return _plot_streams(trace, ax, end_s or 0.0)
     ax = axes(ax, height=_rank_height(trace) + 0.3)
     _ranks_down(ax, max(trace.world_size, 1))
     end_s = max(end_s or 0.0, _end_s(trace))
@@ -181,13 +185,30 @@ def plot_timeline(trace: Trace, ax=None, *, end_s: float | None = None):
         mine = trace.records[trace.records["rank"] == rank]
         waits = merged(mine["wait_start_s"], mine["wait_end_s"])
         under_way = merged(mine["start_s"], mine["end_s"])
-        _lane(ax, np.array([[0.0, end_s]]), factor, rank - 0.38, 0.42, COLORS["compute"])
-        _lane(ax, waits, factor, rank - 0.38, 0.42, COLORS["waiting"])
-        _lane(ax, under_way, factor, rank + 0.06, 0.26, COLORS["communication"])
+        lane(ax, np.array([[0.0, end_s]]), factor, rank - 0.38, 0.42, COLORS["compute"])
+        lane(ax, waits, factor, rank - 0.38, 0.42, COLORS["waiting"])
+        lane(ax, under_way, factor, rank + 0.06, 0.26, COLORS["communication"])
     ax.set_title("what each rank does, and when", loc="left", fontsize="medium")
     kinds = {"compute": "compute", "waiting": "standing still", "communication": "communication\nunder way"}
     outside_legend(ax, [Patch(color=COLORS[kind], label=label) for kind, label in kinds.items()])
     return alt(ax, "Timeline, a pair of bars a rank: compute and standing still; communication. " + describe(trace))
+
+
+def _plot_streams(trace: Trace, ax, end_s: float):
+    rows = [rows_of(trace, rank) for rank in range(trace.world_size)]
+    most = max(map(len, rows))
+    ax = axes(ax, height=min(1.2 + 0.22 * trace.world_size * most, 7.5) + 0.3)
+    _ranks_down(ax, trace.world_size)
+    factor = _time_across(ax, max(end_s, _end_s(trace), float(trace.streams["end_s"].max())))
+    for rank, of_rank in enumerate(rows):
+        height = 0.84 / max(len(of_rank), 1)
+        for i, (kind, _, spans) in enumerate(of_rank):
+            lane(ax, spans, factor, rank - 0.42 + i * height, 0.84 * height, COLORS[kind])
+    ax.set_title("what each rank's streams do, and when", loc="left", fontsize="medium")
+    kinds = {"compute": "operations,\na row a stream", "communication": "communication,\na row a group"}
+    outside_legend(ax, [Patch(color=COLORS[kind], label=label) for kind, label in kinds.items()])
+    names = "; ".join(f"rank {rank}: " + ", ".join(name for _, name, _ in r) for rank, r in enumerate(rows[:FEW_RANKS]))
+    return alt(ax, f"Timeline of streams and groups, rows from above: {names}. " + describe(trace))
 
 
 def plot_timeline_and_memory(run: Run):
@@ -206,26 +227,6 @@ def plot_timeline_and_memory(run: Run):
     upper.set_xlabel("")
     plot_memory(memory, lower, end_s=max(run.seconds, float(run.trace.records["end_s"].max(initial=0.0))))
     return upper, lower
-
-
-def merged(start_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
-    """The union of intervals as rows (start, end), in order; empty ones are dropped.
-
-    >>> merged(np.array([0.0, 1.0, 4.0]), np.array([2.0, 3.0, 5.0])).tolist()
-    [[0.0, 3.0], [4.0, 5.0]]
-    """
-    keep = end_s > start_s
-    start_s, end_s = start_s[keep], end_s[keep]
-    if not len(start_s):
-        return np.zeros((0, 2))
-    order = np.argsort(start_s, kind="stable")
-    start_s, latest = start_s[order], np.maximum.accumulate(end_s[order])
-    first = np.flatnonzero(np.concatenate([[True], start_s[1:] > latest[:-1]]))
-    return np.column_stack([start_s[first], latest[np.concatenate([first[1:] - 1, [len(latest) - 1]])]])
-
-
-def _lane(ax, spans: np.ndarray, factor: float, top: float, height: float, color: str) -> None:
-    ax.broken_barh([(a * factor, (b - a) * factor) for a, b in spans], (top, height), color=color, linewidth=0)
 
 
 def plot_bytes(trace: Trace, ax=None):

@@ -18,6 +18,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
 from hw_utils import Event, Network, Trace, plots
+from hw_utils.core.trace import STREAM
 from hw_utils.pictures import figure as figure_of_plots
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import on_page
@@ -43,11 +44,19 @@ def collective_trace() -> Trace:
     )
 
 
+def stream_trace() -> Trace:
+    """Two ranks with two streams each, which communicate in one group."""
+    trace = collective_trace()
+    spans = [(rank, stream, 0.1 + stream, 0.5 + stream) for rank in range(2) for stream in range(2)]
+    return Trace(trace.records, trace.names, trace.groups, trace.world_size, np.array(spans, STREAM))
+
+
 PICTURES = {
     "space_time": lambda ax: plots.plot_space_time(ring_trace(4, 3), ax),
     "space_time_of_collectives": lambda ax: plots.plot_space_time(collective_trace(), ax),
     "space_time_of_nothing": lambda ax: plots.plot_space_time(Trace.of([], 2), ax),
     "timeline": lambda ax: plots.plot_timeline(collective_trace(), ax, end_s=1.5),
+    "timeline_of_streams": lambda ax: plots.plot_timeline(stream_trace(), ax),
     "timeline_of_nothing": lambda ax: plots.plot_timeline(Trace.of([], 2), ax),
     "bytes": lambda ax: plots.plot_bytes(ring_trace(4, 3), ax),
     "link": lambda ax: plots.plot_link([4, 4000, 4_000_000], [5e-5, 8e-5, 3e-2], Network(), ax),
@@ -60,6 +69,13 @@ PICTURES = {
     "memory_bars": lambda ax: plots.plot_memory_bars(made(40, 3, 4000), ax),
     "chunk_frame": lambda ax: plots.plot_chunk_frame([[1, 11], [10, 11]], ax),
 }  # fmt: skip
+
+
+def test_a_timeline_of_devices_has_a_row_a_stream_and_a_row_a_group():
+    ax = plots.plot_timeline(stream_trace())
+    tops = [round(float(bars.get_paths()[0].vertices[:, 1].min()), 3) for bars in ax.collections]
+    assert len(set(tops)) == len(tops) == 2 * (2 + 1) + 2  # ranks 2 and 3 only communicate
+    assert "rank 1: stream 0, stream 1, group 0" in on_page.alt_text(ax.figure)
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,53 +51,75 @@ FORMULAS: dict[Any, Callable] = {
 }
 
 
-def flops_of(func, args: tuple, kwargs: dict, out: Any) -> int:
-    """Floating-point operations; 0 for those that `torch.utils.flop_counter` counts as none."""
-    formula = FORMULAS.get(func.overloadpacket)
-    return 0 if formula is None else formula(*args, **kwargs, out_val=out)
+class Kind:
+    """What is known of an operation from its name."""
+
+    def __init__(self, func) -> None:
+        packet = func.overloadpacket
+        self.is_kernel = func.namespace not in ("prim", "c10d") and not func.is_view and packet not in _NOTHING
+        self.is_read = packet in READS
+        self.picks, self.may_mask = packet in _PICKING, packet is _aten.index
+        self.first_read = 1 if packet in _UNREAD else 0
+        self.formula = FORMULAS.get(packet)
+        self.flops: dict[tuple, int] = {}  # by the arguments' shapes
 
 
-def bytes_of(func, args: tuple, kwargs: dict, out: Any) -> int:
-    """Bytes that an operation reads and writes, each tensor once a side; of a table it reads what it picks."""
-    packet = func.overloadpacket
-    read = [*_tensors(args), *_tensors(tuple(kwargs.values()))]
-    written = sum(t.numel() * t.element_size() for t in _tensors(out))
-    if packet in _UNREAD:
-        read = read[1:]
-    return sum(t.numel() * t.element_size() for t in read) + (2 * written if packet in _PICKING else written)
+class Costs:
+    """What operations cost on one device; looked up once an operation, and FLOPs once a shape."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.kinds: dict[Any, Kind] = {}
+
+    def of(self, func, args: tuple, kwargs: dict, out: Any) -> tuple[float, bool]:
+        """(seconds that the device is busy, -1 for nothing to do; whether the host waits for the result)."""
+        kind = self.kinds.get(func)
+        if kind is None:
+            kind = self.kinds[func] = Kind(func)
+        is_read = kind.is_read or (kind.may_mask and _picks_by_a_mask(args))
+        return (self._seconds(kind, args, kwargs, out) if kind.is_kernel else -1.0), is_read
+
+    def _seconds(self, kind: Kind, args: tuple, kwargs: dict, out: Any) -> float:
+        read, written = _bytes(args), _bytes(out)
+        if kwargs:
+            read = read + _bytes(tuple(kwargs.values()))
+        n_bytes = sum(read[kind.first_read :]) + sum(written) * (2 if kind.picks else 1)
+        if kind.formula is None:
+            return self.device.operation_s(0, n_bytes)
+        return self.device.operation_s(_flops(kind, args, kwargs, out), n_bytes, dtype_of(args, out))
 
 
-def is_kernel(func) -> bool:
-    """Whether the device does anything for it."""
-    return func.namespace not in ("prim", "c10d") and not func.is_view and func.overloadpacket not in _NOTHING
+def _flops(kind: Kind, args: tuple, kwargs: dict, out: Any) -> int:
+    if kwargs or any(isinstance(value, (list, tuple)) and _bytes(value) for value in args):
+        return kind.formula(*args, **kwargs, out_val=out)
+    key = tuple(value.shape if isinstance(value, torch.Tensor) else str(value) for value in args)
+    n_flops = kind.flops.get(key)
+    if n_flops is None:
+        n_flops = kind.flops[key] = kind.formula(*args, out_val=out)
+    return n_flops
 
 
-def reads(func, args: tuple) -> bool:
-    """Whether the host waits for it; picking by a mask does, its shape depends on values."""
-    if func.overloadpacket is _aten.index:
-        return any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
-    return func.overloadpacket in READS
+def _picks_by_a_mask(args: tuple) -> bool:
+    """Whether the shape of what is picked depends on values."""
+    return any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1])
 
 
 def dtype_of(args: tuple, out: Any) -> str:
     """The data type at whose rate a device works: that of the first floating tensor, "tf32" where it is allowed."""
-    for tensor in (*_tensors(args), *_tensors(out)):
-        if tensor.is_floating_point():
-            if tensor.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest":
-                return "tf32"
-            return str(tensor.dtype).removeprefix("torch.")
-    return "float32"
+    found = out if isinstance(out, torch.Tensor) else next(t for t in (*args, *out) if isinstance(t, torch.Tensor))
+    if found.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest":
+        return "tf32"
+    return str(found.dtype).removeprefix("torch.")
 
 
-def operation_s(device: Device, func, args: tuple, kwargs: dict, out: Any) -> float:
-    """Seconds that the device is busy with it."""
-    n_flops = flops_of(func, args, kwargs, out)
-    return device.operation_s(n_flops, bytes_of(func, args, kwargs, out), dtype_of(args, out) if n_flops else "float32")
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _bytes(value: Any) -> list[int]:
+    """Bytes of each tensor, in lists of them too."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+        return [value.numel() * value.element_size()]  # `nbytes` is an error for a sparse one
+    found = []
+    for item in value if isinstance(value, (list, tuple)) else ():
+        if isinstance(item, torch.Tensor):
+            found.append(item.numel() * item.element_size())
+        elif isinstance(item, (list, tuple)):
+            found += _bytes(item)
+    return found

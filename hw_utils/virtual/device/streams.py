@@ -14,7 +14,7 @@ import numpy as np
 
 from hw_utils.core.network import Device
 from hw_utils.core.trace import STREAM
-from hw_utils.virtual.device import costs
+from hw_utils.virtual.device.costs import Costs
 
 
 class Stream:
@@ -85,7 +85,7 @@ class TimeLines:
     """The streams of all ranks' devices."""
 
     def __init__(self, engine, device: Device, world_size: int) -> None:
-        self.engine, self.device = engine, device
+        self.engine, self.device, self.costs = engine, device, Costs(device)
         self.spans: list[list] = []  # rank, stream, start, end: when a stream is busy with operations
         self.last: dict[Stream, list] = {}
         lines = self
@@ -122,9 +122,10 @@ class TimeLines:
         engine = self.engine
         if engine.rank >= engine.world_size:
             return
-        if costs.is_kernel(func):
-            self.launch(costs.operation_s(self.device, func, args, kwargs, out))
-        if costs.reads(func, args):
+        seconds, is_read = self.costs.of(func, args, kwargs, out)
+        if seconds >= 0:
+            self.launch(seconds)
+        if is_read:
             self.wait_until(self.now_on().free_s)
 
     def launch(self, seconds: float) -> None:
