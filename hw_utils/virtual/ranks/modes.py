@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.utils import _python_dispatch
 
+from hw_utils.core.calls.dispatch import Mode
+
 n_modes = torch._C._len_torch_dispatch_stack  # of the running thread
 
 
@@ -38,11 +40,12 @@ def unseen():
 
 @contextmanager
 def looked_for(begin):
-    """While it lasts, `begin()` is called when a mode begins."""
+    """While it lasts, `begin()` is called when a mode of the program begins."""
     push = _python_dispatch._push_mode
 
     def pushed(mode) -> None:
-        begin()
+        if not isinstance(mode, Mode):  # the run's own, back after `unseen`
+            begin()
         push(mode)
 
     _python_dispatch._push_mode = pushed
