@@ -156,8 +156,10 @@ class VirtualGroup(dist.ProcessGroup):
     ):  # fmt: skip
         """in_profile: the tensors whose shapes a profile shows, if they are not the inputs; empty for no range."""
         name, site, outer = self._caller(method)
+        with modes.unseen():
+            for tensor in (*inputs, *outputs):
+                reductions.flat(tensor)  # raises if there are gaps
         for tensor in (*inputs, *outputs):
-            reductions.flat(tensor)  # raises if there are gaps
             if tensor.device.type == "cpu":  # "meta" has shapes, bytes and times, and no values
                 address(tensor, tensor.nbytes)
         if reduce_op is not None:
