@@ -16,6 +16,8 @@ _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode 
 class Mode(TorchDispatchMode):
     """Calls each of `looks` with (operation, arguments, named arguments, what it returned), the first one first."""
 
+    is_of_the_run = True  # and no program's
+
     def __init__(self, *looks: Callable[[Any, tuple, dict, Any], None]) -> None:
         super().__init__()
         self.looks = list(looks)

@@ -8,8 +8,6 @@ import torch
 import torch.distributed as dist
 from torch.utils import _python_dispatch
 
-from hw_utils.core.calls.dispatch import Mode
-
 n_modes = torch._C._len_torch_dispatch_stack  # of the running thread
 
 
@@ -44,7 +42,7 @@ def looked_for(begin):
     push = _python_dispatch._push_mode
 
     def pushed(mode) -> None:
-        if not isinstance(mode, Mode):  # the run's own, back after `unseen`
+        if not getattr(mode, "is_of_the_run", False):  # one of the run's own is back after `unseen`
             begin()
         push(mode)
 

@@ -31,6 +31,8 @@ _CPU, _STRIDED = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch.stride
 class ShapesOnly(TorchDispatchMode):
     """Operations of the running thread compute nothing, unless all that they read is known and small."""
 
+    is_of_the_run = True  # and no program's
+
     def __init__(self) -> None:
         super().__init__()
         self.ways: dict[Any, Callable] = {}  # operation -> what is done with a call of it
