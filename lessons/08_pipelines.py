@@ -427,7 +427,7 @@ checks.lesson_08.one_f_one_b_in_time(
 
 # %% [markdown]
 # **What it shows.** The step did not get shorter: the bubble is the way of the first micro-batch to the last stage and
-# back, and no order of passes on alike stages changes that way. What fell is memory, from m to p - r. And memory is
+# back, and no order of these passes changes that way. What fell is memory, from m to p - r. And memory is
 # what allows the larger m that does make the bubble small.
 
 # %% [markdown]
@@ -687,7 +687,7 @@ for own, n_chunks in ((passes, 1), (interleaved, 2)):
 
 # %% [markdown]
 # **What it shows.** None differs: pass by pass torch makes the same, for 1F1B and for two chunks, the factor of two in
-# the warm-up included. Its documentation calls the warm-up p - r where you counted p - r - 1 and one forward pass in
+# the warm-up included. Its source counts p - r passes of warm-up where you counted p - r - 1 and one forward pass in
 # turn: the same order, told in two ways.
 
 # %% [markdown]

@@ -48,11 +48,11 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int, width: int, cu
         n_batches = order.count("F")
         scores: dict[int, torch.Tensor] = {}
         shapes: dict[tuple[int, int], torch.Size] = {}
-        open_batches = 0
+        needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since its forward
         for kind, k in ((step[0], int(step[1:])) for step in order.split()):
             x, y = _texts(k, number)
             if kind == "F":
-                open_batches += 1
+                before = [_kept(stage, module) for stage, module in zip(stages, modules)]
                 for place, stage in enumerate(stages):
                     shapes[place, k] = x.shape
                     x = stage.forward(k, x)
@@ -63,8 +63,9 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int, width: int, cu
                     x = x.detach().clone()
                 scores[k] = x
                 outputs.append([number, k, x])
+                now = [_kept(stage, module) for stage, module in zip(stages, modules)]
+                needed[k] = [max(0, b - a) for a, b in zip(before, now)]
             else:
-                open_batches -= 1
                 g = _gradient_of_loss(scores[k], y, n_batches)
                 for place in reversed(range(len(stages))):
                     g = stages[place].backward(k, g)
@@ -73,8 +74,9 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int, width: int, cu
                     if place and g.shape != shapes[place, k]:
                         return {"stopped": [place, "backward", [list(g.shape), list(shapes[place, k])]]}
                     g = g.detach().clone() if place else None
-                if open_batches == 0:
-                    kept.append([_kept(stage, module) for stage, module in zip(stages, modules)])
+                del needed[k]
+                now = [_kept(stage, module) for stage, module in zip(stages, modules)]
+                kept.append([number, k, [n - sum(of[p] for of in needed.values()) for p, n in enumerate(now)]])
         gradients.append([{name: plain(p.grad) for name, p in module.named_parameters()} for module in modules])
     return {"stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(set(notes))}
 
@@ -214,12 +216,12 @@ def _judge_kept(data: Any, n_layers: int, width: int, cut: list[int], steps: lis
             f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
-    for kept in result["kept"]:
+    for number, k, kept in result["kept"]:
         for place, n_bytes in enumerate(kept):
             if n_bytes > SLACK:
                 raise CheckFailed(
-                    f"{what}: after the last backward, part {place} still keeps {n_bytes} bytes of floats beside its "
-                    "module.",
+                    f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of floats, beside "
+                    "its module and what is in flight.",
                     cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
                 )
 

@@ -8,6 +8,7 @@ from typing import Any
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.shards import n_ranks as ranks_text
 from hw_utils.checks.lesson_08.runs import SAME_S, most
+from hw_utils.checks.lesson_08.shares import whole_numbers
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import in_flight, play
 
@@ -34,6 +35,7 @@ def _require_orders(what: str, data: Any, kinds: str, n_chunks: int | None, n_ba
     """
     form = "(kind, micro-batch)" if n_chunks is None else "(kind, chunk, micro-batch)"
     chunks = range(n_chunks or 1)
+    data = [[whole_numbers(step) for step in order] if isinstance(order, list) else order for order in data]
     for rank, order in enumerate(data):
         if not isinstance(order, list):
             raise CheckFailed(f"{what}: rank {rank} gave {order!r}"[:200] + ".",

@@ -149,8 +149,9 @@ def _judge_loss(what: str, got: Any, right: float, world_size: int, n_batches: i
     if value is not None and math.isclose(value, right, rel_tol=1e-10):
         return
     if value is None:
-        raise CheckFailed(f"{what}: the last rank returned {got!r}"[:300] + f", expected its loss, {right:.6g}.",
-                          cause="return the loss of the whole batch there, a number.")  # fmt: skip
+        shown = f"a {got['unknown']}" if isinstance(got, dict) and "unknown" in got else repr(got)[:100]
+        raise CheckFailed(f"{what}: the last rank returned {shown}" + f", expected its loss, {right:.6g}.",
+                          cause="return the loss of the whole batch there, a number or a tensor of one.")  # fmt: skip
     causes = {
         "that is the sum of the micro-batches' means: each counts by its share of the rows.": [1.0] * n_batches,
         "each micro-batch counts the same there: it counts by its share of the rows.": [1 / n_batches] * n_batches,

@@ -27,7 +27,7 @@ HINTS_GPIPE = {
 }
 HINTS_1F1B = {
     "hint 2 of exercise 8.4": "no rank can go on|hangs|isend",
-    "hint 3 of exercise 8.4": "held|ahead|activations",
+    "hint 3 of exercise 8.4": "held|ahead|activations|oldest|newest",
     "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before",
 }
 
@@ -153,14 +153,12 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 "most one ahead.",
             )
     for rank, order in enumerate(orders_of(data)):
-        for kind, name in (("F", "forward"), ("B", "backward")):
-            made = [k for other, k in order if other == kind]
-            if made != sorted(made):
-                k = next(a for a, b in zip(made, sorted(made)) if a != b)
-                raise CheckFailed(
-                    f"{what}: rank {rank} makes its {name} passes in the order {made}.",
-                    cause=f"micro-batch {k} is not next: what came in first goes {name} first.",
-                )
+        forward, backward = ([k for other, k in order if other == kind] for kind in "FB")
+        if forward != backward:
+            raise CheckFailed(
+                f"{what}: rank {rank} goes forward with micro-batches {forward}, and back with {backward}.",
+                cause="backward takes the oldest micro-batch: what came first goes back first.",
+            )
 
 
 def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int) -> str:
@@ -168,8 +166,8 @@ def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int)
     warm = ["".join(kind for kind, _ in order).index("B") for order in orders]
     if min(warm) == n_batches and n_batches > 1:
         return "that is GPipe: all forward passes come before the first backward pass, on every rank."
-    made = [k for kind, k in orders[rank] if kind == "B"]
-    if made != sorted(made):
+    forward, backward = ([k for kind, k in orders[rank] if kind == which] for which in "FB")
+    if forward != backward:
         return "backward takes the newest micro-batch first: the one that came in first is the first to go back."
     if extra == 1:
         return "one warm-up forward too many; the last stage has none, and each one before it has one more."

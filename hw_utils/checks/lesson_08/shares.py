@@ -51,7 +51,7 @@ def _judge_bubble(data: Any, n_stages: int, n_batches: int, of: str) -> None:
     require(f"bubble_of_{of}({n_stages}, {n_batches})", data, right, causes)
 
 
-_PAIRS = [{"n_stages": p, "n_batches": m} for p, m in ((3, 8), (1, 4), (2, 1), (4, 8), (8, 3), (8, 32))]
+_PAIRS = [{"n_stages": p, "n_batches": m} for p, m in ((3, 8), (1, 4), (2, 1), (4, 8), (8, 3), (8, 32), (3, 39))]
 
 
 def _judge_total(data: Any, n_stages: int, n_batches: int) -> None:
@@ -91,7 +91,7 @@ def bubble_of_ideal(formula, /, n_stages: int, n_batches: int):
 def _judge_balance(data: Any, layer_s: list[float], n_stages: int, slowest_s: float) -> None:
     shown = ", ".join(f"{s:g}" for s in layer_s)
     what = f"balance([{shown}], {n_stages})"
-    counts = data.tolist() if isinstance(data, np.ndarray) else data
+    counts = data.tolist() if isinstance(data, np.ndarray) else whole_numbers(data)
     if not isinstance(counts, list) or not all(type(n) is int for n in counts):
         nested = isinstance(counts, list) and any(isinstance(n, list) for n in counts)
         raise CheckFailed(
@@ -117,6 +117,13 @@ def _judge_balance(data: Any, layer_s: list[float], n_stages: int, slowest_s: fl
             f"{what} gave {counts}: the slowest stage takes {max(stage_s):g} s, another cut has {slowest_s:g} s.",
             cause=_why_slow(counts, stage_s, layer_s, n_stages),
         )
+
+
+def whole_numbers(values: Any) -> Any:
+    """A list with its tensors and arrays of one whole number as numbers; all else as it is."""
+    if not isinstance(values, list):
+        return values
+    return [int(v.item()) if isinstance(v, np.ndarray) and v.size == 1 and v.dtype.kind in "iu" else v for v in values]
 
 
 def _why_slow(counts: list[int], stage_s: list[float], layer_s: list[float], n_stages: int) -> str:

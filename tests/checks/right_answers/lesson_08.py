@@ -467,6 +467,21 @@ class OneFOneBObject:
         self.under_way[peer] = dist.isend(tensor, peer)
 
 
+@right(*_1F1B)
+def last_batch_first(stage, batches, rank, world_size):
+    """All ranks count micro-batches backwards."""
+    m = len(batches)
+
+    class Mirror:
+        def forward(self, k, x):
+            return stage.forward(m - 1 - k, x)
+
+        def backward(self, k, gradient):
+            return stage.backward(m - 1 - k, gradient)
+
+    return from_a_generator(Mirror(), batches[::-1], rank, world_size)
+
+
 # 8.5
 
 
@@ -606,7 +621,7 @@ right_values("lesson_08.zero_bubble_order", "lists", lambda p, m, r: [[*step] fo
 right_values("lesson_08.zero_bubble_order", "a_deque", lambda p, m, r: deque(_zero(p, m, r)))
 right_values(
     "lesson_08.zero_bubble_order", "tensors",
-    lambda p, m, r: [(kind, torch.tensor(k).item()) for kind, k in _zero(p, m, r)],
+    lambda p, m, r: [(kind, torch.tensor(k)) for kind, k in _zero(p, m, r)],
 )  # fmt: skip
 right_values(
     "lesson_08.zero_bubble_order",
