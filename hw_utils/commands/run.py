@@ -35,7 +35,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--cluster", type=cluster, help="simulate on this one, as h100x64")
     parser.add_argument("--shapes", action="store_true", help="simulate on tensors without values")
     parser.add_argument("--memory", action="store_true", help="say what each rank held at its peak, and whose it was")
-    parser.add_argument("--compute", choices=("measured", "free"), help="of --simulate: what computation costs")
+    parser.add_argument(
+        "--compute", choices=("measured", "free", "device"), help="of --simulate: what computation costs"
+    )
     parser.add_argument("--timeout", type=float, default=NO_LIMIT_S, help="seconds after which it is ended")
     parser.add_argument("--report", type=Path, metavar="FILE.html", help="write what every rank did as a page")
     parser.add_argument("--trace", type=Path, metavar="FILE.json", help="write the messages for ui.perfetto.dev")
@@ -97,8 +99,10 @@ def main(arguments: Namespace) -> int:
 def _run(arguments: Namespace) -> Run:
     options = {"timeout_s": arguments.timeout, "echo": not arguments.quiet, "memory": arguments.memory}
     chosen = {"network": arguments.network, "compute": arguments.compute, "cluster": arguments.cluster}
+    if arguments.cluster is not None:
+        chosen["compute"] = arguments.compute or "device"
     if arguments.shapes:
-        chosen |= {"values": "shapes", "compute": arguments.compute or "free"}
+        chosen |= {"values": "shapes", "compute": chosen["compute"] or "free"}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     arguments.simulate |= arguments.shapes or arguments.cluster is not None
     if chosen and not arguments.simulate:

@@ -24,14 +24,21 @@ def figures(run: Run, cluster: Cluster | None = None) -> list[str]:
 def communication_s(trace: Trace, rank: int) -> tuple[float, float]:
     """(exposed, hidden) seconds of a rank: it stood still for communication; some went on while it did not.
 
+    A rank with a device stands still while none of its device's streams computes.
+
     >>> communication_s(Trace.of([], 1), 0)
     (0.0, 0.0)
     """
     records = trace.records[trace.records["rank"] == rank]
-    waits = np.stack([records["wait_start_s"], records["wait_end_s"]], 1)
     under_way = np.stack([records["start_s"], records["end_s"]], 1)
+    if len(trace.streams):
+        busy = trace.streams[trace.streams["rank"] == rank]
+        computing = np.stack([busy["start_s"], busy["end_s"]], 1)
+        exposed_s = _covered_s(np.concatenate([computing, under_way])) - _covered_s(computing)
+        return exposed_s, max(0.0, _covered_s(under_way) - exposed_s)
+    waits = np.stack([records["wait_start_s"], records["wait_end_s"]], 1)
     exposed_s = _covered_s(waits)
-    return exposed_s, _covered_s(np.concatenate([waits, under_way])) - exposed_s
+    return exposed_s, max(0.0, _covered_s(np.concatenate([waits, under_way])) - exposed_s)
 
 
 def _covered_s(spans: np.ndarray) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -49,6 +50,37 @@ def test_a_cluster_that_nobody_knows_is_refused_with_those_there_are(tmp_path, c
     with pytest.raises(SystemExit):
         main(["run", str(tmp_path / "train.py"), "--ranks", "2", "--cluster", "h1000"])
     assert "a cluster is a preset (a100, h100" in capfd.readouterr().err
+
+
+PREFETCHING = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+dist.init_process_group("nccl")
+model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(4)))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+model(torch.randn(2048, 2048)).square().mean().backward()
+"""
+
+
+def test_on_a_cluster_computation_takes_time_and_hides_communication(tmp_path, capfd):
+    (tmp_path / "train.py").write_text(PREFETCHING)
+    said = {}
+    for compute in ("device", "free"):
+        options = ["--ranks", "2", "--cluster", "h100x2", "--shapes", "--quiet"]
+        assert (
+            main(["run", str(tmp_path / "train.py"), *options, *["--compute", "free"][: 2 * (compute == "free")]]) == 0
+        )
+        text = capfd.readouterr().out
+        exposed, hidden = re.search(r"([\d.e-]+) s exposed, ([\d.e-]+) s hidden", text).groups()
+        said[compute] = float(exposed), float(hidden)
+    assert said["free"][1] == 0
+    assert said["device"][1] > 0
+    assert sum(said["device"]) == pytest.approx(said["free"][0], rel=0.01)  # the same communication
 
 
 def overlapped(rank: int, world_size: int) -> None:

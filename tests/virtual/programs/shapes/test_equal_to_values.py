@@ -51,6 +51,15 @@ def test_a_training_is_the_same_to_the_byte_and_the_last_digit(how: str):
     assert all(loss.is_meta and loss.shape == () for loss in shapes)
 
 
+@pytest.mark.parametrize("how", ["by hand", "by hand recompute", "ddp"])
+def test_a_training_on_virtual_devices_is_the_same(how: str):
+    on = {"cluster": "h100x2", "compute": "device", "memory": True, "echo": False}
+    real, shapes = (simulate(train, 2, (how,), **on, values=values) for values in ("real", "shapes"))
+    assert_equal(real, shapes)
+    assert np.array_equal(shapes.trace.streams, real.trace.streams)
+    assert len(real.trace.streams) > 1000
+
+
 def pipeline(rank: int, world_size: int) -> None:
     stage = PipelineStage(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), rank, world_size, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=nn.functional.mse_loss)
