@@ -234,7 +234,7 @@ checks.lesson_08.stage_lets_go(
 # rank 0 they are the numbers to start with, on all other ranks zeros of the same shapes. Use `torch.distributed`
 # between neighbours. The last rank returns the loss of the whole batch. Targets: gradients and loss of one process to
 # 1e-10; every forward pass comes before the first backward pass; over each cut an activation goes forward and a
-# gradient goes back, once a micro-batch; exactly (m + p - 1)(F + B) seconds on a free network.
+# gradient goes back, one message each a micro-batch; exactly (m + p - 1)(F + B) seconds on a free network.
 #
 # <details><summary>Hint 1: two loops</summary>
 #
@@ -328,9 +328,9 @@ checks.lesson_08.gpipe_in_time(gpipe, cases=[{"world_size": 5, "n_batches": 6, "
 # %% [markdown]
 # **Task 8.4** (35 minutes, 14 points). `one_f_one_b` has the arguments and the result of `gpipe`. A rank starts with
 # its warm-up of forward passes, then makes one forward and one backward pass in turn, then the backward passes that are
-# left. Targets: gradients and loss of one process to 1e-10; at most min(m, p - r) micro-batches in flight on rank r,
-# and no more than one further activation received or asked for; what came first goes back first; the same seconds as
-# GPipe where all stages are alike, and where they are not, no rank waits for anything but what its next pass needs.
+# left. Targets: gradients and loss of one process to 1e-10, with GPipe's messages; at most min(m, p - r) micro-batches
+# in flight on rank r, and no more than one further activation received or asked for; what came first goes back first;
+# the same seconds as GPipe where all stages are alike, and where they are not, as few as such an order of passes needs.
 
 # %% [markdown]
 # <details><summary>Hint 1: how long is the warm-up?</summary>
@@ -502,10 +502,10 @@ checks.lesson_08.balance(
 # %% [markdown]
 # **Task 8.6** (20 minutes, 9 points). `interleaved_order(p, m, v, rank)` returns the rank's passes in order, each ("F"
 # or "B", chunk, micro-batch). Every rank makes them in that order, each as soon as what it needs is there; m is a
-# multiple of p, and passes take F/v and B/v, with F = 1 and B = 2. Targets: every pass once; m (F + B) + (p - 1)(F +
-# B)/v seconds on a free network, so 28.5 for 4 ranks, 8 micro-batches, 2 chunks; where each message takes 0.25 s, 2 (v
-# p - 1) of these more and no others, so 32; no more than 2 (p - r - 1) + (v - 1) p + 1 chunks in flight on rank r, so
-# 11, 9, 7 and 5.
+# multiple of p, v is at least 1, and passes take F/v and B/v, with F = 1 and B = 2. Targets: every pass once;
+# m (F + B) + (p - 1)(F + B)/v seconds on a free network, so 28.5 for 4 ranks, 8 micro-batches, 2 chunks; where each
+# message takes 0.25 s, 2 (v p - 1) of these more and no others, so 32; on rank r no more than
+# 2 (p - r - 1) + (v - 1) p + 1 chunks in flight, so 11, 9, 7 and 5.
 #
 # <details><summary>Hint 1: the order of forward passes</summary>
 #
@@ -562,6 +562,7 @@ checks.lesson_08.interleaved_order(
     cases=[
         {"n_ranks": 3, "n_batches": 3, "n_chunks": 2, "seconds": 12.0, "late_s": 14.5, "held": [6, 6, 4]},
         {"n_ranks": 3, "n_batches": 9, "n_chunks": 3, "seconds": 29.0, "late_s": 33.0, "held": [11, 9, 7]},
+        {"n_ranks": 5, "n_batches": 15, "n_chunks": 4, "seconds": 48.0, "late_s": 57.5, "held": [24, 22, 20, 18, 16]},
     ],
 )
 ### END HIDDEN TESTS
@@ -633,6 +634,8 @@ checks.lesson_08.zero_bubble_order(
         {"n_ranks": 3, "n_batches": 1, "seconds": 7.0},
         {"n_ranks": 5, "n_batches": 3, "seconds": 15.0},
         {"n_ranks": 5, "n_batches": 11, "seconds": 37.0},
+        {"n_ranks": 1, "n_batches": 1, "seconds": 3.0},
+        {"n_ranks": 6, "n_batches": 13, "seconds": 44.0},
     ],
 )
 ### END HIDDEN TESTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 from hw_utils.checks.check import check
@@ -20,10 +20,10 @@ ALL_FIRST = (
 )
 
 
-def _collected(order: Any) -> Any:
-    """A rank's order with its steps as plain lists, where they are sequences."""
+def _collected(order: Any, n_steps: int) -> Any:
+    """A rank's order with its steps as plain lists, where they are sequences; of one that never ends the beginning."""
     try:
-        return [list(step) if not isinstance(step, str) else step for step in order]
+        return [list(step) if not isinstance(step, str) else step for step in islice(order, 2 * n_steps)]
     except TypeError:
         return order
 
@@ -96,6 +96,7 @@ def _judge_interleaved(
     what = f"{ranks_text(n_ranks)}, {n_batches} micro-batches, {n_chunks} chunks"
     orders = _require_orders(what, data, "FB", n_chunks, n_batches)
     each = {"F": F_S / n_chunks, "B": B_S / n_chunks}
+    _require_places(what, orders, each, seconds, n_batches == n_chunks)
     passes = _require_played(
         what, orders, each, lambda found: _why_halt(found, n_ranks, n_batches, n_chunks), "hint 2 of exercise 8.6"
     )
@@ -112,7 +113,7 @@ def _judge_interleaved(
         raise CheckFailed(
             f"{what}: {took_s:g} s, but rank {rank} holds {peaks[rank]} chunks' activations, {held[rank]} are enough.",
             cause="all forward passes come before the first backward pass."
-            if peaks[rank] == n_batches * n_chunks
+            if all(_warm_up(order) == n_batches * n_chunks for order in orders)
             else "the warm-up is too long: after it one forward and one backward pass follow each other to the end.",
         )
     passes, _ = play(orders, each, MESSAGE_S)
@@ -124,6 +125,16 @@ def _judge_interleaved(
             cause="the warm-up is too short on the first ranks: with one more a rank each message is waited for; each "
             "rank nearer to the front needs two more, so that a message is under way while something is computed.",
         )
+
+
+def _require_places(what: str, orders: list[Order], each: dict[str, float], seconds: float, may_be: bool) -> None:
+    """Raises if the steps fit only with chunk and micro-batch exchanged, which shows in nothing else if m is v."""
+    if not may_be or play(orders, each)[1] == []:
+        return
+    passes, waits = play([[(kind, chunk, k) for kind, k, chunk in order] for order in orders], each)
+    if not waits and max(one[5] for one in passes) <= seconds + SAME_S:
+        raise CheckFailed(f"{what}: the orders fit together if their numbers change places.",
+                          cause="a step is (kind, chunk, micro-batch), in this order.")  # fmt: skip
 
 
 def _warm_up(order: Order) -> int:
@@ -180,6 +191,7 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
             (3, 6, 2, 21.0, 23.5, [8, 6, 4]),
             (4, 8, 2, 28.5, 32.0, [11, 9, 7, 5]),
             (2, 6, 3, 19.0, 21.5, [7, 5]),
+            (3, 6, 1, 24.0, 25.0, [5, 3, 1]),
         )
     ],
     ok="the orders fit together, the bubble is v times smaller, and no rank holds more than it must.",
@@ -193,7 +205,8 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
 )
 def interleaved_order(answer, /, n_ranks: int, n_batches: int, n_chunks: int, seconds: float, **_):
     """Each rank's order; the judge plays them."""
-    return [_collected(answer(n_ranks, n_batches, n_chunks, rank)) for rank in range(n_ranks)]
+    n_steps = 2 * n_batches * n_chunks
+    return [_collected(answer(n_ranks, n_batches, n_chunks, rank), n_steps) for rank in range(n_ranks)]
 
 
 def _judge_zero(data: Any, n_ranks: int, n_batches: int, seconds: float) -> None:
@@ -268,4 +281,4 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
 )
 def zero_bubble_order(answer, /, n_ranks: int, n_batches: int, seconds: float):
     """Each rank's order; the judge plays them."""
-    return [_collected(answer(n_ranks, n_batches, rank)) for rank in range(n_ranks)]
+    return [_collected(answer(n_ranks, n_batches, rank), 3 * n_batches) for rank in range(n_ranks)]

@@ -76,6 +76,8 @@ def serial(world_size: int, n_batches: int, weights: Sequence[float]) -> tuple[f
 def judge_run(what: str, data: Any, world_size: int, n_batches: int) -> None:
     """Every pass once, gradients and loss of one process, every call waited for, and no more than what must travel."""
     require_no_deadlock(data, what, cause=_why_stuck(data))
+    trace = Trace.from_plain(data["trace"])
+    require_waits(trace, what)
     for rank, result in enumerate(data["results"]):
         _judge_passes(f"{what}: rank {rank}", result["passes"], n_batches)
     shares = [n / sum(sizes(n_batches)) for n in sizes(n_batches)]
@@ -89,8 +91,18 @@ def judge_run(what: str, data: Any, world_size: int, n_batches: int) -> None:
                 cause=_why_wrong(got, rank, world_size, n_batches),
             )
     _judge_loss(what, data["results"][-1]["loss"], loss, world_size, n_batches)
-    trace = Trace.from_plain(data["trace"])
-    require_waits(trace, what)
+    _judge_traffic(what, trace, world_size, n_batches)
+
+
+def _judge_traffic(what: str, trace: Trace, world_size: int, n_batches: int) -> None:
+    for rank in range(world_size):
+        for peer in (rank - 1, rank + 1):
+            sent = sum(event.peer == peer for event in trace.of_rank(rank).of_op(*SENDS))
+            if sent > n_batches:
+                raise CheckFailed(
+                    f"{what}: rank {rank} sends {sent} messages to rank {peer}, {n_batches} are enough.",
+                    cause="a micro-batch's activation or gradient is one message, and nothing has to be confirmed.",
+                )
     whole = sum(sizes(n_batches)) * WIDTH * ITEM
     for rank in range(world_size):
         allowed, sent = whole * ((rank > 0) + (rank < world_size - 1)), trace.bytes_sent(rank)
@@ -220,18 +232,17 @@ def took_s(data: Any) -> float:
 
 
 def played_s(data: Any, forward_s: Numbers, backward_s: Numbers) -> float:
-    """What the same order of passes takes if nobody waits for anything but what it needs; all ranks alike."""
-    passes, _ = play(orders_of(data), {"F": of_rank(forward_s, 0), "B": of_rank(backward_s, 0)})
+    """What the same order of passes takes if nobody waits for anything but what it needs."""
+    passes, _ = play(orders_of(data), {"F": forward_s, "B": backward_s})
     return max(one[5] for one in passes)
 
 
 def idle_cause(data: Any, forward_s: Numbers, backward_s: Numbers, otherwise: str) -> str:
     """Why a run is too slow: somebody waits for what nobody needs, or the order is."""
-    is_even = not isinstance(forward_s, list | tuple) and not isinstance(backward_s, list | tuple)
-    if is_even and took_s(data) > played_s(data, forward_s, backward_s) + SAME_S:
+    if took_s(data) > played_s(data, forward_s, backward_s) + SAME_S:
         return (
-            "the order of passes is quicker than the run: a rank waits for a message, or in a collective, before a "
-            "pass that does not need it."
+            "the order of passes is quicker than the run: a rank waits for a message, in a collective or in a sleep "
+            "before a pass that does not need it."
         )
     if all(most(marks) == 1 for marks in held(data).values()) and len(data["results"]) > 1:
         return "one micro-batch at a time is in the pipeline: the first rank goes on with the next one at once."

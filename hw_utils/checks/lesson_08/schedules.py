@@ -13,6 +13,7 @@ from hw_utils.checks.lesson_08.runs import (
     idle_cause,
     judge_run,
     most,
+    of_rank,
     orders_of,
     took_s,
     words,
@@ -58,6 +59,7 @@ def _judge_gpipe_time(
 ) -> None:
     what = words(world_size, n_batches, forward_s, backward_s)
     _require_all_passes(what, data, n_batches)
+    _require_times(what, data, forward_s, backward_s)
     for rank, order in enumerate(orders_of(data)):
         kinds = "".join(kind for kind, _ in order)
         if "BF" in kinds:
@@ -99,6 +101,18 @@ def _require_all_passes(what: str, data: Any, n_batches: int) -> None:
                 f"{what}: rank {rank} made {len(order)} passes, {2 * n_batches} are needed.",
                 cause="every micro-batch goes forward and back through every stage once.",
             )
+
+
+def _require_times(what: str, data: Any, forward_s: Numbers, backward_s: Numbers) -> None:
+    """Raises if a pass took another time than its stage takes: then it is not that stage that worked."""
+    for rank, result in enumerate(data["results"]):
+        for _, kind, k, _, start_s, end_s in result["passes"]:
+            due_s = of_rank(forward_s if kind == "F" else backward_s, rank)
+            if abs(end_s - start_s - due_s) > SAME_S:
+                raise CheckFailed(
+                    f"{what}: pass {kind}{k} of rank {rank} took {end_s - start_s:g} s, this stage takes {due_s:g} s.",
+                    cause="stages keep their own time, and sleep is Python's: leave both as they are.",
+                )
 
 
 def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, backward_s: Numbers, cause: str) -> None:
@@ -169,13 +183,13 @@ def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int)
     forward, backward = ([k for kind, k in orders[rank] if kind == which] for which in "FB")
     if forward != backward:
         return "backward takes the newest micro-batch first: the one that came in first is the first to go back."
+    if warm[rank] <= min(n_batches, world_size - rank):
+        return "two forward passes follow one another after the warm-up: from then on one forward, one backward."
     if extra == 1:
         return "one warm-up forward too many; the last stage has none, and each one before it has one more."
     if len(set(warm)) == 1 and world_size > 1:
         return "every rank has the same warm-up: it is shorter on each next rank, and the last one has none."
-    return (
-        "too many forward passes come before the first backward pass, or two forward passes follow one another later."
-    )
+    return "too many forward passes come before the first backward pass."
 
 
 def _came_in(trace: Trace, rank: int) -> int:
@@ -212,6 +226,7 @@ def _judge_1f1b_time(
 ) -> None:
     what = words(world_size, n_batches, forward_s, backward_s)
     _require_all_passes(what, data, n_batches)
+    _require_times(what, data, forward_s, backward_s)
     _require_seconds(
         what, data, seconds, forward_s, backward_s, "a rank starves: its warm-up is too short to have work until the "
         "first gradient comes back, or two passes of one kind follow each other where one of each would do.",

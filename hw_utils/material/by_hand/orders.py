@@ -16,11 +16,12 @@ _SAME_S = 1e-9
 
 
 def play(
-    orders: Sequence[Sequence[Step]], seconds: Mapping[str, float], message_s: float = 0.0
+    orders: Sequence[Sequence[Step]], seconds: Mapping[str, float | Sequence[float]], message_s: float = 0.0
 ) -> tuple[list[Pass], list[str]]:
     """What happens, (rank, kind, micro-batch, chunk, start_s, end_s) each, and who waits for what if it stops midway.
 
-    seconds: of a pass of each kind. message_s: from a pass on one rank to what needs it on another; the rank goes on.
+    seconds: of a pass of each kind, on all ranks or one a rank. message_s: from a pass on one rank to what needs it on
+    another; the rank goes on.
 
     >>> play([[("F", 0, 0), ("B", 0, 0)], [("F", 0, 0), ("B", 0, 0)]], {"F": 1.0, "B": 2.0})[0][-1]
     (0, 'B', 0, 0, 4.0, 6.0)
@@ -41,7 +42,9 @@ def play(
                     break
                 there_s = [done[need] + message_s * (need[1] % n_ranks != rank) for need in needed]
                 start_s = max([free_s[rank], *there_s])
-                done[kind, stage, k] = free_s[rank] = start_s + seconds[kind]
+                takes_s = seconds[kind]
+                free_s[rank] = start_s + (takes_s if isinstance(takes_s, int | float) else takes_s[rank])
+                done[kind, stage, k] = free_s[rank]
                 passes.append((rank, kind, k, chunk, start_s, free_s[rank]))
                 places[rank] += 1
                 moved = True

@@ -378,7 +378,7 @@ def gpipe_one_at_a_time(stage, batches, rank, world_size):
 wrong_values("lesson_08.gpipe_in_time", "gpipe_is_1f1b", _OneFOneB(), says="GPipe has two halves")
 
 
-@wrong("lesson_08.gpipe_in_time", says="waits for a message, or in a collective")
+@wrong("lesson_08.gpipe_in_time", says="waits for a message, in a collective or in a sleep")
 def gpipe_meets_after_each(stage, batches, rank, world_size):
     class Meets(_Schedule):
         def order(self, m, rank, world_size):
@@ -390,7 +390,7 @@ def gpipe_meets_after_each(stage, batches, rank, world_size):
     return Meets()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.gpipe_in_time", says="waits for a message, or in a collective")
+@wrong("lesson_08.gpipe_in_time", says="waits for a message, in a collective or in a sleep")
 def gpipe_rests_in_the_middle(stage, batches, rank, world_size):
     class Rests(_Schedule):
         def order(self, m, rank, world_size):
@@ -410,6 +410,53 @@ def gpipe_skips_what_is_slow(stage, batches, rank, world_size):
             return [("F", k) for k in range(m - 1)] + [("B", k) for k in range(m - 1)]
 
     return Half()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe_in_time", says="stages keep their own time")
+def gpipe_makes_the_stages_fast(stage, batches, rank, world_size):
+    stage.forward_s = stage.backward_s = 0.0
+    return _Schedule()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="is one message, and nothing has to be confirmed")
+def gpipe_sends_row_by_row(stage, batches, rank, world_size):
+    class Rows(_Schedule):
+        def received(self, like, rank):
+            rows = [torch.empty_like(row) for row in like]
+            for row in rows:
+                dist.recv(row, rank)
+            return torch.stack(rows)
+
+        def send(self, x, rank, sends):
+            sends += [dist.isend(row.contiguous(), rank) for row in x]
+
+    return Rows()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="is one message, and nothing has to be confirmed")
+def gpipe_confirms_what_came(stage, batches, rank, world_size):
+    class Confirms(_Schedule):
+        def received(self, like, rank):
+            x = super().received(like, rank)
+            dist.send(torch.empty(0), rank)
+            return x
+
+        def send(self, x, rank, sends):
+            dist.send(x, rank)
+            dist.recv(torch.empty(0), rank)
+
+    return Confirms()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="wait|Work")
+def gpipe_uses_what_has_not_come(stage, batches, rank, world_size):
+    class Early(_Schedule):
+        def received(self, like, rank):
+            x = torch.zeros_like(like)
+            dist.irecv(x, rank)
+            return x
+
+    return Early()(stage, batches, rank, world_size)
 
 
 @wrong("lesson_08.gpipe_in_time", says="passes are over after .* the run after")
@@ -457,6 +504,20 @@ wrong_values(
     _of("same_warm_up", _OneFOneB, warm=lambda self, m, r, p: min(m, p - 1)),
     says="one warm-up forward too many|same warm-up",
 )
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="two forward passes follow one another after the warm-up")
+def two_forward_then_two_back(stage, batches, rank, world_size):
+    class Pairs(_OneFOneB):
+        def order(self, m, rank, world_size):
+            found = super().order(m, rank, world_size)
+            w = self.warm(m, rank, world_size)
+            for n in range(w + 3, len(found) - 2, 4):
+                if [kind for kind, _ in found[n : n + 3]] == ["B", "F", "B"]:
+                    found[n], found[n + 1] = found[n + 1], found[n]
+            return found
+
+    return Pairs()(stage, batches, rank, world_size)
 
 
 @wrong("lesson_08.one_f_one_b_in_flight", says="warm-up|too many forward passes|newest")
@@ -519,7 +580,7 @@ def one_at_a_time(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b_in_time", says="waits for a message, or in a collective")
+@wrong("lesson_08.one_f_one_b_in_time", says="waits for a message, in a collective or in a sleep")
 def meets_in_each_turn(stage, batches, rank, world_size):
     class Other(_OneFOneB):
         def order(self, m, rank, world_size):
@@ -651,6 +712,18 @@ for _name, _change, _says in [
         lambda p, m, v, rank, _change=_change: _interleaved(p, m, v, rank, **_change),
         says=_says,
     )
+
+
+@wrong("lesson_08.interleaved_order", says="a step is \\(kind, chunk, micro-batch\\), in this order")
+def gives_the_micro_batch_first(p, m, v, rank):
+    return [(kind, k, chunk) for kind, chunk, k in _interleaved(p, m, v, rank)]
+
+
+@wrong("lesson_08.interleaved_order", says="each pass of each chunk|stop where they end")
+def never_ends(p, m, v, rank):
+    yield from _interleaved(p, m, v, rank)
+    while True:
+        yield "F", 0, m
 
 
 @wrong("lesson_08.interleaved_order", says="chunks are counted on their rank")
