@@ -17,6 +17,7 @@ KINDS = {"F": ("forward", "#A8D1EC", "#000000"), "B": ("backward", COLORS["compu
          "W": ("weight gradient", "#003552", "#FFFFFF")}  # fmt: skip
 _CHUNKS = ("", "'", "''", "'''")
 _WIDTH = 9.0  # inches
+_LANE_POINTS, _POINTS = 7.0 * 72, 9.2  # of a lane's length; of a number, which is left out where it would not fit
 
 
 def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: float | None = None):
@@ -35,10 +36,10 @@ def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: fl
         _, color, ink = KINDS[kind]
         width = (stop_s - start_s) * factor
         ax.barh(rank, width, 0.8, left=start_s * factor, color=color, edgecolor="white", linewidth=0.8)
-        size = min(8.5, 5.2 * 72 * (stop_s - start_s) / end_s / 1.3)  # points: two figures fit into the cell
-        if size > 3:
-            label = f"{k}{_CHUNKS[chunk % len(_CHUNKS)]}"
-            ax.text((start_s + stop_s) / 2 * factor, rank, label, ha="center", va="center", color=ink, fontsize=size)
+        prime = _CHUNKS[chunk % len(_CHUNKS)]
+        if _POINTS * (0.6 * len(str(k)) + 0.25 * len(prime)) < _LANE_POINTS * (stop_s - start_s) / end_s:
+            ax.text((start_s + stop_s) / 2 * factor, rank, f"{k}{prime}", ha="center", va="center", color=ink,
+                    fontsize=_POINTS)  # fmt: skip
     ax.set_ylim(n_ranks - 0.5, -0.5)
     ax.set_yticks(range(n_ranks))
     ax.set_ylabel("rank")
