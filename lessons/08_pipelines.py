@@ -99,10 +99,12 @@ checks.lesson_08.bubble_of_ideal(bubble_of_ideal, cases=[{"n_stages": 6, "n_batc
 # %% [markdown]
 # **Task 8.2** (30 minutes, 10 points). `Stage(module)` takes micro-batches through a module. `forward(k, x)` returns
 # the output for micro-batch k without a graph, and keeps what backward needs. `backward(k, gradient)` takes the
-# gradient of that output, adds to the gradients of the module's parameters, and returns the gradient of x. Several
-# micro-batches may be in flight, and come back in any order. The first stage's x are characters, whole numbers, which
-# have no gradient: there anything may be returned. Targets: gradients of a TinyGPT in parts equal those of one process
-# to 1e-10; after backward(k, ...) the object keeps nothing of micro-batch k.
+# gradient of that output, adds to the gradients that the module's parameters have, and returns the gradient of x.
+# Several micro-batches may be in flight, under any numbers, and come back in any order. The caller leaves x alone until
+# backward(k), and so do you: the x and the gradient that you get stay as they are. To go through the module again in
+# backward is allowed. The first stage's x are characters, whole numbers, which have no gradient: there anything may be
+# returned. Targets: gradients of a TinyGPT in parts equal those of one process to 1e-10; after backward(k, ...) nothing
+# of micro-batch k is kept, on the object or elsewhere.
 #
 # <details><summary>Hint 1: "the input of a stage is the start of its graph", "does not require grad"</summary>
 #
@@ -175,10 +177,11 @@ def one_line(rank: int, world_size: int) -> float:
     out = stage.forward(0, edge if rank > 0 else x)
     if rank < world_size - 1:
         dist.send(out, rank + 1)
-        dist.recv(edge, rank + 1)
+        gradient = torch.empty_like(out)  # a buffer of its own: the stage still needs what is in edge
+        dist.recv(gradient, rank + 1)
     else:
-        edge = (torch.softmax(out, -1) - torch.nn.functional.one_hot(y, 96)) / 64  # of the mean cross-entropy
-    back = stage.backward(0, edge)
+        gradient = (torch.softmax(out, -1) - torch.nn.functional.one_hot(y, 96)) / 64  # of the mean cross-entropy
+    back = stage.backward(0, gradient)
     if rank > 0:
         dist.send(back, rank - 1)
     return sum(p.grad.square().sum().item() for p in part.parameters() if p.grad is not None) ** 0.5
@@ -481,7 +484,12 @@ lesson_08.plot_stages(layer_s, {"three blocks each": [4, 3, 3, 4], "yours": bala
 checks.lesson_08.balance(balance)
 ### BEGIN HIDDEN TESTS
 checks.lesson_08.balance(
-    balance, cases=[{"layer_s": [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], "n_stages": 4, "slowest_s": 11.0}]
+    balance,
+    cases=[
+        {"layer_s": [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0], "n_stages": 4, "slowest_s": 11.0},
+        {"layer_s": [3.33, 3.78, 3.73, 3.1, 1.56, 3.27, 2.09], "n_stages": 4, "slowest_s": 6.92},
+        {"layer_s": [0.1, 2.0002, 0.3, 2.0002, 1.0001, 1.0, 0.3], "n_stages": 4, "slowest_s": 2.3001},
+    ],
 )
 ### END HIDDEN TESTS
 

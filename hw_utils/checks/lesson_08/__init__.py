@@ -11,7 +11,8 @@ from hw_utils.checks.lesson_08.schedules import (
     one_f_one_b_in_flight,
     one_f_one_b_in_time,
 )
-from hw_utils.checks.lesson_08.shares import balance, bubble_of_ideal, bubble_of_total
+from hw_utils.checks.lesson_08.shares import bubble_of_ideal, bubble_of_total
+from hw_utils.checks.lesson_08.stages_alike import balance
 
 __all__ = [
     "balance", "bubble_of_ideal", "bubble_of_total", "gpipe", "gpipe_in_time", "interleaved_order", "one_f_one_b",

@@ -9,27 +9,33 @@ import torch
 
 from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_06.shards import distance
-from hw_utils.checks.lesson_07.holding import bytes_beside, bytes_in_lists, floats_kept
+from hw_utils.checks.lesson_08.letting_go import Keeper
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part, TinyGPT, parts
 from hw_utils.simulate import simulate
 
 SYMBOLS, CONTEXT = 7, 5
-SLACK = 64
+SLACK = 8  # bytes: one number
+_DEFAULTS = {"texts": "", "begun": 0.0}
 
 
-def _model(n_layers: int, width: int) -> TinyGPT:
+def _modules(n_layers: int, width: int, cut: list[int], begun: float, **_: Any) -> list[Part]:
+    """The parts; begun: what stands in all gradients at the start, where it is not 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(8)
-        return TinyGPT(n_layers, width, 2, CONTEXT, SYMBOLS).double()
+        modules = parts(TinyGPT(n_layers, width, 2, CONTEXT, SYMBOLS).double(), cut)
+    for p in (p for module in modules for p in module.parameters() if begun):
+        p.grad = torch.full_like(p, begun)
+    return modules
 
 
-def _texts(k: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Micro-batch k of a step, (n, CONTEXT) twice; they differ in n."""
+def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Micro-batch k of a step, (n, CONTEXT) twice; n differs, or is equal, or even x is the same."""
     draw = torch.Generator().manual_seed(100 * step + k)
-    rows = 1 + (k + 1) % 3
-    return tuple(torch.randint(SYMBOLS, (rows, CONTEXT), generator=draw) for _ in range(2))
+    rows = 2 if texts else 1 + (k + 1) % 3
+    x, y = (torch.randint(SYMBOLS, (rows, CONTEXT), generator=draw) for _ in range(2))
+    return (torch.arange(rows * CONTEXT).reshape(rows, CONTEXT) % SYMBOLS if texts == "same x" else x), y
 
 
 def _gradient_of_loss(scores: torch.Tensor, y: torch.Tensor, n_batches: int) -> torch.Tensor:
@@ -39,82 +45,148 @@ def _gradient_of_loss(scores: torch.Tensor, y: torch.Tensor, n_batches: int) -> 
         return torch.autograd.grad(loss, scores)[0]
 
 
-def _worker(rank: int, world_size: int, make: Any, n_layers: int, width: int, cut: list[int], steps: list[str]) -> dict:
+def _passes(order: str) -> list[tuple[str, int]]:
+    return [(step[0], int(step[1:])) for step in order.split()]
+
+
+class _Stopped(Exception):
+    """What came back is nothing to go on with: [part, method, what came]."""
+
+
+class _Pipe:
     """All stages beside each other; what goes from one to the next is copied, as a message is."""
-    modules: list[Part] = parts(_model(n_layers, width), cut)
-    stages = [make(module) for module in modules]
-    outputs, gradients, kept, notes = [], [], [], []
-    for number, order in enumerate(steps):
-        n_batches = order.count("F")
-        scores: dict[int, torch.Tensor] = {}
-        shapes: dict[tuple[int, int], torch.Size] = {}
-        needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since its forward
-        for kind, k in ((step[0], int(step[1:])) for step in order.split()):
-            x, y = _texts(k, number)
-            if kind == "F":
-                before = [_kept(stage, module) for stage, module in zip(stages, modules)]
-                for place, stage in enumerate(stages):
-                    shapes[place, k] = x.shape
-                    x = stage.forward(k, x)
-                    if not isinstance(x, torch.Tensor):
-                        return {"stopped": [place, "forward", plain(x)]}
-                    if x.requires_grad:
-                        notes.append(place)
-                    x = x.detach().clone()
-                scores[k] = x
-                outputs.append([number, k, x])
-                now = [_kept(stage, module) for stage, module in zip(stages, modules)]
-                needed[k] = [max(0, b - a) for a, b in zip(before, now)]
-            else:
-                g = _gradient_of_loss(scores[k], y, n_batches)
-                for place in reversed(range(len(stages))):
-                    g = stages[place].backward(k, g)
-                    if place and not isinstance(g, torch.Tensor):
-                        return {"stopped": [place, "backward", plain(g)]}
-                    if place and g.shape != shapes[place, k]:
-                        return {"stopped": [place, "backward", [list(g.shape), list(shapes[place, k])]]}
-                    g = g.detach().clone() if place else None
-                del needed[k]
-                now = [_kept(stage, module) for stage, module in zip(stages, modules)]
-                kept.append([number, k, [n - sum(of[p] for of in needed.values()) for p, n in enumerate(now)]])
-        gradients.append([{name: plain(p.grad) for name, p in module.named_parameters()} for module in modules])
-    return {"stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(set(notes))}
+
+    def __init__(self, make: Any, **case: Any) -> None:
+        self.keepers = [Keeper(make, module) for module in _modules(**case)]
+        self.same_x = case["texts"] == "same x"
+        self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
+        self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
+        self.touched: list[list] = []
+        self.graphs: set[int] = set()
+
+    def forward(self, k: int, x: torch.Tensor) -> torch.Tensor:
+        """The scores."""
+        before = [keeper.n_bytes() for keeper in self.keepers]
+        for place, keeper in enumerate(self.keepers):
+            others = [t for (p, _), t in self.inputs.items() if p == place] if self.same_x else []
+            x = self.inputs[place, k] = (others or [x])[0]
+            x = self._forward(place, keeper, k, x)
+        now = [keeper.n_bytes() for keeper in self.keepers]
+        self.needed[k] = [max(0, b - a) for a, b in zip(before, now)]
+        return x
+
+    def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
+        keeper.now, copy = k, x.clone()
+        keeper.watch(k, x)
+        y = keeper.stage.forward(k, x)
+        self._look(place, "forward", "x", x, copy)
+        if not isinstance(y, torch.Tensor):
+            raise _Stopped(place, "forward", plain(y))
+        keeper.watch(k, y)
+        if y.requires_grad:
+            self.graphs.add(place)
+        return y.detach().clone()
+
+    def backward(self, k: int, gradient: torch.Tensor) -> None:
+        """From the gradient of the scores."""
+        for place, keeper in reversed(list(enumerate(self.keepers))):
+            gradient = self._backward(place, keeper, k, gradient)
+        del self.needed[k]
+
+    def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
+        x, keeper.now = self.inputs.pop((place, k)), k
+        before = x.clone(), gradient.clone()
+        keeper.watch(k, gradient)
+        back = keeper.stage.backward(k, gradient)
+        self._look(place, "backward", "x", x, before[0])
+        self._look(place, "backward", "gradient", gradient, before[1])
+        if not place:
+            return None
+        if not isinstance(back, torch.Tensor):
+            raise _Stopped(place, "backward", plain(back))
+        if back.shape != x.shape:
+            raise _Stopped(place, "backward", [list(back.shape), list(x.shape)])
+        keeper.watch(k, back)
+        return back.detach().clone()
+
+    def _look(self, place: int, method: str, name: str, now: torch.Tensor, before: torch.Tensor) -> None:
+        if now.requires_grad or now.grad is not None:
+            self.touched.append([place, method, name, "graph"])
+        elif not torch.equal(now, before):
+            self.touched.append([place, method, name, "numbers"])
+
+    def kept(self, k: int) -> list[list[int]]:
+        """After B of k: bytes too many on each part, and how many of k's tensors are alive."""
+        too_many = [
+            keeper.n_bytes() - keeper.at_first - sum(needed[place] for needed in self.needed.values())
+            for place, keeper in enumerate(self.keepers)
+        ]
+        return [too_many, [keeper.n_alive(k) for keeper in self.keepers]]
 
 
-def _kept(stage: Any, module: torch.nn.Module) -> int:
-    return bytes_beside(floats_kept(stage), module) + bytes_in_lists(stage)
+def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
+    pipe = _Pipe(make, **case)
+    outputs, gradients, kept = [], [], []
+    try:
+        for number, order in enumerate(case["steps"]):
+            scores = {}
+            for kind, k in _passes(order):
+                x, y = _texts(k, number, case["texts"])
+                if kind == "F":
+                    scores[k] = pipe.forward(k, x)
+                    outputs.append([number, k, scores[k]])
+                else:
+                    pipe.backward(k, _gradient_of_loss(scores[k], y, order.count("F")))
+                    kept.append([number, k, *pipe.kept(k)])
+            modules = [keeper.module for keeper in pipe.keepers]
+            gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
+    except _Stopped as stopped:
+        return {"stopped": list(stopped.args)}
+    return {
+        "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
+        "touched": pipe.touched,
+    }  # fmt: skip
 
 
 def _one_process(
-    n_layers: int, width: int, cut: list[int], steps: list[str], only: int | None = None
+    case: dict, only: int | None = None, through: int | None = None
 ) -> tuple[dict, list[list[dict[str, np.ndarray]]]]:
-    """Outputs, and after each step the sum of gradients so far by part; only: of this micro-batch alone."""
-    modules = parts(_model(n_layers, width), cut)
+    """Outputs, and after each step the sum of gradients so far by part.
+
+    only: of this micro-batch alone. through: its gradient goes back through the graph of this other one.
+    """
+    modules = _modules(**case)
     outputs, gradients = {}, []
-    for number, order in enumerate(steps):
-        n_batches = order.count("F")
-        for k in sorted(int(step[1:]) for step in order.split() if step[0] == "F"):
-            x, y = _texts(k, number)
-            for module in modules:
-                x = module(x)
-            outputs[number, k] = x.detach().numpy()
-            if only is None or k == only:
-                loss = torch.nn.functional.cross_entropy(x.flatten(0, 1), y.flatten()) / n_batches
-                loss.backward()
+    for number, order in enumerate(case["steps"]):
+        texts = {k: _texts(k, number, case["texts"]) for kind, k in _passes(order) if kind == "F"}
+        scores = {k: _through_all(modules, x) for k, (x, _) in texts.items()}
+        outputs |= {(number, k): y.detach().numpy() for k, y in scores.items()}
+        for k in sorted(k for kind, k in _passes(order) if kind == "B" and only in (None, k)):
+            gradient = _gradient_of_loss(scores[k], texts[k][1], order.count("F"))
+            scores[k if through is None else through].backward(gradient)
         gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     return outputs, gradients
 
 
-def _words(n_layers: int, cut: list[int], steps: list[str]) -> str:
+def _through_all(modules: list[Part], x: torch.Tensor) -> torch.Tensor:
+    for module in modules:
+        x = module(x)
+    return x
+
+
+def _words(cut: list[int], steps: list[str], n_layers: int, texts: str, begun: float, **_: Any) -> str:
     shown = " then ".join(steps)
-    return f"TinyGPT of {n_layers} blocks in parts of {', '.join(map(str, cut))}, {shown}"
+    more = f", {texts}" * bool(texts) + ", a module with gradients" * bool(begun)
+    return f"TinyGPT of {n_layers} blocks in parts of {', '.join(map(str, cut))}, {shown}{more}"
 
 
-def _judge(data: Any, n_layers: int, width: int, cut: list[int], steps: list[str]) -> None:
-    what = _words(n_layers, cut, steps)
+def _judge(data: Any, **given: Any) -> None:
+    case = {**_DEFAULTS, **given}
+    what, cut = _words(**case), case["cut"]
     (result,) = data["results"]
+    _require_untouched(what, result)
     _require_tensors(what, result, len(cut))
-    outputs, gradients = _one_process(n_layers, width, cut, steps)
+    outputs, gradients = _one_process(case)
     for number, k, got in result["outputs"]:
         if distance(got, outputs[number, k]) > 1e-10:
             raise CheckFailed(f"{what}: the scores of micro-batch {k} are not those of one process.",
@@ -127,8 +199,21 @@ def _judge(data: Any, n_layers: int, width: int, cut: list[int], steps: list[str
                     raise CheckFailed(
                         f"{what}: after step {number} the gradient of `{name}` in part {place} is not that of one "
                         "process.",
-                        cause=_why(got, number, place, name, n_layers, width, cut, steps),
+                        cause=_why(got, expected, number, place, name, case),
                     )
+
+
+def _require_untouched(what: str, result: Any) -> None:
+    for place, method, name, how in result.get("touched", ()):
+        if how == "graph":
+            raise CheckFailed(
+                f"{what}: after {method} of part {place} the caller's {name} requires a gradient, or has one.",
+                cause=f"the graph begins at a new leaf: {name}.detach() first, and requires_grad_() on that.",
+            )
+        raise CheckFailed(
+            f"{what}: {method} of part {place} changes the numbers of the caller's {name}.",
+            cause=f"{name} is the caller's: whatever works on it in place works on a clone().",
+        )
 
 
 def _require_tensors(what: str, result: Any, n_parts: int) -> None:
@@ -152,24 +237,31 @@ def _require_tensors(what: str, result: Any, n_parts: int) -> None:
     raise CheckFailed(f"{what}: part {place} of {n_parts}: {method} gave {said}, expected {wanted}.", cause=cause)
 
 
-def _why(
-    got: Any, number: int, place: int, name: str, n_layers: int, width: int, cut: list[int], steps: list[str]
-) -> str:
+def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: dict) -> str:
+    """What such a gradient comes from."""
     if got is None:
         return "it has none: backward does not go through the module's graph."
     if not got.any():
         return "it is zero: is it set back to zero between two micro-batches? Gradients of a step add up."
-    batches = sorted(int(step[1:]) for step in steps[0].split() if step[0] == "F")
-    for k in batches if len(batches) > 1 else []:
-        alone = _one_process(n_layers, width, cut, steps, only=k)[1][number][place][name]
+    if case["begun"] and distance(got + case["begun"], right) < 1e-9:
+        return "what stood in the module's gradients before is gone: backward adds to it, and __init__ leaves it alone."
+    batches = sorted(k for kind, k in _passes(case["steps"][number]) if kind == "F")
+    back = [k for kind, k in _passes(case["steps"][number]) if kind == "B"]
+    for other in batches if len(back) == 1 else []:
+        if distance(got, _one_process(case, through=other)[1][number][place][name]) < 1e-9:
+            return (
+                f"the gradient of micro-batch {back[0]} went back through the graph of micro-batch {other}: keep x and "
+                "y under the number k, whole, and take those of k."
+            )
+    for k in batches if len(back) > 1 else []:
+        alone = _one_process(case, only=k)[1][number][place][name]
         if alone is not None and distance(got, alone) < 1e-9:
             return f"it is that of micro-batch {k} alone: the others' graphs are lost, or their gradients overwritten."
-    right = _one_process(n_layers, width, cut, steps)[1][number][place][name]
     if distance(got / len(batches), right) < 1e-9 or distance(got * len(batches), right) < 1e-9:
         return "it is right but for the number of micro-batches: backward(k, gradient) takes the gradient as it is."
     if distance(got, 2 * right) < 1e-9:
         return "it is twice the right one: each backward goes through the module once."
-    if place == len(cut) - 1 or (place == 0 and len(cut) == 1):
+    if place == len(case["cut"]) - 1:
         return (
             "backward(k, gradient) goes back through the graph of micro-batch k, from its output y with y.backward("
             "gradient); is it another one's, or is y summed first?"
@@ -183,10 +275,15 @@ def _why(
 _CASES = [
     {"n_layers": 1, "width": 4, "cut": [1], "steps": ["F0 B0"]},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"]},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F3 F11 B3"], "texts": "equal rows"},
     {"n_layers": 2, "width": 6, "cut": [1, 1], "steps": ["F0 F1 F2 B0 B1 B2"]},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F3 F11 B3 B11 B7"], "texts": "equal rows"},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1"], "texts": "same x"},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 0.5},
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
     {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F2 B2 B0 B1"]},
 ]
+_KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7]]
 
 
 @check(
@@ -196,45 +293,51 @@ _CASES = [
     ok="gradients across the cuts are those of one process to 1e-10, in any order of micro-batches.",
     hint="hint 1 of exercise 8.2",
     hints={
-        "hint 2 of exercise 8.2": "floating|Mismatch in shape|second time|alone|graph of micro-batch|lost",
-        "hint 1 of exercise 8.2": "requires_grad|gradient|input|return",
+        "hint 2 of exercise 8.2": "floating|Mismatch in shape|second time|alone|graph of micro-batch|lost|number k",
+        "hint 1 of exercise 8.2": "requires_grad|gradient|input|return|leaf",
     },
     look="compare p.grad of part 0 with one process's for 2 parts and 1 micro-batch.",
 )
-def stage(make, /, n_layers: int, width: int, cut: list[int], steps: list[str]):
+def stage(make, /, **case: Any):
     """Steps through a TinyGPT in parts; micro-batches go through all stages in the order given."""
-    args = (make, n_layers, width, cut, steps)
-    return observe(lambda: simulate(_worker, 1, args, compute="free", echo=False))
+    return observe(lambda: simulate(_worker, 1, (make, {**_DEFAULTS, **case}), compute="free", echo=False))
 
 
-def _judge_kept(data: Any, n_layers: int, width: int, cut: list[int], steps: list[str]) -> None:
-    what = _words(n_layers, cut, steps)
+def _judge_kept(data: Any, **given: Any) -> None:
+    case = {**_DEFAULTS, **given}
+    what = _words(**case)
     (result,) = data["results"]
-    _require_tensors(what, result, len(cut))
+    _require_tensors(what, result, len(case["cut"]))
     if result["graphs"]:
         raise CheckFailed(
             f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
-    for number, k, kept in result["kept"]:
-        for place, n_bytes in enumerate(kept):
+    for number, k, too_many, n_alive in result["kept"]:
+        for place, n_bytes in enumerate(too_many):
             if n_bytes > SLACK:
                 raise CheckFailed(
-                    f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of floats, beside "
+                    f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of numbers, beside "
                     "its module and what is in flight.",
                     cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
+                )
+            if n_alive[place]:
+                raise CheckFailed(
+                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {place} got or made for "
+                    f"micro-batch {k} are still alive, though not on the object.",
+                    cause="something outlives backward: on the class, on the module, in a default or under a global "
+                    "name.",
                 )
 
 
 @check(
     "lesson_08.stage_lets_go",
     judge=_judge_kept,
-    cases=_CASES[1:4],
+    cases=_KEPT_CASES,
     ok="outputs leave without their graph, and nothing of a micro-batch is kept once it went back.",
     hint="hint 3 of exercise 8.2",
     look="print what hangs on the object after backward: vars(stage).",
 )
-def stage_lets_go(make, /, n_layers: int, width: int, cut: list[int], steps: list[str]):
-    """The same steps: what an output hangs on, and what hangs on the object when they are over."""
-    args = (make, n_layers, width, cut, steps)
-    return observe(lambda: simulate(_worker, 1, args, compute="free", echo=False))
+def stage_lets_go(make, /, **case: Any):
+    """The same steps: what an output hangs on, and what is left of a micro-batch when it is back."""
+    return observe(lambda: simulate(_worker, 1, (make, {**_DEFAULTS, **case}), compute="free", echo=False))

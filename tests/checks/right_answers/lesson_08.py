@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict, deque, namedtuple
+from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
 
@@ -27,6 +28,8 @@ for _of, _shift in (("total", 1), ("ideal", 0)):
     )
     right_values(_check, "of_seconds", lambda p, m, s=_shift: (
         (3 * (m + p - 1) - 3 * m) / (3 * (m + p - 1) if s else 3 * m)))  # fmt: skip
+    right_values(_check, "as_a_fraction", lambda p, m, s=_shift: Fraction(p - 1, m + s * (p - 1)))
+    right_values(_check, "as_a_decimal", lambda p, m, s=_shift: Decimal(p - 1) / Decimal(m + s * (p - 1)))
 right_values("lesson_08.bubble_of_total", "what_is_missing", lambda p, m: 1 - m / (m + p - 1))
 right_values("lesson_08.bubble_of_ideal", "what_it_is_longer_by", lambda p, m: (m + p - 1) / m - 1)
 
@@ -135,6 +138,26 @@ class KeepsAClosure:
 
     def backward(self, k, gradient):
         return self.backs.pop(k)(gradient)
+
+
+@right("lesson_08.stage", "lesson_08.stage_lets_go")
+class KeepsAllOnItsClass:
+    """What is in flight lies in one dictionary of all stages, under the stage and the number."""
+
+    kept = {}  # noqa: RUF012
+
+    def __init__(self, module):
+        self.module = module
+
+    def forward(self, k, x):
+        leaf = x.detach().requires_grad_(x.is_floating_point())
+        self.kept[id(self), k] = leaf, self.module(leaf)
+        return self.kept[id(self), k][1].detach()
+
+    def backward(self, k, gradient):
+        leaf, y = self.kept.pop((id(self), k))
+        y.backward(gradient)
+        return leaf.grad
 
 
 # 8.3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -24,6 +25,9 @@ for _name, _formula, _says in [
     ("percent", lambda p, m: 100 * (p - 1) / (m + p - 1), "percentage"),
     ("rounded", lambda p, m: round((p - 1) / (m + p - 1), 3), "rounded"),
     ("nothing", lambda p, m: None, "is there a return"),
+    ("both_ways_of_slots", lambda p, m: 2 * (p - 1) / (m + 2 * (p - 1)), "the 2 cancels"),
+    ("at_least_p", lambda p, m: (p - 1) / (max(m, p) + p - 1), "another formula for fewer micro-batches"),
+    ("one_over", lambda p, m: 1 / (1 + m / (p - 1)), "divides by zero.*the bubble is 0"),
     ("whole", lambda p, m: (p - 1) // (m + p - 1), "/ and not //|nothing rounded"),
 ]:
     wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
@@ -36,6 +40,9 @@ for _name, _formula, _says in [
     ("ranks_together", lambda p, m: p * (p - 1) / m, "divide it by all ranks' time|twice|p - 1 idle slots"),
     ("other_way", lambda p, m: (m - 1) / p, "taken for each other"),
     ("slots", lambda p, m: p - 1, "divide by its slots"),
+    ("at_most_one", lambda p, m: min(1.0, (p - 1) / m), "it is no share"),
+    ("at_least_p_micro_batches", lambda p, m: (p - 1) / max(m, p), "another formula for fewer micro-batches"),
+    ("over_one_less", lambda p, m: (p - 1) / m if m > 1 else (p - 1) / (m - 1), "divides by zero"),
 ]:
     wrong_values("lesson_08.bubble_of_ideal", _name, _formula, says=_says)
 
@@ -88,7 +95,7 @@ class AsksWholeNumbersForAGradient(_Stage):
         return x.detach().requires_grad_()
 
 
-@wrong("lesson_08.stage", says="second time|of micro-batch . alone|graph of micro-batch|Mismatch in shape")
+@wrong("lesson_08.stage", says="through the graph of micro-batch 11")
 class KeepsOnlyTheLatest(_Stage):
     def forward(self, k, x):
         self.x = self.leaf(x)
@@ -100,13 +107,13 @@ class KeepsOnlyTheLatest(_Stage):
         return self.x.grad
 
 
-@wrong("lesson_08.stage", says="size|shape|graph of micro-batch|Mismatch")
+@wrong("lesson_08.stage", says="through the graph of micro-batch 11")
 class TakesTheNewestFirst(_Stage):
     def backward(self, k, gradient):
         return super().backward(max(self.kept), gradient)
 
 
-@wrong("lesson_08.stage", says="size|shape|graph of micro-batch|Mismatch|for this micro-batch")
+@wrong("lesson_08.stage", says="through the graph of micro-batch 7")
 class TakesTheOldestFirst(_Stage):
     def backward(self, k, gradient):
         return super().backward(next(iter(self.kept)), gradient)
@@ -193,6 +200,107 @@ class KeepsAllGradients(_Stage):
         found = super().backward(k, gradient)
         self.seen = [*getattr(self, "seen", []), gradient]
         return found
+
+
+@wrong("lesson_08.stage", says="through the graph of micro-batch 11")
+class KeepsByShape(_Stage):
+    def forward(self, k, x):
+        return super().forward(tuple(x.shape[:2]), x)
+
+    def backward(self, k, gradient):
+        return super().backward(tuple(gradient.shape[:2]), gradient)
+
+
+@wrong("lesson_08.stage", says="through the graph of micro-batch 11")
+class HasFourPlaces(_Stage):
+    def forward(self, k, x):
+        return super().forward(k % 4, x)
+
+    def backward(self, k, gradient):
+        return super().backward(k % 4, gradient)
+
+
+@wrong("lesson_08.stage", says="the caller's x requires a gradient.*x.detach\\(\\) first")
+class BeginsAtTheCallersTensor(_Stage):
+    def leaf(self, x):
+        return x.requires_grad_() if x.is_floating_point() else x
+
+
+@wrong("lesson_08.stage", says="backward of part 0 changes the numbers of the caller's gradient|changes the numbers")
+class ScalesTheGradientInPlace(_Stage):
+    def backward(self, k, gradient):
+        found = super().backward(k, gradient)
+        gradient.zero_()
+        return found
+
+
+@wrong("lesson_08.stage", says="what stood in the module's gradients before is gone")
+class BeginsAtZero(_Stage):
+    def __init__(self, module):
+        super().__init__(module)
+        module.zero_grad()
+
+
+_EVERYTHING = []
+
+
+@wrong("lesson_08.stage_lets_go", says="still alive, though not on the object|still keeps")
+class KeepsItInAGlobal(_Stage):
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        _EVERYTHING.append(self.kept[k])
+        return y
+
+
+@wrong("lesson_08.stage_lets_go", says="still alive, though not on the object|still keeps")
+class KeepsItOnItsClass(_Stage):
+    seen = []  # noqa: RUF012
+
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        self.seen.append(y)
+        return y
+
+
+@wrong("lesson_08.stage_lets_go", says="still alive, though not on the object|still keeps")
+class KeepsItInADefault(_Stage):
+    def forward(self, k, x, seen=[]):  # noqa: B006
+        seen.append(x)
+        return super().forward(k, x)
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps .* bytes")
+class KeepsItOnTheModule(_Stage):
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        self.module.latest = self.kept[k][1]
+        return y
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps .* bytes|still alive")
+class KeepsItsCharacters(_Stage):
+    def forward(self, k, x):
+        if not x.is_floating_point():
+            self.texts = [*getattr(self, "texts", []), x]
+        return super().forward(k, x)
+
+
+@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
+class KeepsTwoNumbersOfEach(_Stage):
+    def backward(self, k, gradient):
+        self.seen = {**getattr(self, "seen", {}), k: gradient.flatten()[:2].clone()}
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage_lets_go", says="after B0 of step 0.*still keeps .* bytes|still alive")
+class LetsGoWhenAllAreBack(_Stage):
+    def backward(self, k, gradient):
+        x, y = self.kept[k]
+        y.backward(gradient)
+        self.back = {*getattr(self, "back", ()), k}
+        if self.back == set(self.kept):
+            self.kept, self.back = {}, set()
+        return x.grad
 
 
 # 8.3 and 8.4
@@ -635,6 +743,42 @@ def _halved(layer_s, p):
     return [len(part) for part in parts]
 
 
+def _nearest(layer_s, p):
+    """Each stage as near to the mean of what is left as can be."""
+    counts, left = [], list(layer_s)
+    for stages in range(p, 1, -1):
+        mean = sum(left) / stages
+        counts.append(min(range(1, len(left) - stages + 2), key=lambda n: abs(sum(left[:n]) - mean)))
+        left = left[counts[-1] :]
+    return [*counts, len(left)]
+
+
+def _best(layer_s, p, goal, sign=1):
+    """The cut with the least goal of the stages' seconds."""
+
+    def counts(cut):
+        return [b - a for a, b in itertools.pairwise((0, *cut, len(layer_s)))]
+
+    def seconds(cut):
+        return [sum(layer_s[a:b]) for a, b in itertools.pairwise((0, *cut, len(layer_s)))]
+
+    return counts(min(itertools.combinations(range(1, len(layer_s)), p - 1), key=lambda cut: sign * goal(seconds(cut))))
+
+
+def _limits_in_steps(layer_s, p):
+    """Stages filled up to a limit that grows by a tenth."""
+    limit = max(max(layer_s), sum(layer_s) / p)
+    while True:
+        counts, s = [0], 0.0
+        for n, x in enumerate(layer_s):
+            if counts[-1] and (s + x > limit or len(layer_s) - n <= p - len(counts)):
+                counts, s = [*counts, 0], 0.0
+            counts[-1], s = counts[-1] + 1, s + x
+        if len(counts) == p:
+            return counts
+        limit *= 1.1
+
+
 for _name, _answer, _says in [
     ("as_many", lambda s, p: [len(s) // p + (k < len(s) % p) for k in range(p)], "layers take different times"),
     ("up_to_the_mean", lambda s, p: _filled(s, p, False), "filled up to the mean|fixes a cut"),
@@ -651,6 +795,17 @@ for _name, _answer, _says in [
     ("all_in_one", lambda s, p: [len(s)] + [0] * (p - 1), "every stage has a layer"),
     ("no_list", lambda s, p: None, "a list of whole numbers"),
     ("fractions", lambda s, p: [len(s) / p] * p, "a list of whole numbers"),
+    ("nearest_to_the_mean", _nearest, "near to the mean.*one cut after another"),
+    ("least_squares", lambda s, p: _best(s, p, lambda t: sum(x * x for x in t)), "sum of squares"),
+    ("least_spread", lambda s, p: _best(s, p, lambda t: max(t) - min(t)), "between the slowest and the fastest"),
+    ("fastest_is_slow", lambda s, p: _best(s, p, min, -1), "the fastest stage is as slow as can be"),
+    ("forgets_the_last", lambda s, p: _best(s, p, lambda t: max(t[:-1], default=0)), "last stage does not count"),
+    ("from_behind", lambda s, p: _best(s, p, max)[::-1], "from behind they are right"),
+    ("sorted_layers", lambda s, p: _best(sorted(s), p, max), "layers sorted by their seconds"),
+    ("sorted_counts", lambda s, p: sorted(_best(s, p, max)), "the right numbers, but sorted"),
+    ("one_each", lambda s, p: [1] * (p - 1) + [len(s) - p + 1], "all stages but one have one layer"),
+    ("in_half_precision", lambda s, p: _best(s, p, lambda t: np.float16(max(t))), "slowest stage takes"),
+    ("limits_in_steps", _limits_in_steps, "slowest stage takes"),
     ("rest_last", lambda s, p: [len(s) // p] * (p - 1) + [len(s) - len(s) // p * (p - 1)], "slowest stage takes"),
 ]:
     wrong_values("lesson_08.balance", _name, _answer, says=_says)

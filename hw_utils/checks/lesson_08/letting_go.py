@@ -1,0 +1,58 @@
+"""What a stage of an answer's keeps: bytes that can be found, and by weak references what lives on unseen."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from hw_utils.checks.lesson_07.holding import bytes_beside, bytes_in_lists, is_here
+from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
+
+
+class Keeper:
+    """One stage, watched: of an object in another process only the tensors that can be found there are known."""
+
+    def __init__(self, make: Any, module: torch.nn.Module) -> None:
+        self.stage, self.make, self.module = make(module), make, module
+        self.is_here, self.now = is_here(self.stage), -1
+        self.watched: dict[int, list[StorageWeakRef]] = {}  # micro-batch -> what was made for it
+        if self.is_here:
+            for part in module.modules():
+                part.register_forward_hook(self._made)
+        self.at_first = self.n_bytes()
+
+    def _made(self, part: torch.nn.Module, args: tuple, output: Any) -> None:
+        if isinstance(output, torch.Tensor):
+            self.watch(self.now, output)
+
+    def watch(self, k: int, *tensors: torch.Tensor | None) -> None:
+        """From now on these are known to be micro-batch k's, whoever keeps them."""
+        if self.is_here:
+            refs = [StorageWeakRef(t.untyped_storage()) for t in tensors if isinstance(t, torch.Tensor)]
+            self.watched.setdefault(k, []).extend(refs)
+
+    def n_alive(self, k: int) -> int:
+        """How many of micro-batch k's tensors somebody still keeps; they are watched no longer."""
+        refs = self.watched.pop(k, [])
+        if not all(ref.expired() for ref in refs):
+            gc.collect()
+        return len({ref.cdata for ref in refs if not ref.expired()})
+
+    def n_bytes(self) -> int:
+        """Bytes of floats and characters on the object, its module, its class and global names."""
+        found = {t.untyped_storage().data_ptr(): t for t in self._tensors() if t.numel() and _is_data(t)}
+        return bytes_beside(found.values(), self.module) + bytes_in_lists(self.stage)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        if not self.is_here:
+            return list(self.stage.kept_anywhere().values())
+        places = [kept_tensors(thing) for thing in (self.stage, *self.module.modules())]
+        return [t for place in (*places, kept_elsewhere([self.make], [self.module])) for t in place.values()]
+
+
+def _is_data(tensor: torch.Tensor) -> bool:
+    """Masks and random states are none."""
+    return tensor.is_floating_point() or tensor.dtype == torch.int64
