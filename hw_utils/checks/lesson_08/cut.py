@@ -9,25 +9,14 @@ import torch
 
 from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_06.shards import distance
-from hw_utils.checks.lesson_08.letting_go import Keeper
+from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
-from hw_utils.material.models import Part, TinyGPT, parts
+from hw_utils.material.models import Part
 from hw_utils.simulate import simulate
 
-SYMBOLS, CONTEXT = 7, 5
 SLACK = 8  # bytes: one number
 _DEFAULTS = {"texts": "", "begun": 0.0}
-
-
-def _modules(n_layers: int, width: int, cut: list[int], begun: float, **_: Any) -> list[Part]:
-    """The parts; begun: what stands in all gradients at the start, where it is not 0."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(8)
-        modules = parts(TinyGPT(n_layers, width, 2, CONTEXT, SYMBOLS).double(), cut)
-    for p in (p for module in modules for p in module.parameters() if begun):
-        p.grad = torch.full_like(p, begun)
-    return modules
 
 
 def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -49,83 +38,8 @@ def _passes(order: str) -> list[tuple[str, int]]:
     return [(step[0], int(step[1:])) for step in order.split()]
 
 
-class _Stopped(Exception):
-    """What came back is nothing to go on with: [part, method, what came]."""
-
-
-class _Pipe:
-    """All stages beside each other; what goes from one to the next is copied, as a message is."""
-
-    def __init__(self, make: Any, **case: Any) -> None:
-        self.keepers = [Keeper(make, module) for module in _modules(**case)]
-        self.same_x = case["texts"] == "same x"
-        self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
-        self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
-        self.touched: list[list] = []
-        self.graphs: set[int] = set()
-
-    def forward(self, k: int, x: torch.Tensor) -> torch.Tensor:
-        """The scores."""
-        before = [keeper.n_bytes() for keeper in self.keepers]
-        for place, keeper in enumerate(self.keepers):
-            others = [t for (p, _), t in self.inputs.items() if p == place] if self.same_x else []
-            x = self.inputs[place, k] = (others or [x])[0]
-            x = self._forward(place, keeper, k, x)
-        now = [keeper.n_bytes() for keeper in self.keepers]
-        self.needed[k] = [max(0, b - a) for a, b in zip(before, now)]
-        return x
-
-    def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
-        keeper.now, copy = k, x.clone()
-        keeper.watch(k, x)
-        y = keeper.stage.forward(k, x)
-        self._look(place, "forward", "x", x, copy)
-        if not isinstance(y, torch.Tensor):
-            raise _Stopped(place, "forward", plain(y))
-        keeper.watch(k, y)
-        if y.requires_grad:
-            self.graphs.add(place)
-        return y.detach().clone()
-
-    def backward(self, k: int, gradient: torch.Tensor) -> None:
-        """From the gradient of the scores."""
-        for place, keeper in reversed(list(enumerate(self.keepers))):
-            gradient = self._backward(place, keeper, k, gradient)
-        del self.needed[k]
-
-    def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
-        x, keeper.now = self.inputs.pop((place, k)), k
-        before = x.clone(), gradient.clone()
-        keeper.watch(k, gradient)
-        back = keeper.stage.backward(k, gradient)
-        self._look(place, "backward", "x", x, before[0])
-        self._look(place, "backward", "gradient", gradient, before[1])
-        if not place:
-            return None
-        if not isinstance(back, torch.Tensor):
-            raise _Stopped(place, "backward", plain(back))
-        if back.shape != x.shape:
-            raise _Stopped(place, "backward", [list(back.shape), list(x.shape)])
-        keeper.watch(k, back)
-        return back.detach().clone()
-
-    def _look(self, place: int, method: str, name: str, now: torch.Tensor, before: torch.Tensor) -> None:
-        if now.requires_grad or now.grad is not None:
-            self.touched.append([place, method, name, "graph"])
-        elif not torch.equal(now, before):
-            self.touched.append([place, method, name, "numbers"])
-
-    def kept(self, k: int) -> list[list[int]]:
-        """After B of k: bytes too many on each part, and how many of k's tensors are alive."""
-        too_many = [
-            keeper.n_bytes() - keeper.at_first - sum(needed[place] for needed in self.needed.values())
-            for place, keeper in enumerate(self.keepers)
-        ]
-        return [too_many, [keeper.n_alive(k) for keeper in self.keepers]]
-
-
 def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
-    pipe = _Pipe(make, **case)
+    pipe = Pipe(make, **case)
     outputs, gradients, kept = [], [], []
     try:
         for number, order in enumerate(case["steps"]):
@@ -140,7 +54,7 @@ def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
                     kept.append([number, k, *pipe.kept(k)])
             modules = [keeper.module for keeper in pipe.keepers]
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
-    except _Stopped as stopped:
+    except Stopped as stopped:
         return {"stopped": list(stopped.args)}
     return {
         "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
@@ -155,7 +69,7 @@ def _one_process(
 
     only: of this micro-batch alone. through: its gradient goes back through the graph of this other one.
     """
-    modules = _modules(**case)
+    modules = modules_of(**case)
     outputs, gradients = {}, []
     for number, order in enumerate(case["steps"]):
         texts = {k: _texts(k, number, case["texts"]) for kind, k in _passes(order) if kind == "F"}
