@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hw_utils.material import data
+from tests.checks.references import lessons as all_lessons
+from tests.checks.references import namespace
 from tools.lesson import lesson_files, read_lesson
 
 POINTS = {
@@ -42,3 +45,13 @@ def test_every_exercise_is_checked_and_every_check_with_points_is_about_an_exerc
     for exercise in exercises.values():
         assert any(f"def {a}(" in exercise.source or f"class {a}" in exercise.source or f"{a} =" in exercise.source
                    for a in asked), f"no check of {name} asks for what {exercise.name} defines"  # fmt: skip
+
+
+def test_lesson_08s_four_ranks_have_the_gradients_of_one_process():
+    (lesson,) = (lesson for lesson in all_lessons() if lesson.name.startswith("08"))
+    names, seen = namespace(lesson), []
+    names |= {"text": data.alice(say=False).train, "seen": seen}
+    (cell,) = (cell for cell in lesson.cells if "plot_gradients(norms" in cell.source)
+    exec(cell.source.replace("lesson_08.plot_gradients(", "seen[:] = ("), names)
+    whole, in_parts = seen
+    assert in_parts == pytest.approx(whole, rel=1e-12)
