@@ -47,7 +47,7 @@ from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
-from hw_utils.virtual.traffic.point_to_point import ShortCuts
+from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld

@@ -15,10 +15,10 @@ from hw_utils.virtual.agenda import Agenda
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ranks.turns import Stop, Turns
 from hw_utils.virtual.traffic import collectives
-from hw_utils.virtual.traffic.matching import post_of
+from hw_utils.virtual.traffic.messages.matching import post_of
+from hw_utils.virtual.traffic.messages.queues import Queues
+from hw_utils.virtual.traffic.messages.requests import Request, requests_of
 from hw_utils.virtual.traffic.ports import ports_of
-from hw_utils.virtual.traffic.queues import Queues
-from hw_utils.virtual.traffic.requests import Request, requests_of
 from hw_utils.virtual.traffic.rows import Rows
 from hw_utils.virtual.traffic.work import VirtualWork
 

@@ -147,7 +147,9 @@ def _judge_passes(what: str, passes: list, n_batches: int) -> None:
             missing = sorted(set(range(n_batches)) - set(made))
             raise CheckFailed(
                 f"{what} made {len(made)} {name} passes, of micro-batches {made}; {n_batches} are needed.",
-                cause=f"micro-batch {missing[0]} never went {name} there: "
+                cause=f"stage.{name} was never called there: each micro-batch goes {name} through each stage once."
+                if not made
+                else f"micro-batch {missing[0]} never went {name} there: "
                 + ("what is still in the pipeline at the end has to go back, too." if kind == "B" else "count again.")
                 if missing
                 else "each micro-batch goes through each stage once.",
@@ -200,6 +202,10 @@ def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
     for cause, weights in causes.items():
         if distance(got, serial(world_size, n, weights)[1][rank]) < 1e-9:
             return cause
+    right = serial(world_size, n, [r / sum(rows) for r in rows])[1][rank]
+    factor = float((got * right).sum() / (right * right).sum())
+    if factor and distance(got, factor * right) < 1e-9:
+        return f"it is {factor:g} times the right one: only the number with which backward starts is another."
     if not np.asarray(got).any() and rank == world_size - 1 > 0:
         return (
             "it is zero, and so was the input: on this rank batches[k] has only the shape, its numbers come from the "

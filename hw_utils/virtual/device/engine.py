@@ -5,7 +5,7 @@ from __future__ import annotations
 from hw_utils.core.network import Cluster
 from hw_utils.virtual.device.streams import TimeLines
 from hw_utils.virtual.engine import Engine
-from hw_utils.virtual.traffic.requests import requests_of
+from hw_utils.virtual.traffic.messages.requests import requests_of
 from hw_utils.virtual.traffic.work import VirtualWork
 
 HOST_WAITS = ("barrier", "monitored_barrier")

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from hw_utils.core.errors import ranks_text
-from hw_utils.virtual.traffic.requests import POLL_S
+from hw_utils.virtual.traffic.messages.requests import POLL_S
 
 
 class VirtualFuture(Future):

@@ -520,6 +520,20 @@ def gpipe_skips_what_is_slow(stage, batches, rank, world_size):
     return Half()(stage, batches, rank, world_size)
 
 
+@wrong("lesson_08.gpipe", says="it is 0.5 times the right one")
+def gpipe_starts_with_half(stage, batches, rank, world_size):
+    class Half(_Schedule):
+        weights = staticmethod(lambda rows: [0.5 * r / sum(rows) for r in rows])
+        loss_weights = staticmethod(lambda rows: [r / sum(rows) for r in rows])
+
+    return Half()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="stage.forward was never called there")
+def gpipe_does_nothing(stage, batches, rank, world_size):
+    return 1.0
+
+
 @wrong("lesson_08.gpipe_in_time", says="stages keep their own time")
 def gpipe_makes_the_stages_fast(stage, batches, rank, world_size):
     stage.forward_s = stage.backward_s = 0.0

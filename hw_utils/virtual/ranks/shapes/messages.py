@@ -9,8 +9,9 @@ from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.ranks.shapes.known import are_known, forget, is_known, learn
 from hw_utils.virtual.ranks.shapes.mode import ShapesOnly
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
-from hw_utils.virtual.traffic import matching, memory, reductions, requests
+from hw_utils.virtual.traffic import memory, reductions
 from hw_utils.virtual.traffic.memory import NOTHING
+from hw_utils.virtual.traffic.messages import matching, requests
 
 
 def contents(tensor, n_bytes: int) -> bytes:

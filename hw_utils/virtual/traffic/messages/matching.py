@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hw_utils.core.errors import MessageMismatch
 from hw_utils.virtual.traffic.memory import contents, copy, fill
-from hw_utils.virtual.traffic.requests import Request
+from hw_utils.virtual.traffic.messages.requests import Request
 from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of, start_of
 
 
