@@ -11,7 +11,7 @@ import sys
 try:
     from hw_utils.core import errors
     from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
-    from hw_utils.core.network import Cluster, Network
+    from hw_utils.core.network import Cluster, Fold, Network
     from hw_utils.core.run import Run
     from hw_utils.core.trace import Event, Trace
     from hw_utils.launch import launch
@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 __version__ = "0.2.0"  # the one place: pyproject.toml takes it from here
 
 __all__ = [
-    "CheckFailed", "Cluster", "Deadlock", "Event", "Network", "Run", "TimedOut", "Trace", "WorkerFailed",
+    "CheckFailed", "Cluster", "Deadlock", "Event", "Fold", "Network", "Run", "TimedOut", "Trace", "WorkerFailed",
     "checks", "data", "launch", "memory", "models", "plots", "simulate",
 ]  # fmt: skip
 

@@ -113,11 +113,11 @@ def check_capacity(capacity_bytes: int | None) -> None:
         raise ValueError(f"capacity_bytes must be a positive whole number or None, got {capacity_bytes!r}")
 
 
-def books_of(parts: list[dict], world_size: int, capacity_bytes: int | None):
+def books_of(parts: list[dict], world_size: int, capacity_bytes: int | None, fold=None):
     """The `Memory` of a run, from what its ranks have kept."""
     from hw_utils.core.memory.books import Memory
 
-    return Memory.of(parts, world_size, capacity_bytes)
+    return Memory.of(parts, world_size, capacity_bytes, fold)
 
 
 def _watch(gang: Gang, timeout_s: float) -> None:

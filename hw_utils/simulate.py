@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core import pickling, source, versions
+from hw_utils.core.calls.folded_trace import FoldedTrace
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, without_our_stack
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.cluster import check_cluster
+from hw_utils.core.network.fold import Fold, check_fold
 from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
@@ -45,6 +47,7 @@ def simulate(
     memory: bool = False,
     capacity_bytes: int | None = None,
     values: str = "real",
+    fold: Fold | str | None = None,
 ) -> Run:
     """The `Run` of `worker(rank, world_size, *args)` on `world_size` virtual ranks, in one fresh process.
 
@@ -62,7 +65,8 @@ def simulate(
     bytes that each rank holds, `run.memory`; an operation then takes some 15 us more. capacity_bytes: what a rank may
     hold before it gets an `OutOfMemory`; a run with it keeps memory. values: "shapes" computes nothing: tensors have
     shapes, dtypes and bytes, but no values (docs/virtual_gpus.md); ledger, times and memory are those with values, for
-    models that no laptop holds. It wants `compute` to say what computation costs.
+    models that no laptop holds. It wants `compute` to say what computation costs. fold: ranks that do the same, of
+    which one is run for all (docs/virtual_gpus.md); the run answers for every rank. "all": they all do the same.
 
     Raises:
         Deadlock: no rank can go on. WorkerFailed: a rank raised, or two ends of a communication do not fit.
@@ -99,6 +103,7 @@ def simulate(
             "memory": memory or capacity_bytes is not None,
             "capacity_bytes": capacity_bytes,
             "values": values,
+            "fold": None if fold is None else _fold(fold, world_size, cluster, values),
         }
         alone = {**job, "most_processes": MOST_PROCESSES}  # in a process that is thrown away, ranks may get their own
         if _isolated is not _in_this_process:
@@ -109,11 +114,21 @@ def simulate(
         return _run_of(outcome, job)
 
 
+def _fold(fold: Fold | str, world_size: int, cluster: Cluster | None, values: str) -> Fold:
+    if values != "shapes" or cluster is None:
+        raise ValueError(
+            'a folded run has no values and needs to know how ranks lie on hosts: give values="shapes" and cluster=, '
+            f'as "h100x64", beside fold=; got values={values!r}, cluster={cluster and cluster.name!r}'
+        )
+    return check_fold(fold, world_size, cluster)
+
+
 def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
     """The outcome with a process a rank, for a program that changes what it would share with the other ranks."""
     why, size = given_up["apart"], job["world_size"]
-    if job["compute"] == "device":
-        reason = f"ranks with virtual devices share one process, and this program changes it: {why}. Take that out"
+    if job["compute"] == "device" or job["fold"] is not None:
+        of = "with virtual devices" if job["compute"] == "device" else "of a folded run"
+        reason = f"ranks {of} share one process, and this program changes it: {why}. Take that out"
         failure = Failure(given_up["rank"], "exception", reason)
         return {"failures": [failure], "exceptions": [None], "ended_in": "failed"}
     if size > MOST_PROCESSES or _isolated is _in_this_process:
@@ -225,6 +240,8 @@ def _run_of(outcome: dict, job: dict) -> Run:
     trace = Trace(
         outcome["records"], outcome["names"], outcome["groups"], outcome["world_size"], outcome.get("streams")
     )
+    if job["fold"] is not None:
+        trace = FoldedTrace(trace, job["fold"], outcome["uneven"])
     if "each" in outcome:
         results = [pickling.load(result) for result in outcome["each"]]
     else:
@@ -235,7 +252,9 @@ def _run_of(outcome: dict, job: dict) -> Run:
 
 def _memory_of(outcome: dict, job: dict):
     """The books of the run, if it kept any."""
-    return books_of(outcome["memory"], job["world_size"], job["capacity_bytes"]) if "memory" in outcome else None
+    if "memory" not in outcome:
+        return None
+    return books_of(outcome["memory"], job["world_size"], job["capacity_bytes"], job["fold"])
 
 
 def _error_of(outcome: dict, job: dict) -> WorkerFailed:

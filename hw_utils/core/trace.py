@@ -188,6 +188,10 @@ class Trace(Sequence[Event]):
     def __repr__(self) -> str:
         return f"Trace({len(self):,} events, {self.world_size} ranks, ops: {', '.join(sorted(self.ops)) or 'none'})"
 
+    def summed(self) -> tuple[np.ndarray, np.ndarray]:
+        """(records, the bytes sent for each); those of ranks that stand for others count for all of them."""
+        return self.records, self.records["sent_bytes"]
+
     def of_rank(self, rank: int) -> Trace:
         """The events of one rank."""
         return self._where(self.records["rank"] == rank)

@@ -47,6 +47,7 @@ from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
+from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
@@ -129,8 +130,10 @@ class _Cluster:
         self.world_size, self.call, self.job = job["world_size"], call, job
         kind = DeviceEngine if job["compute"] == "device" else self.Engine
         self.engine = kind(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
+        if job.get("fold") is not None:
+            self.engine.folding = Folding(self.engine, job["fold"])
         self.results: list[Any] = [None] * self.world_size
-        self.returned, self.n_running = [False] * self.world_size, self.world_size
+        self.returned, self.n_running = [False] * self.world_size, len(self.engine.running)
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
         self.engine.members_of = Meetings(self.engine).members_of
@@ -276,6 +279,8 @@ class _Cluster:
         return {} if self.mode is None else {"memory": self.watch.parts()}
 
     def packed_results(self) -> dict:
+        if self.engine.folding is not None:
+            self.results = [self.results[self.job["fold"].representative(r)] for r in range(self.world_size)]
         with values_asked_for() if self.has_shapes_only else nullcontext():
             return {"results": bytes(pickling.dump(self.results, ""))}
 
@@ -284,6 +289,7 @@ class _Cluster:
         return {
             **self.packed_results(), **self.books(), "seconds": max(engine.clock), "output": self.streams.texts(),
             "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
+            "uneven": None if engine.folding is None else engine.folding.uneven,
             "streams": None if engine.lines is None else engine.lines.records(),
         }  # fmt: skip
 

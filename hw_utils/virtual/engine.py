@@ -6,6 +6,7 @@ port first in virtual time gets it first, and the same program gives the same ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import thread_time
 from typing import NamedTuple
 
@@ -51,6 +52,8 @@ class Engine:
     """
 
     Work = VirtualWork  # what a collective gives back
+    Call = collectives.Call  # one collective of a group
+    folding = None  # which ranks run for others, in a folded run, see traffic/folding.py
     lines = None  # the streams of the ranks' devices, if they have such, see device/streams.py
     most_processes = 0  # up to so many ranks may be started again with a process each
 
@@ -81,6 +84,11 @@ class Engine:
     def requests(self) -> type[Request]:
         """What a send or a receive gives back."""
         return requests_of(self)
+
+    @property
+    def running(self) -> Sequence[int]:
+        """The ranks that run: all, but in a folded run."""
+        return range(self.world_size) if self.folding is None else self.folding.fold.representatives
 
     # -- how a run goes and ends -------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ class Members:
 
     def __init__(self, engine, number: int, ranks: tuple[int, ...]) -> None:
         self.engine, self.number, self.ranks = engine, number, ranks
+        self.running = ranks if engine.folding is None else engine.folding.running(ranks)  # the others do the same
         self.limit_s: float | None = None  # seconds that a call may take, where the program gave the group a timeout
         self.place_of = {rank: i for i, rank in enumerate(ranks)}
         self.n_called = [0] * len(ranks)

@@ -51,7 +51,7 @@ class Meetings:
         engine.now()
         engine.let_the_past_run(rank)
         meetings = self.arrived.setdefault(key, [])
-        late = meetings[0].late if meetings else set(key[1])
+        late = meetings[0].late if meetings else set(self.members[key].running)
         late.discard(rank)
         if late:
             meetings.append(_Meeting(rank, name, site, late))

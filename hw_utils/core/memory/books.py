@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hw_utils.core.network.fold import Fold
 from hw_utils.core.source import Where, locate
 
 HOLDERS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buffers", "other")
@@ -40,7 +41,8 @@ class Memory:
     an operation's own work space, what gloo or the virtual network hold of a message, and an allocator's rounding.
 
     records: of dtype RECORD, each rank's in the order in which they happened; n_bytes is negative where memory is
-    freed. sites: (file, line) of each `site`; 0 is none.
+    freed. sites: (file, line) of each `site`; 0 is none. fold: of a folded run, whose records are those of the ranks
+    that ran; each stands for the others of its class.
     """
 
     def __init__(
@@ -49,12 +51,20 @@ class Memory:
         sites: Sequence[tuple[str, int]],
         world_size: int,
         capacity_bytes: int | None = None,
+        fold: Fold | None = None,
     ) -> None:
+        self.fold = fold
         self.records, self.sites, self.world_size = records, tuple(sites), world_size
         self.capacity_bytes = capacity_bytes
 
     @classmethod
-    def of(cls, parts: Sequence[dict[str, Any]], world_size: int, capacity_bytes: int | None = None) -> Memory:
+    def of(
+        cls,
+        parts: Sequence[dict[str, Any]],
+        world_size: int,
+        capacity_bytes: int | None = None,
+        fold: Fold | None = None,
+    ) -> Memory:
         """The books of a run from those of its ranks: {"rank", "records", "sites": what their numbers stand for}."""
         sites: dict[tuple[str, int], int] = {("", 0): 0}
         found = [np.zeros(0, RECORD)]
@@ -63,7 +73,7 @@ class Memory:
             records = part["records"].copy()
             records["rank"], records["site"] = part["rank"], numbers[records["site"]]
             found.append(records)
-        return cls(np.concatenate(found), list(sites), world_size, capacity_bytes)
+        return cls(np.concatenate(found), list(sites), world_size, capacity_bytes, fold)
 
     def of_rank(self, rank: int) -> np.ndarray:
         """The records of one rank, in order.
@@ -73,7 +83,15 @@ class Memory:
         """
         if not 0 <= rank < self.world_size:
             raise ValueError(f"there is no rank {rank}: ranks are 0 to {self.world_size - 1}")
-        return self.records[self.records["rank"] == rank]
+        first = rank if self.fold is None else self.fold.representative(rank)
+        records = self.records[self.records["rank"] == first]
+        records["rank"] = rank
+        return records
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Those whose books differ: all, or the representatives of a fold."""
+        return range(self.world_size) if self.fold is None else self.fold.representatives
 
     def series(self, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """(seconds, shape (k,); bytes held after each of the rank's k records, shape (k, 7), a column an owner)."""

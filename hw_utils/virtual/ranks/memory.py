@@ -21,7 +21,7 @@ def books_of_all(engine, job: dict) -> AbstractContextManager:
         engine.cpu_start_s += cpu_s
 
     watch = Watch(
-        range(engine.world_size), lambda: engine.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
+        engine.running, lambda: engine.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
         forgive=None if engine.is_free else forgive,
     )  # fmt: skip
     return watched(watch, engine)

@@ -83,7 +83,7 @@ class Call:
         self.posts[place] = post
         if self.kind in ROOTED:
             self._add_rooted(place, post)
-        elif len(self.posts) == len(self.members.ranks):
+        elif self.is_full:
             self._finish_together()
 
     @property
@@ -161,7 +161,7 @@ def call(group, post: Post, outer) -> VirtualWork:
     post.at_s = engine.clock[rank]
     this = members.calls.get(number)
     if this is None:
-        this = members.calls[number] = Call(engine, members, post.kind)
+        this = members.calls[number] = engine.Call(engine, members, post.kind)
     post.row = engine.rows.add(rank, post.name, post.n_bytes, post.at_s, post.site, members.number, this.message)
     engine.rows.note_part(rank, post.row, post.name, outer)
     post.work = work = engine.Work(engine, rank, post, members, number)

@@ -62,7 +62,7 @@ class LevelPorts(Ports):
     def collective(self, ranks: Sequence[int], ready_s: Sequence[float], *steps) -> tuple[list[float], Cost]:
         """As NCCL: it begins when all members are there and their ports are free, and ends for all at once."""
         kind, n_bytes, n_members, _, itemsize = steps
-        layout, ports = self._layout(tuple(ranks))
+        layout, ports = self.layout(tuple(ranks))
         cost = schedules.cost(*steps)
         if n_members == 1:
             return list(ready_s), cost
@@ -72,7 +72,7 @@ class LevelPorts(Ports):
             self.sending[port] = self.receiving[port] = start_s + found.seconds
         return [start_s + found.seconds] * n_members, replace(cost, rounds=found.rounds)
 
-    def _layout(self, ranks: tuple[int, ...]) -> tuple[Layout, list[int]]:
+    def layout(self, ranks: tuple[int, ...]) -> tuple[Layout, list[int]]:
         """How the ranks lie on the cluster, and the ports that they use among each other."""
         if ranks not in self._layouts:
             layout = Layout.of(self.cluster, ranks)
@@ -80,6 +80,14 @@ class LevelPorts(Ports):
             cards = sorted({self.card[rank] for rank in ranks}) if layout.n_hosts > 1 else []
             self._layouts[ranks] = layout, inside + cards
         return self._layouts[ranks]
+
+    def level(self, ranks: Sequence[int]) -> None:
+        """Ranks that do the same have their ports, and their cards', free at one time."""
+        for ports in (ranks, [self.card[rank] for rank in ranks]):
+            for free_s in (self.sending, self.receiving):
+                latest_s = max(free_s[port] for port in ports)
+                for port in ports:
+                    free_s[port] = latest_s
 
     def _price(self, layout: Layout, kind: str, n_bytes, itemsize: int) -> Price:
         if not isinstance(n_bytes, int):  # members that bring different sizes

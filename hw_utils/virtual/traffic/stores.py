@@ -187,7 +187,8 @@ class _VirtualTCPStore(VirtualStore):
         super().__init__(_current(), f"tcp://{host_name}:{port}", _seconds(timeout))
         self.host, self.port = host_name, port
         if world_size and wait_for_workers:
-            n_come = self.add("init/", 1)
+            folding = self.engine.folding
+            n_come = self.add("init/", 1 if folding is None else folding.fold.size)
             if n_come == world_size:
                 self.set("init/all", b"1")
             self._ask("wait", ["init/all"], self.timeout_s)

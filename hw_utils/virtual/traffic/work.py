@@ -222,5 +222,5 @@ class VirtualWork(WithFuture, Work):
 
     def waits_for(self) -> tuple[int, ...]:
         """The members that have not made this call yet; all others if everybody has."""
-        late = [r for i, r in enumerate(self.members.ranks) if self.members.n_called[i] <= self.number]
-        return tuple(late or (r for r in self.members.ranks if r != self.owner))
+        late = [r for r in self.members.running if self.members.n_called[self.members.place_of[r]] <= self.number]
+        return tuple(late or (r for r in self.members.running if r != self.owner))

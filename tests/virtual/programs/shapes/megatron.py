@@ -1,7 +1,7 @@
 """Transformer layers as Megatron-LM splits them: tensor and sequence parallelism by plain collectives, recomputation.
 
 After Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models". Written anew, for a
-group of all ranks: tensors are (sequence, batch, width), in the sequence-parallel parts (sequence / N, batch, width).
+group of ranks, by default all: tensors are (sequence, batch, width), in the sequence-parallel parts (sequence / N, batch, width).
 """
 
 from __future__ import annotations
@@ -28,19 +28,24 @@ class Shape:
     dropout: float = 0.1
     sequence_parallel: bool = False
     recompute: str = "none"  # or "selective", "full"
+    group: dist.ProcessGroup | None = None  # whose ranks share each layer
+
+    @property
+    def n_shards(self) -> int:
+        return dist.get_world_size(self.group)
 
 
-def gathered(x):
+def gathered(x, group=None):
     """(sequence / N, ...) of each rank to (sequence, ...)."""
-    whole = x.new_empty(x.shape[0] * dist.get_world_size(), *x.shape[1:])
-    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, x.contiguous())
+    whole = x.new_empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:])
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, x.contiguous(), group=group)
     return whole
 
 
-def summed_and_scattered(x):
+def summed_and_scattered(x, group=None):
     """The sum over ranks of (sequence, ...), a part of the sequence each."""
-    part = x.new_empty(x.shape[0] // dist.get_world_size(), *x.shape[1:])
-    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, x.contiguous())
+    part = x.new_empty(x.shape[0] // dist.get_world_size(group), *x.shape[1:])
+    getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(part, x.contiguous(), group=group)
     return part
 
 
@@ -48,71 +53,73 @@ class Enter(torch.autograd.Function):
     """Into a tensor-parallel part: the same forward, gradients are summed."""
 
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx, x, group):
+        ctx.group = group
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, gradient):
         gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return gradient
+        dist.all_reduce(gradient, group=ctx.group)
+        return gradient, None
 
 
 class Leave(torch.autograd.Function):
     """Out of a tensor-parallel part: what ranks hold is summed."""
 
     @staticmethod
-    def forward(ctx, x, sequence_parallel):
-        ctx.sequence_parallel = sequence_parallel
+    def forward(ctx, x, sequence_parallel, group):
+        ctx.sequence_parallel, ctx.group = sequence_parallel, group
         if sequence_parallel:
-            return summed_and_scattered(x)
+            return summed_and_scattered(x, group)
         ctx.mark_dirty(x)
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
         return x
 
     @staticmethod
     def backward(ctx, gradient):
-        return (gathered(gradient) if ctx.sequence_parallel else gradient), None
+        return (gathered(gradient, ctx.group) if ctx.sequence_parallel else gradient), None, None
 
 
 class GatherThenLinear(torch.autograd.Function):
     """A linear layer of the whole sequence; it keeps this rank's part of its input, and gathers again in backward."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias):
+    def forward(ctx, x, weight, bias, group):
         ctx.save_for_backward(x, weight)
-        return F.linear(gathered(x), weight, bias)
+        ctx.group = group
+        return F.linear(gathered(x, group), weight, bias)
 
     @staticmethod
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
-        of_input = summed_and_scattered(gradient @ weight)
+        of_input = summed_and_scattered(gradient @ weight, ctx.group)
         flat = gradient.flatten(0, 1)
-        return of_input, flat.t() @ gathered(x).flatten(0, 1), flat.sum(0)
+        return of_input, flat.t() @ gathered(x, ctx.group).flatten(0, 1), flat.sum(0), None
 
 
 class ColumnLinear(nn.Linear):
     """weight: local (d_out / N, d_in), global (d_out, d_in)."""
 
     def __init__(self, d_in: int, d_out: int, shape: Shape) -> None:
-        super().__init__(d_in, d_out // dist.get_world_size(), dtype=torch.bfloat16)
+        super().__init__(d_in, d_out // shape.n_shards, dtype=torch.bfloat16)
         self.shape = shape
 
     def forward(self, x):
         if self.shape.sequence_parallel:
-            return GatherThenLinear.apply(x, self.weight, self.bias)
-        return super().forward(Enter.apply(x))
+            return GatherThenLinear.apply(x, self.weight, self.bias, self.shape.group)
+        return super().forward(Enter.apply(x, self.shape.group))
 
 
 class RowLinear(nn.Linear):
     """weight: local (d_out, d_in / N), global (d_out, d_in)."""
 
     def __init__(self, d_in: int, d_out: int, shape: Shape) -> None:
-        super().__init__(d_in // dist.get_world_size(), d_out, dtype=torch.bfloat16)
+        super().__init__(d_in // shape.n_shards, d_out, dtype=torch.bfloat16)
         self.shape = shape
 
     def forward(self, x):
-        return Leave.apply(F.linear(x, self.weight), self.shape.sequence_parallel) + self.bias
+        return Leave.apply(F.linear(x, self.weight), self.shape.sequence_parallel, self.shape.group) + self.bias
 
 
 def dropped_out(x, p: float):
@@ -123,7 +130,7 @@ def dropped_out(x, p: float):
 class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.shape, self.heads = shape, shape.heads // dist.get_world_size()
+        self.shape, self.heads = shape, shape.heads // shape.n_shards
         self.qkv = ColumnLinear(shape.width, 3 * shape.width, shape)
         self.out = RowLinear(shape.width, shape.width, shape)
 
@@ -171,7 +178,7 @@ class Stage(nn.Module):
 
     def input(self):
         """What the embedding, or the stage before, gives for a micro-batch."""
-        n = dist.get_world_size() if self.shape.sequence_parallel else 1
+        n = self.shape.n_shards if self.shape.sequence_parallel else 1
         size = self.shape.length // n, self.shape.micro_batch, self.shape.width
         return torch.randn(size, dtype=torch.bfloat16, requires_grad=True)
 
