@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hw_utils.commands.run_figures import figures
 from hw_utils.core.errors import WorkerFailed
-from hw_utils.core.network import Cluster, Network
+from hw_utils.core.network import Cluster, Fold, Network
 from hw_utils.core.run import Run
 from hw_utils.launch import launch
 from hw_utils.simulate import simulate
@@ -25,7 +25,7 @@ _BYTES = {"": 1.0, "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "Mb/s": 1e
 def add_arguments(parser: ArgumentParser) -> None:
     parser.usage = (
         "python -m hw_utils run SCRIPT --ranks N [--simulate] [--network LATENCY,BANDWIDTH] [--cluster NAME] "
-        "[--shapes] [--memory] [-- ARGS]"
+        "[--shapes [--mesh AXIS=SIZE,... --fold AXIS,...]] [--memory] [-- ARGS]"
     )
     parser.epilog = "Everything after -- is the script's own command line."
     parser.add_argument("script", type=Path, help="a script written for torchrun, as train.py")
@@ -34,6 +34,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--network", type=network, help="of --simulate, as 50us,10Gb/s (default: 50us,1Gb/s)")
     parser.add_argument("--cluster", type=cluster, help="simulate on this one, as h100x64")
     parser.add_argument("--shapes", action="store_true", help="simulate on tensors without values")
+    parser.add_argument("--mesh", type=mesh, help="how the ranks lie, as pp=16,dp=4,tp=8: the last varies fastest")
+    parser.add_argument("--fold", metavar="AXES", help="run one rank for all along these axes, as dp,tp; or all")
     parser.add_argument("--memory", action="store_true", help="say what each rank held at its peak, and whose it was")
     parser.add_argument(
         "--compute", choices=("measured", "free", "device"), help="of --simulate: what computation costs"
@@ -76,6 +78,38 @@ def cluster(text: str) -> Cluster:
         raise ArgumentTypeError(str(error)) from None
 
 
+def mesh(text: str) -> dict[str, int]:
+    """Axis -> size.
+
+    Raises:
+        ArgumentTypeError: it is no such list.
+
+    >>> mesh("pp=16,dp=4,tp=8")
+    {'pp': 16, 'dp': 4, 'tp': 8}
+    """
+    found = [re.fullmatch(r"\s*(\w+)=([0-9]+)\s*", part) for part in text.split(",")]
+    if not all(found):
+        raise ArgumentTypeError(f"axes with their sizes, the last varies fastest, as pp=16,dp=4,tp=8, got {text!r}")
+    return {part[1]: int(part[2]) for part in found}
+
+
+def fold_of(arguments: Namespace) -> Fold | str | None:
+    """The fold that the command line asks for.
+
+    Raises:
+        ValueError: axes without a mesh, or a mesh without axes.
+    """
+    if arguments.fold is None and arguments.mesh is None:
+        return None
+    if arguments.fold == "all" and arguments.mesh is None:
+        return "all"
+    if arguments.fold is None or arguments.mesh is None:
+        raise ValueError(
+            "--fold needs the mesh whose axes it names, and --mesh axes to fold: --mesh pp=16,dp=4,tp=8 --fold dp,tp"
+        )
+    return Fold(arguments.mesh, tuple(axis.strip() for axis in arguments.fold.split(",")))
+
+
 def main(arguments: Namespace) -> int:
     """0 if every rank came to its end; 2 for a misuse; else the exit code of the first rank that failed."""
     try:
@@ -99,6 +133,7 @@ def main(arguments: Namespace) -> int:
 def _run(arguments: Namespace) -> Run:
     options = {"timeout_s": arguments.timeout, "echo": not arguments.quiet, "memory": arguments.memory}
     chosen = {"network": arguments.network, "compute": arguments.compute, "cluster": arguments.cluster}
+    chosen["fold"] = fold_of(arguments)
     if arguments.cluster is not None:
         chosen["compute"] = arguments.compute or "device"
     if arguments.shapes:

@@ -51,8 +51,7 @@ def _covered_s(spans: np.ndarray) -> float:
 
 def level_bytes(trace: Trace, cluster: Cluster) -> tuple[int, int]:
     """Bytes that ranks sent (inside their hosts, in messages and collectives of ranks of more than one host)."""
-    records, inside = trace.records, 0
-    sent = records["sent_bytes"]
+    records, sent = trace.summed()
     host_of = np.array([cluster.host_of(rank) for rank in range(trace.world_size)])
     everybody = range(trace.world_size)
     of_one_host = np.array([len({host_of[r] for r in group or everybody}) == 1 for group in trace.groups], bool)
@@ -65,7 +64,7 @@ def level_bytes(trace: Trace, cluster: Cluster) -> tuple[int, int]:
 
 
 def _communication(run: Run) -> str:
-    of_ranks = [communication_s(run.trace, rank) for rank in range(len(run))]
+    of_ranks = _communication_of_all(run.trace)
     exposed_s, hidden_s = np.mean(of_ranks, axis=0)
     most = max(range(len(run)), key=lambda rank: of_ranks[rank][0])
     return (
@@ -74,13 +73,22 @@ def _communication(run: Run) -> str:
     )
 
 
+def _communication_of_all(trace: Trace) -> list[tuple[float, float]]:
+    """(exposed, hidden) seconds of each rank; those that one rank of a folded run stands for have its."""
+    fold = getattr(trace, "fold", None)
+    if fold is None:
+        return [communication_s(trace, rank) for rank in range(trace.world_size)]
+    found = {rank: communication_s(trace.own, rank) for rank in fold.representatives}
+    return [found[fold.representative(rank)] for rank in range(trace.world_size)]
+
+
 def _levels(trace: Trace, cluster: Cluster) -> str:
     inside, between = level_bytes(trace, cluster)
     return f"sent inside hosts {text_of(inside)}, in calls that join hosts {text_of(between)}"
 
 
 def _memory(memory) -> str:
-    peak = max((memory.peak(rank) for rank in range(memory.world_size)), key=lambda peak: (peak.n_bytes, -peak.rank))
+    peak = max((memory.peak(rank) for rank in memory.ranks), key=lambda peak: (peak.n_bytes, -peak.rank))
     owners = sorted(peak.by_owner.items(), key=lambda item: -item[1])
     where = f" at {peak.where}" if peak.where else ""
     return f"peak memory {text_of(peak.n_bytes)}, rank {peak.rank}{where}: " + ", ".join(

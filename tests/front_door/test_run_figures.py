@@ -45,6 +45,17 @@ def test_a_script_on_a_cluster_with_shapes_only_says_its_figures(tmp_path, capfd
     assert all(text in page for text in (communication, sent, "what each rank held at its peak"))
 
 
+def test_a_folded_script_says_the_figures_of_all_ranks(tmp_path, capfd):
+    (tmp_path / "train.py").write_text(TRAINING)
+    options = ["--ranks", "16", "--cluster", "h100x16", "--shapes", "--memory", "--quiet"]
+    assert main(["run", str(tmp_path / "train.py"), *options]) == 0
+    whole = capfd.readouterr().out
+    assert main(["run", str(tmp_path / "train.py"), *options, "--mesh", "host=2,gpu=8", "--fold", "host,gpu"]) == 0
+    assert capfd.readouterr().out == whole
+    assert main(["run", str(tmp_path / "train.py"), *options, "--fold", "gpu"]) == 2
+    assert "--mesh pp=16,dp=4,tp=8 --fold dp,tp" in capfd.readouterr().err
+
+
 def test_a_cluster_that_nobody_knows_is_refused_with_those_there_are(tmp_path, capfd):
     (tmp_path / "train.py").write_text(TRAINING)
     with pytest.raises(SystemExit):

@@ -133,7 +133,7 @@ class Fold:
         shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
         return (
             "a folded group joins ranks along whole axes, or ranks at one place along the folded ones, got "
-            f"[{shown}] in a {self}: {what}. Next step: give the mesh an axis for this group, or leave its axis unfolded"
+            f"[{shown}] in a {self}: {what}. Next step: give the mesh an axis for this group, or leave it unfolded"
         )
 
 
@@ -149,7 +149,7 @@ def check_fold(fold: Fold | str, world_size: int, cluster: Cluster) -> Fold:
         raise ValueError(f'fold must be a Fold, as Fold({{"dp": 4, "tp": 8}}, ("tp",)), or "all", got {fold!r}')
     if fold.world_size != world_size:
         raise ValueError(f"the mesh must have {world_size} ranks, got {fold.world_size}: {fold}")
-    for first, nth, rank in _cards_torn(fold, cluster):
+    for first, rank in _cards_torn(fold, cluster):
         raise ValueError(
             f"ranks that do the same must have equal shares of network cards, got ranks {first} and {rank} of {fold}: "
             f"one shares a card of {cluster.name} where the other does not. Next step: a cluster with a card for each "
@@ -158,8 +158,8 @@ def check_fold(fold: Fold | str, world_size: int, cluster: Cluster) -> Fold:
     return fold
 
 
-def _cards_torn(fold: Fold, cluster: Cluster) -> Iterator[tuple[int, int, int]]:
-    """(a rank, nth place, the rank there) where ranks that share a card no longer do once they are moved."""
+def _cards_torn(fold: Fold, cluster: Cluster) -> Iterator[tuple[int, int]]:
+    """(a rank, where it is moved to) where ranks that share a card no longer do once they are moved."""
     if cluster.cards_per_host == cluster.devices_per_host:
         return
     everybody = tuple(range(fold.world_size))
@@ -167,5 +167,5 @@ def _cards_torn(fold: Fold, cluster: Cluster) -> Iterator[tuple[int, int, int]]:
         moved_card: dict[int, int] = {}
         for rank, other in zip(everybody, fold.moved(everybody, nth)):
             if moved_card.setdefault(cluster.card_of(rank), cluster.card_of(other)) != cluster.card_of(other):
-                yield rank, nth, other
+                yield rank, other
                 return

@@ -171,7 +171,8 @@ def train(rank: int, world_size: int, plan: Plan) -> tuple[float, float]:
     """One step; (when it began, when it ended), in virtual seconds."""
     mesh = init_device_mesh("cuda", plan.mesh, mesh_dim_names=AXES)
     n_stages = plan.mesh[0]
-    ends = [dist.new_group([first, first + world_size - world_size // n_stages]) for first in range(world_size // n_stages)]
+    replicas = world_size // n_stages  # ranks of one stage
+    ends = [dist.new_group(sorted({first, first + world_size - replicas})) for first in range(replicas)]
     stage = mesh.get_local_rank("pp")
     part = Part(plan, replace(plan.shape, group=mesh.get_group("tp")), stage)
     optimizer, pipe = FlatAdam(part.parameters()), Pipe(part, mesh)
@@ -181,7 +182,7 @@ def train(rank: int, world_size: int, plan: Plan) -> tuple[float, float]:
     pipe.step()
     dist.all_reduce(optimizer.gradients, group=mesh.get_group("dp"))
     if n_stages > 1 and (part.is_first or part.is_last):
-        dist.all_reduce(optimizer.gradient_of(part.words.weight), group=ends[rank % len(ends)])
+        dist.all_reduce(optimizer.gradient_of(part.words.weight), group=ends[rank % replicas])
     optimizer.step()
     torch.cuda.synchronize()
     dist.barrier()

@@ -1,7 +1,8 @@
 """Transformer layers as Megatron-LM splits them: tensor and sequence parallelism by plain collectives, recomputation.
 
 After Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models". Written anew, for a
-group of ranks, by default all: tensors are (sequence, batch, width), in the sequence-parallel parts (sequence / N, batch, width).
+group of ranks, by default all: tensors are (sequence, batch, width), in the sequence-parallel parts
+(sequence / N, batch, width).
 """
 
 from __future__ import annotations
