@@ -42,6 +42,7 @@ class Member:
     """A rank, with what its groups, clock and stores expect of an engine."""
 
     is_over = False
+    folding = None  # a folded run has no process a rank
 
     class carrier:
         is_shared = False
