@@ -45,6 +45,7 @@ from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
+from hw_utils.virtual.ranks.shardings import worked_out_once
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.folding import Folding
@@ -353,9 +354,11 @@ def meshes_of_their_own(engine: Engine):
     def make(self, *arguments, **options) -> None:
         original(self, *arguments, **options)
         self._thread_id, self._hash = engine.rank, None
+        share_shardings()
 
-    DeviceMesh.__init__ = make
-    try:
-        yield
-    finally:
-        DeviceMesh.__init__ = original
+    with worked_out_once() as share_shardings:
+        DeviceMesh.__init__ = make
+        try:
+            yield
+        finally:
+            DeviceMesh.__init__ = original

@@ -206,3 +206,41 @@ def functional(rank: int, world_size: int):
 
 def test_functional_collectives_are_alike_on_both_engines():
     both(functional, 4)
+
+
+def uneven(rank: int, world_size: int):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
+    rows = distribute_tensor(torch.arange(35.0).reshape(5, 7), mesh["model"], [Shard(0)])  # 3 rows and 2
+    words = distribute_tensor(torch.arange(22.0).reshape(11, 2), mesh["model"], [Shard(0)])  # a mask a rank
+    asked = distribute_tensor(torch.tensor([0, 5, 6, 10]), mesh["model"], [Replicate()])
+    found = nn.functional.embedding(asked, words).redistribute(placements=[Replicate()])
+    results = [rows * 2 + 1, rows.sum(0), rows.reshape(5, 7, 1), rows.new_zeros(5, 7), rows.t() @ rows, found]
+    if rank % 2:
+        torch.set_default_dtype(torch.float64)
+    counts = distribute_tensor(torch.arange(6), mesh["data"], [Shard(0)])
+    results.append(counts / 4)
+    coordinates = [result.device_mesh.get_coordinate() for result in results]
+    return [result.to_local().clone() for result in results], [str(result.placements) for result in results], coordinates
+
+
+def test_what_one_rank_finds_about_a_sharding_is_on_the_mesh_of_each():
+    both(uneven, 4)
+
+
+def one_step_of_adam(rank: int, world_size: int) -> None:
+    model = fully_shard(mlp())
+    model(torch.ones(2, WIDTH)).sum().backward()
+    torch.optim.AdamW(model.parameters()).step()
+
+
+def test_a_sharding_is_worked_out_once_for_all_ranks(monkeypatch):
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    worked_out = []
+    original = ShardingPropagator._propagate_tensor_meta_non_cached
+    counted = lambda self, schema: worked_out.append(schema.op) or original(self, schema)  # noqa: E731
+    monkeypatch.setattr(ShardingPropagator, "_propagate_tensor_meta_non_cached", counted)
+    simulate(one_step_of_adam, 2, compute="free", isolate=False)
+    with_two = len(worked_out)
+    simulate(one_step_of_adam, 5, compute="free", isolate=False)
+    assert 0 < len(worked_out) - with_two <= with_two
