@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-_RANKS_OWN = ("mesh", "_hash")  # of a DTensorSpec; the rest is the same on every rank
+_A_RANKS_OWN = ("mesh", "_hash")  # of a DTensorSpec; the rest is the same on every rank
 _DTENSOR = "torch.distributed.tensor._api"
 
 
@@ -97,7 +97,8 @@ class _Shardings:
             return tuple((name, self._key(item, meshes)) for name, item in value.items())
         if isinstance(value, self.Spec):
             meshes.append(value.mesh)
-            return tuple((name, self._key(part, meshes)) for name, part in vars(value).items() if name not in _RANKS_OWN)
+            of_all = {name: part for name, part in vars(value).items() if name not in _A_RANKS_OWN}
+            return self._key(of_all, meshes)
         if type(value) in self.plain:
             return value
         raise _NotAlike

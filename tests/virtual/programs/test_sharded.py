@@ -220,7 +220,8 @@ def uneven(rank: int, world_size: int):
     counts = distribute_tensor(torch.arange(6), mesh["data"], [Shard(0)])
     results.append(counts / 4)
     coordinates = [result.device_mesh.get_coordinate() for result in results]
-    return [result.to_local().clone() for result in results], [str(result.placements) for result in results], coordinates
+    placements = [str(result.placements) for result in results]
+    return [result.to_local().clone() for result in results], placements, coordinates
 
 
 def test_what_one_rank_finds_about_a_sharding_is_on_the_mesh_of_each():
