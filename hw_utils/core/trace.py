@@ -41,6 +41,7 @@ STREAM = np.dtype([("rank", "i4"), ("stream", "i4"), ("start_s", "f8"), ("end_s"
 SENDS = frozenset({"send", "isend", "send_object_list"})
 RECEIVES = frozenset({"recv", "irecv", "recv_object_list"})
 POINT_TO_POINT = SENDS | RECEIVES
+BLOCKING = frozenset({"send", "recv"})  # the call is its own wait; a collective's wait is the next place
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Event:
     group: tuple[int, ...] | None = None  # None: all ranks
     message: int = -1  # the same number on every side of one communication; -1: nobody matched it
     order: int = 0  # the place of the call among this rank's calls and waits
-    waited: int | None = 0  # the place of its wait; equal to `order` if the call blocks, None if nobody waited
+    waited: int | None = 0  # the place of its wait: `order` if it is in BLOCKING, None if nobody waited
     wait_start_s: float = 0.0
     wait_end_s: float = 0.0
     sent_bytes: int = 0  # what this rank put on the wire for it

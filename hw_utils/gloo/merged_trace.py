@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core import schedules
-from hw_utils.core.trace import RECORD, Trace
+from hw_utils.core.trace import BLOCKING, RECORD, Trace
 
 # What a rank's columns are; `site` is a number into its ops, files and lines, `group` into its groups. `root` of a
 # message says which side it is (1 sends, 0 receives), of an all_to_all how many bytes stay here; `part` numbers the
@@ -30,14 +30,19 @@ def kind_of(op: str) -> int:
     return _KINDS.index(op) if op in schedules.ALGORITHM else 0
 
 
-def ordered(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The columns with the places of each call and wait among the rank's calls and waits, from their times."""
+def ordered(columns: dict[str, np.ndarray], ops: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns with the places of each call and wait among the rank's calls and waits, from their times.
+
+    ops: of each site.
+    """
     n = len(columns["start_s"])
-    waits = np.flatnonzero(columns["wait_end_s"] >= 0)
+    blocks = np.array([op in BLOCKING for op in ops], bool)[columns["site"]]
+    was_waited = columns["wait_end_s"] >= 0
+    waits = np.flatnonzero(was_waited & ~blocks)
     times = np.concatenate([columns["start_s"], columns["wait_start_s"][waits]])
     place = np.empty(len(times), "i8")
     place[np.argsort(times, kind="stable")] = np.arange(len(times))
-    waited = np.full(n, -1, "i8")
+    waited = np.where(was_waited, place[:n], -1)
     waited[waits] = place[n:]
     times = {name: np.where(waited < 0, columns["start_s"], columns[name]) for name in ("wait_start_s", "wait_end_s")}
     return {**columns, **times, "order": place[:n], "waited": waited}

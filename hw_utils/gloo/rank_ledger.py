@@ -88,14 +88,15 @@ class Keeper:
         self.q[self.header + WAIT] = RETURNED
 
     def finish(self) -> dict[str, Any]:
-        """The ledger as `ledger.merge` takes it."""
+        """The ledger as `merged_trace.merge` takes it."""
         self.outer = None
         parts = [*self.parts, _columns(self.rows)]
         columns = {name: np.concatenate([p[name] for p in parts]) for name in COLUMNS}
         sites = self.publisher.site_list
+        ops = [op for op, _, _ in sites]
         return {
-            "columns": merged_trace.ordered(columns),
-            "ops": [op for op, _, _ in sites],
+            "columns": merged_trace.ordered(columns, ops),
+            "ops": ops,
             "files": [file for _, file, _ in sites],
             "lines": [line for _, _, line in sites],
             "groups": list(self.groups),

@@ -185,8 +185,8 @@ def grouped(draw) -> tuple[int, list[list[int]], list[tuple[str, int, int, int]]
 
 def counted(trace) -> list[list[tuple]]:
     """What each rank's ledger says, times left out."""
-    facts = [(e.op, e.peer, e.n_bytes, e.sent_bytes, e.sent_messages, e.rounds, e.tag, e.group, e.line) for e in trace]
-    return [sorted((f for e, f in zip(trace, facts) if e.rank == r), key=repr) for r in range(trace.world_size)]
+    names = ("order", "waited", "op", "peer", "n_bytes", "sent_bytes", "sent_messages", "rounds", "tag", "group", "line")
+    return [sorted(tuple(getattr(e, name) for name in names) for e in trace.of_rank(r)) for r in range(trace.world_size)]
 
 
 @few

@@ -9,7 +9,7 @@ from struct import Struct
 import numpy as np
 
 from hw_utils.core.calls.operations import OBJECT_OPS
-from hw_utils.core.trace import RECORD, SENDS
+from hw_utils.core.trace import BLOCKING, RECORD, SENDS
 
 ROW = RECORD.itemsize  # bytes
 _AT = {name: RECORD.fields[name][1] for name in RECORD.names}
@@ -34,7 +34,6 @@ put_end = _struct("end_s", "message").pack_into
 put_wait = _struct("waited", "wait_end_s").pack_into
 _int, _long, _start = Struct("=i"), Struct("=q"), Struct("=d")
 put_int, put_message, put_time = _int.pack_into, _long.pack_into, _start.pack_into
-_BLOCKING = ("send", "recv")  # they wait where they are called
 _AT_ONCE = 4096  # rows: they stay in the processor's cache while one column after the other is completed
 
 
@@ -55,7 +54,7 @@ class Rows:
 
     def __init__(self, world_size: int) -> None:
         self.data = bytearray()
-        self.order = [0] * world_size  # how many a rank has written
+        self.order = [-1] * world_size  # the place of a rank's last call or wait among its calls and waits
         self.names: list[str] = []  # of operations, by their numbers
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
@@ -100,7 +99,7 @@ class Rows:
         records, names = np.frombuffer(self.data, RECORD), self.names
         files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
         file_of, line_of = np.array([files[s[0]] for s in sites]), np.array([s[1] for s in sites])
-        kinds = [np.array([name in kind for name in names]) for kind in (_BLOCKING, SENDS)]
+        kinds = [np.array([name in kind for name in names]) for kind in (BLOCKING, SENDS)]
         for first in range(0, len(records), _AT_ONCE):
             _complete(records[first : first + _AT_ONCE], file_of, line_of, *kinds)
         _add_costs(records, self.costs)
