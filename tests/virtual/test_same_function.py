@@ -185,8 +185,10 @@ def grouped(draw) -> tuple[int, list[list[int]], list[tuple[str, int, int, int]]
 
 def counted(trace) -> list[list[tuple]]:
     """What each rank's ledger says, times left out."""
-    names = ("order", "waited", "op", "peer", "n_bytes", "sent_bytes", "sent_messages", "rounds", "tag", "group", "line")
-    return [sorted(tuple(getattr(e, name) for name in names) for e in trace.of_rank(r)) for r in range(trace.world_size)]
+    names = ["order", "waited", "op", "peer", "n_bytes", "sent_bytes", "sent_messages", "rounds", "tag"]
+    names += ["group", "line"]
+    rows = [[tuple(getattr(e, name) for name in names) for e in trace.of_rank(r)] for r in range(trace.world_size)]
+    return [sorted(mine) for mine in rows]
 
 
 @few
