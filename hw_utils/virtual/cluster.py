@@ -151,9 +151,10 @@ class _Cluster:
                     self.engine.queues.unusual.add("tensors without values")
                     self.shapes = stack.enter_context(self.without_values())
                 if self.job.get("memory") and self.is_here:
-                    self.watch, self.mode = stack.enter_context(books_of_all(self.engine, self.job))
+                    self.watch, self.mode = stack.enter_context(books_of_all(self.engine, self.job, self.shapes))
                 if self.engine.lines is not None:
                     self.mode.looks.insert(0, self.engine.lines.saw)
+                    self.engine.lines.shapes = self.shapes
                     stack.enter_context(said(self.engine.lines, self.job["network"], self.watch))
                 for part in self.parts():
                     stack.enter_context(part)
@@ -211,7 +212,7 @@ class _Cluster:
             if engine.is_over:
                 return
             torch._C._set_grad_enabled(True)
-            for mode in (self.shapes, self.mode):
+            for mode in dict.fromkeys((self.shapes, self.mode)):
                 if mode is not None and not engine.carrier.is_shared:
                     mode.begin()  # it is this thread's, and ends with it
             if engine.lines is not None and not engine.carrier.is_shared:

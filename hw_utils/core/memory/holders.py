@@ -28,16 +28,19 @@ _DETACH = torch.ops.aten.detach.default
 
 
 @contextmanager
-def watched(watch: Watch, engine: Any = None) -> Iterator[tuple[Watch, Mode]]:
+def watched(watch: Watch, engine: Any = None, mode: Any = None) -> Iterator[tuple[Watch, Any]]:
     """While it lasts, `watch` keeps the books of what this thread does; the mode is for other threads of ranks.
 
-    Whoever else wants to see each operation is put into the mode's `looks`.
+    Whoever else wants to see each operation is put into the mode's `looks`. mode: one with `looks` that sees this
+    thread's operations anyway.
 
     engine: whose groups torch's dispatcher does not see; its `collective(group, post, outer)` is asked instead.
     """
     # The first optimizer imports it, and what that import catches holds the frames of its rank, with all they hold.
     importlib.import_module("torch._dynamo")
-    mode = Mode(_look(watch))
+    is_own, look = mode is None, _look(watch)
+    mode = Mode() if is_own else mode
+    mode.looks.append(look)
     with ExitStack() as stack:
         stack.callback(watches._current.remove, watch)
         watches._current.append(watch)
@@ -49,8 +52,10 @@ def watched(watch: Watch, engine: Any = None) -> Iterator[tuple[Watch, Mode]]:
             else:  # of a class above
                 stack.callback(delattr, where, name)
             setattr(where, name, make(getattr(where, name)))
-        mode.begin()
-        stack.callback(mode.end)
+        stack.callback(mode.looks.remove, look)
+        if is_own:
+            mode.begin()
+            stack.callback(mode.end)
         yield watch, mode
 
 

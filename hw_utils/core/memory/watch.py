@@ -26,6 +26,7 @@ PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED, BUFFERS, OTHER = range(
 _STRENGTH = (3, 3, 3, 2, 3, 1, 0)  # of an owner's claim: a stronger one counts, of equal ones the first
 _graph_task = torch._C._current_graph_task_id
 IN_NO_BACKWARD = -1
+_STRIDED = torch.strided
 
 _current: list[Watch] = []
 
@@ -96,7 +97,7 @@ class Watch:
         if books is None or books.is_over:
             return
         is_new = False
-        for tensor in tensors_in(out):
+        for tensor in (out,) if _is_plain(out) else tensors_in(out):
             storage = tensor.untyped_storage()
             account = self.known.get(storage._cdata)
             if account is None:
@@ -278,9 +279,16 @@ class Watch:
         return [{"rank": r, "records": books.records(), "sites": sites} for r, books in self.books.items()]
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it is a tensor with memory, and nothing else: the usual case."""
+    return type(value) in PLAIN and value.layout is _STRIDED and not value.is_meta
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors with memory in a tensor or in lists, tuples and dicts of them; those inside a wrapper for itself."""
-    if isinstance(value, torch.Tensor):
+    if _is_plain(value):
+        yield value
+    elif isinstance(value, torch.Tensor):
         if type(value) not in PLAIN and is_traceable_wrapper_subclass(value):
             for name in value.__tensor_flatten__()[0]:
                 yield from tensors_in(getattr(value, name))

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from time import thread_time
 
 
-def books_of_all(engine, job: dict) -> AbstractContextManager:
-    """Those of ranks that are all in this process."""
+def books_of_all(engine, job: dict, mode=None) -> AbstractContextManager:
+    """Those of ranks that are all in this process; mode: one that sees their operations anyway."""
     from hw_utils.core.memory.holders import watched
     from hw_utils.core.memory.watch import Watch
 
@@ -24,7 +24,7 @@ def books_of_all(engine, job: dict) -> AbstractContextManager:
         engine.running, lambda: engine.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
         forgive=None if engine.is_free else forgive,
     )  # fmt: skip
-    return watched(watch, engine)
+    return watched(watch, engine, mode)
 
 
 def books_of_one(member, job: dict) -> AbstractContextManager:

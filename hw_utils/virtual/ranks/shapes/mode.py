@@ -33,23 +33,35 @@ class ShapesOnly(TorchDispatchMode):
 
     is_of_the_run = True  # and no program's
 
-    def __init__(self) -> None:
+    def __init__(self, tables: ShapesOnly | None = None) -> None:
+        """tables: of another one, which this one takes and adds to."""
         super().__init__()
-        self.ways: dict[Any, Callable] = {}  # operation -> what is done with a call of it
-        self.results: dict[tuple, Any] = {}  # an operation and its arguments' shapes -> what it gives
+        self.looks: list[Callable] = []  # called as those of `hw_utils.core.calls.dispatch.Mode`
+        self.case: Case | None = None  # what is known of the call that the looks see, if it is one of a kind
+        # An operation by its id, which is quick -> what is done with a call of it, and whether that names a case.
+        self.ways: dict[int, tuple[Callable, bool]] = {} if tables is None else tables.ways
+        self.whole = tables or self
+        self.inside = self if tables else ShapesOnly(self)  # sees what operations are made of, and nobody looks
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch wraps the method below in one that costs 3 us a call
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        is_plain = True
         for kind in types:
             if kind not in _PLAIN:  # its class decides what the operation is: those on its parts come here
-                return NotImplemented if hasattr(kind, "__tensor_flatten__") else func(*args, **kwargs or {})
-        way = self.ways.get(func)
-        if way is None:
-            way = self.ways[func] = self._way_of(func)
-        return way(func, args, kwargs or {})
+                if hasattr(kind, "__tensor_flatten__"):
+                    return NotImplemented
+                is_plain = False
+        way, names_case = (self.ways.get(id(func)) or self._learned(func)) if is_plain else (_as_it_is, False)
+        out = way(func, args, kwargs)
+        if not names_case:  # other ranks may have run meanwhile, and named theirs
+            self.case = None
+        for look in self.looks:
+            look(func, args, kwargs, out)
+        return out
 
     def begin(self) -> None:
         """From now on this thread's operations have shapes only."""
@@ -59,25 +71,47 @@ class ShapesOnly(TorchDispatchMode):
         """No longer."""
         _pop_mode()
 
+    def _learned(self, func) -> tuple[Callable, bool]:
+        way = self._way_of(func)
+        found = self.ways[id(func)] = way, isinstance(way, (_Computing, _Writing))
+        return found
+
     def _way_of(self, func) -> Callable:
         rule = rule_of(func)
         if rule is Rule.WRITTEN:
-            return _Writing(self, func)
+            return _Writing(self.whole, func)
         if rule is Rule.COMPUTED:
-            return _Computing(self, func)
+            return _Computing(self.whole, func)
         others = {
             Rule.AS_IT_IS: _as_it_is, Rule.CHECKED: _checked, Rule.UNINITIALISED: _uninitialised,
-            Rule.READ: _Reading(self, func), Rule.COMMUNICATED: _communicated, Rule.TAKEN_APART: self._taken_apart,
+            Rule.READ: _Reading(self.whole, func), Rule.COMMUNICATED: _communicated, Rule.TAKEN_APART: self._taken_apart,
         }  # fmt: skip
         return others[rule]
 
     def _taken_apart(self, func, args: tuple, kwargs: dict):
         """An operation that is made of others: those come here."""
-        self.begin()
+        self.inside.begin()
         try:
             return func.redispatch(_CPU, *args, **kwargs)
         finally:
-            self.end()
+            self.inside.end()
+
+
+class Case:
+    """A call as all others on the same shapes: what it gives, and what a device says that it costs."""
+
+    __slots__ = ("cost", "found")
+
+    def __init__(self, found: Any) -> None:
+        self.found, self.cost = found, None
+
+
+class _Cases:
+    """The cases of one operation, by its arguments' shapes."""
+
+    def __init__(self, mode: ShapesOnly) -> None:
+        self.mode = mode
+        self.cases: dict[tuple, Case] = {}
 
     def result_of(self, func, key: list, args: tuple, kwargs: dict) -> Any:
         """The shapes of what a call gives, one for each tensor.
@@ -85,28 +119,32 @@ class ShapesOnly(TorchDispatchMode):
         Raises what torch raises for arguments that do not fit.
         """
         key = tuple(key)
-        found = self.results.get(key, self)
-        if found is self:
-            found = self.results[key] = shapes_of(corrected(func, args, func(*on_meta(args), **on_meta(kwargs))))
-        return found
+        case = self.cases.get(key)
+        if case is None:
+            found = shapes_of(corrected(func, args, func(*on_meta(args), **on_meta(kwargs))))
+            case = self.cases[key] = Case(found)
+        self.mode.case = case
+        return case.found
 
 
-class _Computing:
+class _Computing(_Cases):
     """Calls of one operation that makes new tensors."""
 
     def __init__(self, mode: ShapesOnly, func) -> None:
-        self.mode, self.is_random = mode, torch.Tag.nondeterministic_seeded in func.tags
+        super().__init__(mode)
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads, self.also_written = func._opname not in LIKE, ALSO_WRITTEN.get(func._opname, ())
 
     def __call__(self, func, args: tuple, kwargs: dict):
-        key, tensors = [func], []
+        self.mode.case = None
+        key, tensors = [], []
         if not described(args, key, tensors) or (kwargs and not described(kwargs.items(), key, tensors)):
             return _elsewhere(func, args, kwargs)
         if not tensors:
             key.append(repr((args, kwargs)))  # its numbers decide, as those of arange
         may_keep = not self.reads or are_known(tensors)
         try:
-            found = self.mode.result_of(func, key, args, kwargs)
+            found = self.result_of(func, key, args, kwargs)
         except NotImplementedError as error:
             if may_keep:
                 return func(*args, **kwargs)
@@ -124,23 +162,25 @@ class _Computing:
         return found is None or all(map(self._keeps_values, found))
 
 
-class _Writing:
+class _Writing(_Cases):
     """Calls of one operation that writes to its arguments, and gives them, or new tensors, or nothing."""
 
     def __init__(self, mode: ShapesOnly, func) -> None:
-        self.mode, self.is_random = mode, torch.Tag.nondeterministic_seeded in func.tags
+        super().__init__(mode)
+        self.is_random = torch.Tag.nondeterministic_seeded in func.tags
         self.written, self.returned = written_by(func), returned_by(func)
         self.is_out = torch.Tag.out in func.tags
         self.overwrites = func._opname in OVERWRITES or self.is_out
 
     def __call__(self, func, args: tuple, kwargs: dict):
-        key, tensors = [func], []
+        self.mode.case = None
+        key, tensors = [], []
         if not described(args, key, tensors) or (kwargs and not described(kwargs.items(), key, tensors)):
             return self._with_meta(func, args, kwargs)
         given = [args[place] if place < len(args) else kwargs.get(name) for place, name in self.written]
         targets = list(tensors_of(given))
         try:
-            found = self.mode.result_of(func, key, args, kwargs)
+            found = self.result_of(func, key, args, kwargs)
         except NotImplementedError as error:
             if are_known(tensors):
                 return func(*args, **kwargs)
