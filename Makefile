@@ -58,7 +58,7 @@ merge: $(READY)  ## MARKS="anna.db ben.db": what assistants gave by hand in thei
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
 bench: $(READY)  ## every benchmark in turn
-	set -e; for program in grade launch lesson_02 lesson_03 simulate; do echo "== $$program"; $(PY) -m tools.bench.$$program; done
+	set -e; for program in grade launch lesson_02 lesson_03 simulate fold; do echo "== $$program"; $(PY) -m tools.bench.$$program; done
 newest: $(READY)  ## engines and doctor on the oldest and newest torch of pip; 6 GB each, kept in ~/.cache
 	$(PY) -m tests.newest
 figures: $(READY)  ## the pictures of README.md, in docs/

@@ -1,1 +1,1 @@
-"""How fast: launch, simulate, grading and two lessons, each against something else in the same run. `make bench`."""
+"""How fast: launch, simulate, folded runs, grading, lessons; each beside another or a target. `make bench`."""

@@ -55,7 +55,7 @@ class Kind:
     """What is known of an operation from its name."""
 
     def __init__(self, func) -> None:
-        packet = func.overloadpacket
+        self.func, packet = func, func.overloadpacket
         self.is_kernel = func.namespace not in ("prim", "c10d") and not func.is_view and packet not in _NOTHING
         self.is_read = packet in READS
         self.picks, self.may_mask = packet in _PICKING, packet is _aten.index
@@ -69,13 +69,13 @@ class Costs:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.kinds: dict[Any, Kind] = {}
+        self.kinds: dict[int, Kind] = {}  # by the operation's id: to ask an operation for its hash takes longer
 
     def of(self, func, args: tuple, kwargs: dict, out: Any) -> tuple[float, bool]:
         """(seconds that the device is busy, -1 for nothing to do; whether the host waits for the result)."""
-        kind = self.kinds.get(func)
+        kind = self.kinds.get(id(func))
         if kind is None:
-            kind = self.kinds[func] = Kind(func)
+            kind = self.kinds[id(func)] = Kind(func)
         is_read = kind.is_read or (kind.may_mask and _picks_by_a_mask(args))
         return (self._seconds(kind, args, kwargs, out) if kind.is_kernel else -1.0), is_read
 

@@ -92,9 +92,9 @@ class LevelPorts(Ports):
     def _price(self, layout: Layout, kind: str, n_bytes, itemsize: int) -> Price:
         if not isinstance(n_bytes, int):  # members that bring different sizes
             return price(layout, kind, n_bytes, itemsize)
-        key = layout, kind, n_bytes, itemsize
+        key = id(layout), kind, n_bytes, itemsize  # layouts are kept; their own hash takes longer
         if key not in self._prices:
-            self._prices[key] = price(*key)
+            self._prices[key] = price(layout, kind, n_bytes, itemsize)
         return self._prices[key]
 
 

@@ -84,7 +84,8 @@ class ShapesOnly(TorchDispatchMode):
             return _Computing(self.whole, func)
         others = {
             Rule.AS_IT_IS: _as_it_is, Rule.CHECKED: _checked, Rule.UNINITIALISED: _uninitialised,
-            Rule.READ: _Reading(self.whole, func), Rule.COMMUNICATED: _communicated, Rule.TAKEN_APART: self._taken_apart,
+            Rule.READ: _Reading(self.whole, func), Rule.COMMUNICATED: _communicated,
+            Rule.TAKEN_APART: self._taken_apart,
         }  # fmt: skip
         return others[rule]
 
