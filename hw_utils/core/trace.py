@@ -44,6 +44,21 @@ POINT_TO_POINT = SENDS | RECEIVES
 BLOCKING = frozenset({"send", "recv"})  # the call is its own wait; a collective's wait is the next place
 
 
+def joined(records: np.ndarray, parts: Iterable[tuple[int, int]]) -> np.ndarray:
+    """The records with each call as one: a part's sizes and messages are added to the whole's, times span both.
+
+    parts: the places of a part and of its whole; an object collective sends sizes, then bytes.
+    """
+    keep = np.ones(len(records), bool)
+    for i, first in parts:
+        part, whole, keep[i] = records[i], records[first], False
+        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
+            whole[name] += part[name]
+        for name in ("end_s", "wait_end_s", "waited"):
+            whole[name] = max(whole[name], part[name])
+    return records if keep.all() else records[keep]
+
+
 @dataclass(frozen=True)
 class Event:
     """One communication as one rank saw it.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from hw_utils.core.calls.wait_for import wait_table
+from hw_utils.core.calls.wait_for import wait_table, waits_in
 from hw_utils.core.errors import Waiting, WaitTable
 from hw_utils.core.source import Where, locate
 from hw_utils.gloo.shared_state import (
@@ -166,11 +166,9 @@ class Watcher:
 
     def _row(self, wait: Wait, start_s: float) -> Waiting:
         op, file, line = self.board.site(wait.rank, self._site(wait))
-        if op in ("isend", "irecv"):
-            op = f"wait for {op}"
         where = locate(file, line) if file else None
         since = max(wait.since - start_s, 0.0)
-        return Waiting(wait.rank, op, wait.needs, since, where, wait.tag, self._other_tags(wait))
+        return Waiting(wait.rank, waits_in(op), wait.needs, since, where, wait.tag, self._other_tags(wait))
 
     def _site(self, wait: Wait) -> int:
         if wait.kind == COLLECTIVE:

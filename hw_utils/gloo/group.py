@@ -26,7 +26,7 @@ from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.operations import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
-from hw_utils.gloo.mismatch import collectives_differ, messages_differ
+from hw_utils.gloo.mismatch import collectives_unlike, messages_unlike
 from hw_utils.gloo.rank_ledger import Keeper
 from hw_utils.gloo.shared_state import (
     ANY_PEER,
@@ -189,7 +189,7 @@ class LedgerGroup(dist.ProcessGroup):
         theirs = self._unlike(own, at, k) if at else None
         if theirs is not None:
             mine = (own.n_bytes, own.code, own.site)
-            raise messages_differ(self.keeper.publisher, mine, direction, other, theirs)
+            raise messages_unlike(self.keeper.publisher, mine, direction, other, theirs)
 
     def look_around(self, k: int, fit: Callable[[int, int], bool] | None = None) -> None:
         """Compares collective k with those of other members that have posted it.
@@ -200,7 +200,7 @@ class LedgerGroup(dist.ProcessGroup):
         for rank, at in self.compared.items():
             theirs = self._unlike(own, at, k)
             if theirs is not None and not (fit and theirs[1] == own.code and fit(rank, theirs[0])):
-                raise collectives_differ(self.keeper.publisher, (own.n_bytes, own.code, own.site), rank, theirs)
+                raise collectives_unlike(self.keeper.publisher, (own.n_bytes, own.code, own.site), rank, theirs)
 
     def _unlike(self, own: Calls, at: int, k: int) -> tuple[int, int, int] | None:
         """(bytes, code, site) of call k at a place if it is unlike our last one."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core import schedules
-from hw_utils.core.trace import BLOCKING, RECORD, Trace
+from hw_utils.core.trace import BLOCKING, RECORD, Trace, joined
 
 # What a rank's columns are; `site` is a number into its ops, files and lines, `group` into its groups. `root` of a
 # message says which side it is (1 sends, 0 receives), of an all_to_all how many bytes stay here; `part` numbers the
@@ -140,23 +140,11 @@ def _records(table: dict[str, np.ndarray], start_s: float) -> np.ndarray:
         records[name] = table[name]
     for name in ("start_s", "end_s", "wait_start_s", "wait_end_s"):
         records[name] -= start_s
-    return _merged(records, table["part"])
+    return joined(records, _parts(records["rank"], table["part"]))
 
 
-def _merged(records: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
-    if not part.any():
-        return records
-    head: dict[tuple[int, int], int] = {}
-    kept = part == 0
-    for i in np.flatnonzero(part):
-        key = int(records["rank"][i]), int(part[i])
-        if key not in head:
-            head[key], kept[i] = i, True
-            continue
-        first = records[head[key]]
-        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
-            first[name] += records[name][i]
-        for name in ("end_s", "wait_end_s", "waited"):
-            first[name] = max(first[name], records[name][i])
-    return records[kept]
+def _parts(rank: np.ndarray, part: np.ndarray) -> list[tuple[int, int]]:
+    """(place of a row, place of the first one that is a part of the same call)."""
+    first: dict[tuple[int, int], int] = {}
+    found = [(int(i), first.setdefault((int(rank[i]), int(part[i])), int(i))) for i in np.flatnonzero(part)]
+    return [(i, whole) for i, whole in found if i != whole]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hw_utils.core.calls.wait_for import wait_table
+from hw_utils.core.calls.wait_for import wait_table, waits_in
 from hw_utils.core.errors import Failure, Waiting, WaitTable, ranks_text
 
 
@@ -14,10 +14,8 @@ def table_of(engine, returned: list[bool]) -> WaitTable:
 
 def _row(engine, rank: int, what) -> Waiting:
     """`what` is a message's or a collective's handle."""
-    is_later = what.name in ("isend", "irecv")
-    op = f"wait for {what.name}" if is_later else what.name
     where = engine.places.where(what.site)
-    return Waiting(rank, op, what.waits_for(), engine.clock[rank], where, getattr(what, "tag", 0))
+    return Waiting(rank, waits_in(what.name), what.waits_for(), engine.clock[rank], where, getattr(what, "tag", 0))
 
 
 def who_waited(engine) -> str:

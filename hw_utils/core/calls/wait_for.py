@@ -17,6 +17,15 @@ from hw_utils.core.errors import Waiting, WaitTable, ranks_text
 _SHOWN_LINKS = 8
 
 
+def waits_in(op: str) -> str:
+    """What a rank that stands in an operation does: a handle was given back before it waits.
+
+    >>> waits_in("recv"), waits_in("irecv")
+    ('recv', 'wait for irecv')
+    """
+    return f"wait for {op}" if op in ("isend", "irecv") else op
+
+
 def wait_table(rows: Iterable[Waiting], returned: Collection[int] = ()) -> WaitTable:
     """The rows in rank order with notes on peers that have returned, the cycle if there is one, and one sentence.
 

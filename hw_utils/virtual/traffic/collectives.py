@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from hw_utils.core import schedules
+from hw_utils.core.calls.mismatch import amount_text, call_text, calls_differ
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
@@ -47,10 +48,9 @@ class Post:
         of = ""
         if tensors:
             dtype = str(tensors[0].dtype).removeprefix("torch.")
-            of = f" of {sum(t.numel() for t in tensors):,} {dtype} ({self.n_bytes:,} bytes)"
-        with_root = f" with root {self.root}" if self.kind in ROOTED or self.kind == "reduce" else ""
-        where = places.where(self.site)
-        return f"rank {rank} calls {self.name}{of}{with_root}" + (f" at {where}" if where else "")
+            of = amount_text(sum(t.numel() for t in tensors), dtype, self.n_bytes)
+        root = self.root if self.kind in ROOTED or self.kind == "reduce" else -1
+        return call_text(rank, self.name, of, root=root, where=places.where(self.site))
 
 
 class Call:
@@ -77,9 +77,7 @@ class Call:
             ranks, places = self.members.ranks, self.engine.places
             other, first = next(iter(self.posts.items()))
             texts = first.text(ranks[other], places), post.text(ranks[place], places)
-            raise CollectiveMismatch(
-                f"{texts[0]}, but {texts[1]}: all ranks of a group make the same collective calls in one order"
-            )
+            raise CollectiveMismatch(calls_differ(*texts))
         self.posts[place] = post
         if self.kind in ROOTED:
             self._add_rooted(place, post)

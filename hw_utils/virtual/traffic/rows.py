@@ -9,7 +9,7 @@ from struct import Struct
 import numpy as np
 
 from hw_utils.core.calls.operations import OBJECT_OPS
-from hw_utils.core.trace import BLOCKING, RECORD, SENDS
+from hw_utils.core.trace import BLOCKING, RECORD, SENDS, joined
 
 ROW = RECORD.itemsize  # bytes
 _AT = {name: RECORD.fields[name][1] for name in RECORD.names}
@@ -105,7 +105,11 @@ class Rows:
         _add_costs(records, self.costs)
         everybody = tuple(range(world_size))
         ranks = [None if m.ranks == everybody else m.ranks for m in groups]
-        return {"records": _merged(records, self.parts), "names": [*names, *files], "groups": ranks}
+        return {
+            "records": joined(records, [(row // ROW, first // ROW) for row, first in self.parts]),
+            "names": [*names, *files],
+            "groups": ranks,
+        }
 
 
 def _complete(records: np.ndarray, file_of, line_of, blocks, sends) -> None:
@@ -128,18 +132,3 @@ def _add_costs(records: np.ndarray, of_rows: list[tuple[int, int, int, int]]) ->
         rows, *costs = np.array(of_rows, "i8").T
         for name, values in zip(("sent_bytes", "sent_messages", "rounds"), costs):
             records[name][rows // ROW] = values
-
-
-def _merged(records: np.ndarray, parts: list[tuple[int, int]]) -> np.ndarray:
-    """Rows that are parts of one call become one: sizes and messages add up, times span all of them."""
-    if not parts:
-        return records
-    keep = np.ones(len(records), bool)
-    for row, first in parts:
-        part, whole = records[row // ROW], records[first // ROW]
-        keep[row // ROW] = False
-        for name in ("n_bytes", "sent_bytes", "sent_messages", "rounds"):
-            whole[name] += part[name]
-        for name in ("end_s", "wait_end_s", "waited"):
-            whole[name] = max(whole[name], part[name])
-    return records[keep]

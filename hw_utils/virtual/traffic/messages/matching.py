@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from hw_utils.core.calls.mismatch import messages_differ
 from hw_utils.core.errors import MessageMismatch
 from hw_utils.virtual.traffic.memory import contents, copy, fill
 from hw_utils.virtual.traffic.messages.requests import Request
@@ -129,5 +130,4 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
 
 
 def _mismatch(send: Request, recv: Request) -> str:
-    rule = "dtype" if send.n_bytes == recv.n_bytes else "number of bytes"
-    return f"{send.text()}, but {recv.text()}: a message and its receive must have the same {rule}"
+    return messages_differ(send.text(), recv.text(), is_dtype=send.n_bytes == recv.n_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch._C._distributed_c10d import Work
 
+from hw_utils.core.calls.mismatch import amount_text, message_text
 from hw_utils.virtual.traffic.memory import NOTHING, contents, fill, memory
 from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
 
@@ -98,13 +99,9 @@ class Request:
 
     def text(self) -> str:
         """`rank 0 sends 2 float32 (8 bytes) to rank 1 at cell.py, line 4`."""
-        verb, way = ("sends", "to") if self.is_send else ("receives", "from")
-        peer = f"rank {self.peer}" if self.peer >= 0 else "any rank"
-        tag = f" with tag {self.tag}" if self.tag else ""
-        dtype = str(self.dtype).removeprefix("torch.")
+        amount = amount_text(self.tensor.numel(), str(self.dtype).removeprefix("torch."), self.n_bytes)
         where = self.engine.places.where(self.site)
-        amount = f"{self.tensor.numel():,} {dtype} ({self.n_bytes:,} bytes)"
-        return f"rank {self.rank} {verb} {amount} {way} {peer}{tag}" + (f" at {where}" if where else "")
+        return message_text(self.is_send, self.rank, self.peer, amount, tag=self.tag, where=where)
 
     def is_success(self) -> bool:
         return self.is_completed()

@@ -1,0 +1,55 @@
+"""Two sides of one communication that do not fit, in the words of both engines.
+
+one = message_text(True, 0, 1, amount_text(4, "float32", 16), where="cell.py, line 4")
+raise MessageMismatch(messages_differ(one, message_text(False, 1, 0, ...), is_dtype=False))
+"""
+
+from __future__ import annotations
+
+
+def amount_text(n_elements: int, dtype: str, n_bytes: int) -> str:
+    """A tensor's size.
+
+    >>> amount_text(1000, "float32", 4000)
+    '1,000 float32 (4,000 bytes)'
+    """
+    return f"{n_elements:,} {dtype} ({n_bytes:,} bytes)"
+
+
+def message_text(is_send: bool, rank: int, peer: int, amount: str, *, tag: int = 0, where: object = "") -> str:
+    """One side of a message; `peer` is -1 if it may be anybody.
+
+    >>> message_text(True, 0, 1, "2 float32 (8 bytes)", tag=3, where="cell.py, line 4")
+    'rank 0 sends 2 float32 (8 bytes) to rank 1 with tag 3 at cell.py, line 4'
+    """
+    verb, way = ("sends", "to") if is_send else ("receives", "from")
+    other = f"rank {peer}" if peer >= 0 else "any rank"
+    with_tag = f" with tag {tag}" if tag else ""
+    return f"rank {rank} {verb} {amount} {way} {other}{with_tag}{_at(where)}"
+
+
+def messages_differ(send: str, receive: str, *, is_dtype: bool) -> str:
+    """Why a message and its receive are an error: is_dtype: of the same bytes, else their numbers differ."""
+    return f"{send}, but {receive}: a message and its receive must have the same " + (
+        "dtype" if is_dtype else "number of bytes"
+    )
+
+
+def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, where: object = "") -> str:
+    """A collective call; `root` is -1 if it has none.
+
+    >>> call_text(0, "reduce", "3 float32 (12 bytes)", root=1)
+    'rank 0 calls reduce of 3 float32 (12 bytes) with root 1'
+    """
+    of = f" of {amount}" if amount else ""
+    with_root = f" with root {root}" if root >= 0 else ""
+    return f"rank {rank} calls {op}{of}{with_root}{_at(where)}"
+
+
+def calls_differ(one: str, other: str) -> str:
+    """Why two members' collective calls are an error."""
+    return f"{one}, but {other}: all ranks of a group make the same collective calls in one order"
+
+
+def _at(where: object) -> str:
+    return f" at {where}" if where else ""
