@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from typing import TextIO
 
 MAX_KEPT_CHARS = 32_000_000  # a rank
 MAX_SHOWN_CHARS = 1_000_000  # a run; a notebook with more is slow to open
@@ -53,10 +54,13 @@ def is_noise(line: str) -> bool:
 
 
 class Echo:
-    """Prints ranks' lines to the notebook's stdout, `[rank 2] ` in front; stops after a million characters."""
+    """Prints ranks' lines with `[rank 2] ` in front; stops after a million characters.
 
-    def __init__(self, enabled: bool = True) -> None:
-        self.enabled = enabled
+    stream: where to; None is what `sys.stdout` is when a line comes.
+    """
+
+    def __init__(self, enabled: bool = True, stream: TextIO | None = None) -> None:
+        self.enabled, self.stream = enabled, stream
         self._shown = 0
 
     def show(self, rank: int, lines: list[str]) -> None:
@@ -67,4 +71,4 @@ class Echo:
         if self._shown > MAX_SHOWN_CHARS:
             self.enabled = False
             text = f"... the ranks print more than is shown here: see .output[{rank}] of the run\n"
-        print(text, end="", flush=True)
+        print(text, end="", file=self.stream, flush=True)

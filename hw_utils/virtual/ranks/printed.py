@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from hw_utils.core.output import MAX_SHOWN_CHARS
+from hw_utils.core.output import Echo
 
 
 class Streams:
@@ -14,27 +14,18 @@ class Streams:
     """
 
     def __init__(self, engine, echo, shown: list[list[str]]) -> None:
-        self.engine, self.echo = engine, echo
+        self.engine, self.echo = engine, None if echo is None else Echo(stream=echo)
         size = engine.world_size + 1
         self.parts: list[list[str]] = [[] for _ in range(size)]
         self.shown: list[list[str]] = [[] for _ in range(size)]
         self.before = shown or [[] for _ in range(size)]
-        self.n_chars = 0
         self.out, self.err = _Stream(self, True), _Stream(self, False)
 
     def show(self, rank: int, lines: list[str]) -> None:
-        """Prints whole lines with the rank in front, those of an earlier attempt left out."""
-        for line in lines:
-            nth, before = len(self.shown[rank]), self.before[rank]
-            self.shown[rank].append(line)
-            if before[nth : nth + 1] == [line] or self.n_chars > MAX_SHOWN_CHARS:
-                continue
-            text = f"[rank {rank}] {line}\n"
-            self.n_chars += len(text)
-            if self.n_chars > MAX_SHOWN_CHARS:
-                text = f"... the ranks print more than is shown here: see .output[{rank}] of the run\n"
-            self.echo.write(text)
-            self.echo.flush()
+        """Prints whole lines, those of an earlier attempt left out."""
+        before = self.before[rank][len(self.shown[rank]) :]
+        self.shown[rank] += lines
+        self.echo.show(rank, [line for i, line in enumerate(lines) if before[i : i + 1] != [line]])
 
     def texts(self) -> list[str]:
         """What each rank printed; unfinished lines are shown now."""

@@ -105,11 +105,8 @@ class Rows:
         _add_costs(records, self.costs)
         everybody = tuple(range(world_size))
         ranks = [None if m.ranks == everybody else m.ranks for m in groups]
-        return {
-            "records": joined(records, [(row // ROW, first // ROW) for row, first in self.parts]),
-            "names": [*names, *files],
-            "groups": ranks,
-        }
+        records = joined(records, [(row // ROW, first // ROW) for row, first in self.parts])
+        return {"records": records, "names": [*names, *files], "groups": ranks}
 
 
 def _complete(records: np.ndarray, file_of, line_of, blocks, sends) -> None:
