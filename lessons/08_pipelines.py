@@ -101,10 +101,10 @@ checks.lesson_08.bubble_of_ideal(bubble_of_ideal, cases=[{"n_stages": 6, "n_batc
 # the output for micro-batch k without a graph, and keeps what backward needs. `backward(k, gradient)` takes the
 # gradient of that output, adds to the gradients that the module's parameters have, and returns the gradient of x.
 # Several micro-batches may be in flight, under any numbers, and come back in any order. The caller leaves x alone until
-# backward(k), and so do you: the x and the gradient that you get stay as they are. To go through the module again in
-# backward is allowed. The first stage's x are characters, whole numbers, which have no gradient: there anything may be
-# returned. Targets: gradients of a TinyGPT in parts equal those of one process to 1e-10; after backward(k, ...) nothing
-# of micro-batch k is kept, on the object or elsewhere.
+# backward(k), and so do you: the x and the gradient that you get stay as they are, and of the module only the gradients
+# change. To go through it again in backward is allowed. The first stage's x are characters, whole numbers, which have
+# no gradient: there anything may be returned. Targets: gradients of a TinyGPT in parts equal those of one process to
+# 1e-10; after backward(k, ...) nothing of micro-batch k is kept, on the object or elsewhere, not even a number.
 #
 # <details><summary>Hint 1: "the input of a stage is the start of its graph", "does not require grad"</summary>
 #
@@ -229,15 +229,16 @@ checks.lesson_08.stage_lets_go(
 # From here on the stage is given. `stage.forward(k, x)` takes micro-batch k, float64 of shape (rows, 3), and gives an
 # output of the same shape; on the last rank it gives the mean loss of that micro-batch, a number. `stage.backward(k,
 # gradient)` takes the gradient of what forward gave, and returns that of x. So the last rank begins with the weight
-# that a micro-batch's mean has in the mean of the whole batch: its share of the rows. Each pass takes its time, and is
-# written down.
+# that a micro-batch's mean has in the mean of the whole batch: its share of the rows. The stage has its own copy of x
+# until backward(k). Each pass takes its time, and is written down.
 
 # %% [markdown]
 # **Task 8.3** (20 minutes, 8 points). Write `gpipe`. `batches` has m micro-batches, some with more rows than others; on
-# rank 0 they are the numbers to start with, on all other ranks zeros of the same shapes. Use `torch.distributed`
-# between neighbours. The last rank returns the loss of the whole batch. Targets: gradients and loss of one process to
-# 1e-10; every forward pass comes before the first backward pass; over each cut an activation goes forward and a
-# gradient goes back, one message each a micro-batch; exactly (m + p - 1)(F + B) seconds on a free network.
+# rank 0 they are the numbers to start with, and stay as they are; on all other ranks they are zeros of the same shapes.
+# Use `torch.distributed` between neighbours. The last rank returns the loss of the whole batch. Targets: gradients and
+# loss of one process to 1e-10; every forward pass comes before the first backward pass; over each cut an activation
+# goes forward and a gradient goes back, one message each a micro-batch, and no rank waits for all others; exactly
+# (m + p - 1)(F + B) seconds on a free network.
 #
 # <details><summary>Hint 1: two loops</summary>
 #
@@ -332,8 +333,9 @@ checks.lesson_08.gpipe_in_time(gpipe, cases=[{"world_size": 5, "n_batches": 6, "
 # **Task 8.4** (35 minutes, 14 points). `one_f_one_b` has the arguments and the result of `gpipe`. A rank starts with
 # its warm-up of forward passes, then makes one forward and one backward pass in turn, then the backward passes that are
 # left. Targets: gradients and loss of one process to 1e-10, with GPipe's messages; at most min(m, p - r) micro-batches
-# in flight on rank r, and no more than one further activation received or asked for; what came first goes back first;
-# the same seconds as GPipe where all stages are alike, and where they are not, as few as such an order of passes needs.
+# in flight on rank r, and no more than one further activation received, asked for or still kept; what came first goes
+# back first; the same seconds as GPipe where all stages are alike, and where they are not, as few as such an order of
+# passes needs.
 
 # %% [markdown]
 # <details><summary>Hint 1: how long is the warm-up?</summary>
@@ -444,8 +446,8 @@ checks.lesson_08.one_f_one_b_in_time(
 
 # %% [markdown]
 # **Task 8.5** (15 minutes, 5 points). `balance(layer_s, p)` gets the seconds of the layers in their order, and returns
-# how many each of the p stages gets, at least one each, in their order. Target: no other way to cut has a faster
-# slowest stage. Up to 30 layers and 5 stages come, so trying all cuts is allowed.
+# how many each of the p stages gets, at least one each, in their order; `layer_s` stays as it is. Target: no other way
+# to cut has a faster slowest stage. Up to 30 layers and 5 stages come, so trying all cuts is allowed.
 #
 # <details><summary>Hint 1: where can a cut be?</summary>
 #

@@ -87,8 +87,10 @@ class Answers:
     def kept(self, thing: Any, served: Served) -> dict[str, torch.Tensor]:
         """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
         known = {tensor.data_ptr() for tensor in self.from_the_start}
-        beside = kept_elsewhere(served.answers, [m for m in served.lent.things if isinstance(m, nn.Module)])
-        return {path: t for path, t in beside.items() if t.data_ptr() not in known} | kept_tensors(thing)
+        models = [m for m in served.lent.things if isinstance(m, nn.Module)]
+        beside = kept_elsewhere(served.answers, models, with_numbers=True)
+        mine = kept_tensors(thing, with_numbers=True)
+        return {path: t for path, t in beside.items() if t.data_ptr() not in known} | mine
 
 
 def _accept(server: socket.socket, answers: Answers) -> None:

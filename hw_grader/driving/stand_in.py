@@ -205,7 +205,7 @@ class FarObject:
         return self._ask({"tensors": self._number})
 
     def kept_anywhere(self) -> dict[str, torch.Tensor]:
-        """The same, and what its class, global names and the parameters of lent models have come to keep."""
+        """The same, and what its class, global names and lent models have come to keep, floats of Python's included."""
         return self._ask({"anywhere": self._number})
 
     def __call__(self, *args: Any, **options: Any) -> Any:

@@ -6,7 +6,9 @@ And what an answer keeps beside its objects: under a global name, on a class, on
 from __future__ import annotations
 
 import functools
+import math
 import sys
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
@@ -15,36 +17,46 @@ from typing import Any
 import numpy as np
 import torch
 
+NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
+_A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
 _OURS = "hw_"  # this course's packages: a communication layer, for example: what it keeps is no part of a layer
 
 
-def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
+def kept_tensors(thing: Any, *, with_numbers: bool = False) -> dict[str, torch.Tensor]:
     """Path -> tensor, of all that hangs on the object's attributes: `weight`, `parts[1]`, `cut, in its weight`.
 
     Looked into are lists, tuples, sets, dictionaries, objects of other classes than this package's, and what functions
-    close over. What hangs on the class is nobody's own, and is left out.
+    close over. What hangs on the class is nobody's own, and is left out. with_numbers: also, each time as one tensor,
+    the Python floats of a list, a dictionary or an object, and raw bytes.
 
     >>> sorted(kept_tensors(torch.nn.Linear(2, 1)))
     ['bias', 'weight']
     """
-    return _found({id(thing)}, deque(_attributes(thing)), _parts)
+    own = list(_attributes(thing))
+    if with_numbers:
+        own.append(("", [value for _, value in own if type(value) is float]))
+    return _found({id(thing)}, deque(own), _parts, with_numbers)
 
 
-def kept_elsewhere(answers: list, models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
+def kept_elsewhere(
+    answers: list, models: list[torch.nn.Module], *, with_numbers: bool = False
+) -> dict[str, torch.Tensor]:
     """Path -> tensor, of all that a notebook's functions and classes keep beside their objects.
 
-    Looked into are the global names that they mention, their classes' attributes, and what they hang on the parameters
-    of the models that they are given.
+    Looked into are the global names that they mention, their classes' attributes, and what they hang on the models that
+    they are given, on their parts and on their parameters.
     """
     hung = [(f"{name}.{key}", value) for model in models for name, p in model.named_parameters()
             for key, value in vars(p).items()]  # fmt: skip
+    hung += [(f"{name or 'model'}.{key}", value) for model in models for name, part in model.named_modules()
+             for key, value in vars(part).items() if key not in _A_MODULES_OWN]  # fmt: skip
     waiting = deque([*((getattr(answer, "__name__", "answer"), answer) for answer in answers), *hung])
-    return _found(set(), waiting, _parts_of_notebook)
+    return _found(set(), waiting, _parts_of_notebook, with_numbers)
 
 
 def _found(
-    seen: set[int], waiting: deque, parts: Callable[[Any], Iterator[tuple[str, Any]]]
+    seen: set[int], waiting: deque, parts: Callable[[Any], Iterator[tuple[str, Any]]], with_numbers: bool
 ) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     while waiting and len(seen) < _MOST_THINGS:
@@ -57,8 +69,19 @@ def _found(
         elif isinstance(value, torch.Tensor):
             found[path] = value
         else:
-            waiting.extend((f"{path}{step}", part) for step, part in parts(value))
+            inside = list(parts(value))
+            numbers = _numbers(value, inside) if with_numbers else []
+            if numbers:
+                found[f"{path}{NUMBERS}"] = torch.tensor(numbers, dtype=torch.float64)
+            waiting.extend((f"{path}{step}", part) for step, part in inside if type(part) is not float)
     return found
+
+
+def _numbers(value: Any, inside: list[tuple[str, Any]]) -> list[float]:
+    """The floats in it, and raw bytes as if they were such."""
+    if isinstance(value, bytes | bytearray | array):
+        return [math.nan] * -(-memoryview(value).nbytes // 8)
+    return [part for _, part in inside if type(part) is float]
 
 
 def _parts_of_notebook(value: Any) -> Iterator[tuple[str, Any]]:

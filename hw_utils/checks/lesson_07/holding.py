@@ -13,6 +13,7 @@ import torch
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run import Run
+from hw_utils.material.kept_tensors import NUMBERS
 
 MOMENT_S = 1e-3
 _MOST_THINGS = 10_000
@@ -32,8 +33,9 @@ def floats_anywhere(thing: Any) -> list[torch.Tensor]:
 
 def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
-    for tensor in kept.values():
-        if tensor.is_floating_point() and tensor.numel():
+    for path, tensor in kept.items():
+        is_setting = path.endswith(NUMBERS) and tensor.numel() <= _SETTINGS
+        if tensor.is_floating_point() and tensor.numel() and not is_setting:
             found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
     return list(found.values())
 

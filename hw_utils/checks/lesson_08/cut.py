@@ -124,6 +124,13 @@ def _require_untouched(what: str, result: Any) -> None:
                 f"{what}: after {method} of part {place} the caller's {name} requires a gradient, or has one.",
                 cause=f"the graph begins at a new leaf: {name}.detach() first, and requires_grad_() on that.",
             )
+        if how == "settings":
+            raise CheckFailed(
+                f"{what}: {method} of part {place} leaves its module in another state: train(), eval() or "
+                "requires_grad_() was called on it.",
+                cause="the module is the caller's, who says whether it is in training: a stage changes its "
+                "gradients and nothing else.",
+            )
         raise CheckFailed(
             f"{what}: {method} of part {place} changes the numbers of the caller's {name}.",
             cause=f"{name} is the caller's: whatever works on it in place works on a clone().",
@@ -173,6 +180,9 @@ def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: 
             return f"it is that of micro-batch {k} alone: the others' graphs are lost, or their gradients overwritten."
     if distance(got / len(batches), right) < 1e-9 or distance(got * len(batches), right) < 1e-9:
         return "it is right but for the number of micro-batches: backward(k, gradient) takes the gradient as it is."
+    limit = float(np.abs(got).max())
+    if limit < np.abs(right).max() and distance(got, np.clip(right, -limit, limit)) < 1e-9:
+        return f"it is cut off at {limit:g}: gradients come as they are, whoever steps may clip them."
     if distance(got, 2 * right) < 1e-9:
         return "it is twice the right one: each backward goes through the module once."
     if place == len(case["cut"]) - 1:
@@ -193,9 +203,9 @@ _CASES = [
     {"n_layers": 2, "width": 6, "cut": [1, 1], "steps": ["F0 F1 F2 B0 B1 B2"]},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F3 F11 B3 B11 B7"], "texts": "equal rows"},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1"], "texts": "same x"},
-    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 0.5},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 2.0},
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
-    {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F2 B2 B0 B1"]},
+    {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F20009 F3 F4 F5 B20009 B0 B1 B5 B4 B3"]},
 ]
 _KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7]]
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hw_utils.checks.lesson_07.holding import bytes_beside, bytes_in_lists, is_here
+from hw_utils.checks.lesson_07.holding import bytes_beside, is_here
 from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
 
 
@@ -42,15 +42,21 @@ class Keeper:
         return len({ref.cdata for ref in refs if not ref.expired()})
 
     def n_bytes(self) -> int:
-        """Bytes of floats and characters on the object, its module, its class and global names."""
+        """Bytes of floats and characters on the object, its module, its class and global names, tensors or not."""
         found = {t.untyped_storage().data_ptr(): t for t in self._tensors() if t.numel() and _is_data(t)}
-        return bytes_beside(found.values(), self.module) + bytes_in_lists(self.stage)
+        return bytes_beside(found.values(), self.module)
 
     def _tensors(self) -> list[torch.Tensor]:
         if not self.is_here:
             return list(self.stage.kept_anywhere().values())
-        places = [kept_tensors(thing) for thing in (self.stage, *self.module.modules())]
-        return [t for place in (*places, kept_elsewhere([self.make], [self.module])) for t in place.values()]
+        own = kept_tensors(self.stage, with_numbers=True)
+        beside = kept_elsewhere([self.make], [self.module], with_numbers=True)
+        return [t for place in (own, beside) for t in place.values()]
+
+    def settings(self) -> list[bool]:
+        """What a module has that is not numbers: which parts are in training, which parameters are followed."""
+        training = [part.training for part in self.module.modules()]
+        return training + [p.requires_grad for p in self.module.parameters()]
 
 
 def _is_data(tensor: torch.Tensor) -> bool:

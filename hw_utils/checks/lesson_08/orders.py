@@ -9,6 +9,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.shards import n_ranks as ranks_text
 from hw_utils.checks.lesson_08.runs import SAME_S, most
 from hw_utils.checks.lesson_08.shares import whole_numbers
+from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import in_flight, play
 
@@ -191,6 +192,7 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
             (3, 6, 2, 21.0, 23.5, [8, 6, 4]),
             (4, 8, 2, 28.5, 32.0, [11, 9, 7, 5]),
             (2, 6, 3, 19.0, 21.5, [7, 5]),
+            (3, 3, 1, 15.0, 16.0, [3, 3, 1]),
             (3, 6, 1, 24.0, 25.0, [5, 3, 1]),
         )
     ],
@@ -206,7 +208,8 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
 def interleaved_order(answer, /, n_ranks: int, n_batches: int, n_chunks: int, seconds: float, **_):
     """Each rank's order; the judge plays them."""
     n_steps = 2 * n_batches * n_chunks
-    return [_collected(answer(n_ranks, n_batches, n_chunks, rank), n_steps) for rank in range(n_ranks)]
+    with time_limit("interleaved_order"):
+        return [_collected(answer(n_ranks, n_batches, n_chunks, rank), n_steps) for rank in range(n_ranks)]
 
 
 def _judge_zero(data: Any, n_ranks: int, n_batches: int, seconds: float) -> None:
@@ -281,4 +284,5 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
 )
 def zero_bubble_order(answer, /, n_ranks: int, n_batches: int, seconds: float):
     """Each rank's order; the judge plays them."""
-    return [_collected(answer(n_ranks, n_batches, rank), 3 * n_batches) for rank in range(n_ranks)]
+    with time_limit("zero_bubble_order"):
+        return [_collected(answer(n_ranks, n_batches, rank), 3 * n_batches) for rank in range(n_ranks)]

@@ -14,10 +14,12 @@ SYMBOLS, CONTEXT = 7, 5
 
 
 def modules_of(n_layers: int, width: int, cut: list[int], begun: float, **_: Any) -> list[Part]:
-    """The parts; begun: what stands in all gradients at the start, where it is not 0."""
+    """The parts, every second one in evaluation; begun: what stands in all gradients at the start, if not 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(8)
         modules = parts(TinyGPT(n_layers, width, 2, CONTEXT, SYMBOLS).double(), cut)
+    for module in modules[1::2]:
+        module.eval()
     for p in (p for module in modules for p in module.parameters() if begun):
         p.grad = torch.full_like(p, begun)
     return modules
@@ -50,10 +52,11 @@ class Pipe:
         return x
 
     def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
-        keeper.now, copy = k, x.clone()
+        keeper.now, copy, settings = k, x.clone(), keeper.settings()
         keeper.watch(k, x)
         y = keeper.stage.forward(k, x)
         self._look(place, "forward", "x", x, copy)
+        self._look_at_module(place, "forward", keeper, settings)
         if not isinstance(y, torch.Tensor):
             raise Stopped(place, "forward", plain(y))
         keeper.watch(k, y)
@@ -69,11 +72,12 @@ class Pipe:
 
     def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
         x, keeper.now = self.inputs.pop((place, k)), k
-        before = x.clone(), gradient.clone()
+        before, settings = (x.clone(), gradient.clone()), keeper.settings()
         keeper.watch(k, gradient)
         back = keeper.stage.backward(k, gradient)
         self._look(place, "backward", "x", x, before[0])
         self._look(place, "backward", "gradient", gradient, before[1])
+        self._look_at_module(place, "backward", keeper, settings)
         if not place:
             return None
         if not isinstance(back, torch.Tensor):
@@ -88,6 +92,10 @@ class Pipe:
             self.touched.append([place, method, name, "graph"])
         elif not torch.equal(now, before):
             self.touched.append([place, method, name, "numbers"])
+
+    def _look_at_module(self, place: int, method: str, keeper: Keeper, before: list[bool]) -> None:
+        if keeper.settings() != before:
+            self.touched.append([place, method, "module", "settings"])
 
     def kept(self, k: int) -> list[list[int]]:
         """After B of k: bytes too many on each part, and how many of k's tensors are alive."""

@@ -11,6 +11,7 @@ import torch
 
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import distance, n_ranks
+from hw_utils.checks.lesson_08.watched import WatchedStage
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
@@ -43,9 +44,16 @@ def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: 
     """Rank 0 has the numbers; on the other ranks there are zeros of the same shapes."""
     batches = [x if rank == 0 else torch.zeros_like(x) for x in _rows(1, n_batches)]
     times = of_rank(forward_s, rank), of_rank(backward_s, rank)
-    stage = TimedStage(rank, world_size, WIDTH, *times, _rows(2, n_batches))
-    loss = answer(stage, batches, rank, world_size)
-    return {"loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "left": sorted(stage.kept)}
+    stage = WatchedStage(rank, world_size, WIDTH, *times, _rows(2, n_batches))
+    stage.is_theirs(batches)
+    mine = list(batches)
+    loss = answer(stage, mine, rank, world_size)
+    now = zip(batches, mine, _rows(1, n_batches))
+    changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
+    return {
+        "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
+        "changed": changed if len(mine) == n_batches else "list",
+    }  # fmt: skip
 
 
 def drive(answer: Any, world_size: int, n_batches: int, forward_s: Numbers, backward_s: Numbers) -> dict[str, Any]:
@@ -91,10 +99,29 @@ def judge_run(what: str, data: Any, world_size: int, n_batches: int) -> None:
                 cause=_why_wrong(got, rank, world_size, n_batches),
             )
     _judge_loss(what, data["results"][-1]["loss"], loss, world_size, n_batches)
+    _require_batches(what, data)
     _judge_traffic(what, trace, world_size, n_batches)
 
 
+def _require_batches(what: str, data: Any) -> None:
+    for rank, result in enumerate(data["results"]):
+        if result["changed"]:
+            is_list = result["changed"] == "list"
+            which = " list is shorter or longer" if is_list else f"[{result['changed'][0]}] is another"
+            raise CheckFailed(
+                f"{what}: after the step, rank {rank}'s batches{which} than before.",
+                cause="the batch is the caller's, who has more steps to make: receive gradients in a buffer of your "
+                "own, and go through the list without taking anything out.",
+            )
+
+
 def _judge_traffic(what: str, trace: Trace, world_size: int, n_batches: int) -> None:
+    for event in trace:
+        if event.peer is None and event.op not in (*SENDS, *RECEIVES) and not event.n_bytes:
+            raise CheckFailed(
+                f"{what}: every value is right, but rank {event.rank} calls {event.op}.",
+                cause="there all ranks wait for the slowest one: a stage goes on when its own message has come.",
+            )
     for rank in range(world_size):
         for peer in (rank - 1, rank + 1):
             sent = sum(event.peer == peer for event in trace.of_rank(rank).of_op(*SENDS))

@@ -38,6 +38,10 @@ def _judge_numbers(data: Any, world_size: int, n_batches: int) -> None:
 
 
 _SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8))
+_SAME_STAGES = [
+    {"world_size": p, "n_batches": m, "seconds": s}
+    for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
+]
 
 
 @check(
@@ -76,10 +80,9 @@ def _judge_gpipe_time(
     "lesson_08.gpipe_in_time",
     judge=_judge_gpipe_time,
     cases=[
-        {"world_size": p, "n_batches": m, "seconds": s}
-        for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
-    ]
-    + [{"world_size": 3, "n_batches": 6, "seconds": 34.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0}],
+        *_SAME_STAGES,
+        {"world_size": 3, "n_batches": 6, "seconds": 34.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0},
+    ],
     ok="all forward, then all backward passes, and nobody waits for anything but what it needs.",
     hint="hint 1 of exercise 8.3",
     hints=HINTS_GPIPE,
@@ -166,6 +169,13 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 cause="the ledger counts buffers too: receive a micro-batch's activation when its turn has come, at "
                 "most one ahead.",
             )
+        n_kept = data["results"][rank]["n_kept"]
+        if n_kept > 1:
+            raise CheckFailed(
+                f"{what}: rank {rank} still has {n_kept} activations of micro-batches that went back.",
+                cause="the stage keeps what it needs: an activation that a list, a dictionary or buffers made at the "
+                "start keep, too, takes as much memory as one in flight.",
+            )
     for rank, order in enumerate(orders_of(data)):
         forward, backward = ([k for other, k in order if other == kind] for kind in "FB")
         if forward != backward:
@@ -237,10 +247,7 @@ def _judge_1f1b_time(
     "lesson_08.one_f_one_b_in_time",
     judge=_judge_1f1b_time,
     cases=[
-        {"world_size": p, "n_batches": m, "seconds": s}
-        for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
-    ]
-    + [
+        *_SAME_STAGES,
         {"world_size": 3, "n_batches": 6, "seconds": 33.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0},
         {"world_size": 4, "n_batches": 6, "seconds": 35.0, "forward_s": [1.0, 2.0, 0.5, 1.0],
          "backward_s": [3.0, 3.0, 1.5, 2.0]},

@@ -76,7 +76,9 @@ def _value(formula: Any, n_stages: int, n_batches: int) -> Any:
         return DIVIDED_BY_ZERO
 
 
-_PAIRS = [{"n_stages": p, "n_batches": m} for p, m in ((3, 8), (1, 4), (2, 1), (4, 8), (8, 3), (8, 32), (3, 39))]
+_PAIRS = [
+    {"n_stages": p, "n_batches": m} for p, m in ((3, 8), (1, 4), (2, 1), (3, 12), (8, 3), (8, 32), (3, 39), (16, 1))
+]
 
 
 def _judge_total(data: Any, n_stages: int, n_batches: int) -> None:

@@ -292,15 +292,54 @@ class KeepsTwoNumbersOfEach(_Stage):
         return super().backward(k, gradient)
 
 
-@wrong("lesson_08.stage_lets_go", says="after B0 of step 0.*still keeps .* bytes|still alive")
-class LetsGoWhenAllAreBack(_Stage):
+@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
+class KeepsOneNumberOfEach(_Stage):
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        self.module.history = [*getattr(self.module, "history", []), (k, y.mean().item())]
+        return y
+
+
+@wrong("lesson_08.stage", says="leaves its module in another state")
+class TurnsEvaluationOn(_Stage):
+    def forward(self, k, x):
+        self.module.eval()
+        return super().forward(k, x)
+
+
+@wrong("lesson_08.stage", says="leaves its module in another state")
+class TurnsTrainingOn(_Stage):
     def backward(self, k, gradient):
-        x, y = self.kept[k]
+        self.module.train()
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage", says="cut off at 1")
+class ClipsGradients(_Stage):
+    def backward(self, k, gradient):
+        found = super().backward(k, gradient)
+        torch.nn.utils.clip_grad_value_(self.module.parameters(), 1.0)
+        return found
+
+
+@wrong("lesson_08.stage", says="index goes past the end")
+class HasAThousandPlaces(_Stage):
+    def __init__(self, module):
+        super().__init__(module)
+        self.kept = [None] * 1000
+
+    def backward(self, k, gradient):
+        (x, y), self.kept[k] = self.kept[k], None
         y.backward(gradient)
-        self.back = {*getattr(self, "back", ()), k}
-        if self.back == set(self.kept):
-            self.kept, self.back = {}, set()
         return x.grad
+
+
+@wrong("lesson_08.stage", says="no such key")
+class HasRoomForFour(_Stage):
+    def forward(self, k, x):
+        if len(self.kept) == 4:
+            self.kept.pop(next(iter(self.kept)))
+        return super().forward(k, x)
 
 
 # 8.3 and 8.4
@@ -317,7 +356,6 @@ class _Schedule:
     takes_batches = False  # on all ranks, instead of what arrives
     returns = True
     all_reduces = False
-    double = False
 
     def order(self, m, rank, world_size):
         return [("F", k) for k in range(m)] + [("B", k) for k in range(m)]
@@ -357,8 +395,6 @@ class _Schedule:
             dist.send(x, rank)
         else:
             sends.append(dist.isend(x, rank))
-        if self.double:
-            pass
 
 
 def _of(name, base=_Schedule, **change):
@@ -581,6 +617,35 @@ def gpipe_uses_what_has_not_come(stage, batches, rank, world_size):
     return Early()(stage, batches, rank, world_size)
 
 
+@wrong("lesson_08.gpipe", says="every value is right, but rank 0 calls barrier")
+def gpipe_meets_in_the_middle(stage, batches, rank, world_size):
+    class Meets(_Schedule):
+        def order(self, m, rank, world_size):
+            yield from (("F", k) for k in range(m))
+            dist.barrier()
+            yield from (("B", k) for k in range(m))
+
+    return Meets()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="rank 0's batches.0. is another than before")
+def gpipe_receives_gradients_in_the_batch(stage, batches, rank, world_size):
+    class Saves(_Schedule):
+        def received(self, like, rank):
+            dist.recv(like, rank)
+            return like
+
+    return Saves()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="batches list is shorter or longer than before")
+def gpipe_takes_the_batch_apart(stage, batches, rank, world_size):
+    copy = list(batches)
+    while batches:
+        batches.pop()
+    return _Schedule()(stage, copy, rank, world_size)
+
+
 @wrong("lesson_08.gpipe_in_time", says="passes are over after .* the run after")
 def gpipe_rests_at_the_end(stage, batches, rank, world_size):
     loss = _Schedule()(stage, batches, rank, world_size)
@@ -685,6 +750,30 @@ def asks_for_everything_at_once(stage, batches, rank, world_size):
             return self.x[self.place - 1]
 
     return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="rank 1 still has 2 activations of micro-batches that went back")
+def keeps_all_inputs(stage, batches, rank, world_size):
+    class Keeps(_OneFOneB):
+        def received(self, like, peer):
+            seen.append(super().received(like, peer))
+            return seen[-1]
+
+    seen = []
+    return Keeps()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="rank 1 still has 2 activations of micro-batches that went back")
+def makes_buffers_for_all(stage, batches, rank, world_size):
+    class Buffers(_OneFOneB):
+        def received(self, like, peer):
+            x = next(buffers) if peer < rank else torch.empty_like(like)
+            dist.recv(x, peer)
+            return x
+
+    whole = [torch.empty_like(x) for x in batches]
+    buffers = iter(whole)
+    return Buffers()(stage, batches, rank, world_size)
 
 
 wrong_values(
@@ -805,6 +894,11 @@ for _name, _answer, _says in [
         "a_stage_each",
         lambda s, p: [k * p // len(s) for k in range(len(s))],
         "a stage for each layer|every stage has a layer",
+    ),
+    (
+        "takes_layers_out",
+        lambda s, p: [len([s.pop() for _ in range(n)]) for n in _best(s, p, max)],
+        "changes the caller",
     ),
     ("all_in_one", lambda s, p: [len(s)] + [0] * (p - 1), "every stage has a layer"),
     ("no_list", lambda s, p: None, "a list of whole numbers"),

@@ -31,7 +31,8 @@ SUBTLE = (
     "ring_writes_beside_its_tensor", "KeepsAllParts", "ClosesOverTheWhole", "KeepsTheWholeInADictionary",
     "KeepsTheWholeInAGlobal", "KeepsTheWholeOnItsClass", "KeepsMomentsOnTheParameters", "CopiesThemOutside",
     "KeepsTheWholeOutside", "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll",
-    "CutsColumnsUnevenly",
+    "CutsColumnsUnevenly", "KeepsItOnTheModule", "KeepsOneNumberOfEach", "TurnsTrainingOn",
+    "gpipe_receives_gradients_in_the_batch",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
