@@ -185,6 +185,11 @@ def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: 
         return f"it is cut off at {limit:g}: gradients come as they are, whoever steps may clip them."
     if distance(got, 2 * right) < 1e-9:
         return "it is twice the right one: each backward goes through the module once."
+    factor = float((got * right).sum() / (right * right).sum()) if right.any() else 0.0
+    if factor and distance(got, factor * right) < 1e-9:
+        return (
+            f"it is {factor:.3g} times the right one: gradients come as they are, whoever steps may scale or clip them."
+        )
     if place == len(case["cut"]) - 1:
         return (
             "backward(k, gradient) goes back through the graph of micro-batch k, from its output y with y.backward("

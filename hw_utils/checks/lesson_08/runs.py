@@ -52,7 +52,7 @@ def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: 
     changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
-        "changed": changed if len(mine) == n_batches else "list",
+        "kept_bytes": stage.kept_bytes, "changed": changed if len(mine) == n_batches else "list",
     }  # fmt: skip
 
 

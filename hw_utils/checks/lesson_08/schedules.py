@@ -6,7 +6,9 @@ from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
 from hw_utils.checks.lesson_08.runs import (
+    ITEM,
     SAME_S,
+    WIDTH,
     Numbers,
     drive,
     held,
@@ -15,6 +17,7 @@ from hw_utils.checks.lesson_08.runs import (
     most,
     of_rank,
     orders_of,
+    sizes,
     took_s,
     words,
 )
@@ -169,13 +172,7 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 cause="the ledger counts buffers too: receive a micro-batch's activation when its turn has come, at "
                 "most one ahead.",
             )
-        n_kept = data["results"][rank]["n_kept"]
-        if n_kept > 1:
-            raise CheckFailed(
-                f"{what}: rank {rank} still has {n_kept} activations of micro-batches that went back.",
-                cause="the stage keeps what it needs: an activation that a list, a dictionary or buffers made at the "
-                "start keep, too, takes as much memory as one in flight.",
-            )
+        _require_let_go(f"{what}: rank {rank}", data["results"][rank], (allowed + 1) * max(sizes(n_batches)))
     for rank, order in enumerate(orders_of(data)):
         forward, backward = ([k for other, k in order if other == kind] for kind in "FB")
         if forward != backward:
@@ -183,6 +180,23 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 f"{what}: rank {rank} goes forward with micro-batches {forward}, and back with {backward}.",
                 cause="backward takes the oldest micro-batch: what came first goes back first.",
             )
+
+
+def _require_let_go(what: str, result: Any, n_rows: int) -> None:
+    cause = (
+        "the stage keeps what it needs: an activation that a list, a dictionary or buffers made at the start keep, "
+        "too, takes as much memory as one in flight."
+    )
+    if result["n_kept"] > 1:
+        raise CheckFailed(
+            f"{what} still has {result['n_kept']} activations of micro-batches that went back.", cause=cause
+        )
+    if result["kept_bytes"] > n_rows * WIDTH * ITEM:
+        raise CheckFailed(
+            f"{what} has {result['kept_bytes']} bytes for activations, {n_rows * WIDTH * ITEM} are enough for those "
+            "in flight and one more.",
+            cause=cause,
+        )
 
 
 def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int) -> str:
