@@ -581,8 +581,10 @@ checks.lesson_02.crossover_bytes(
 # and it is proportional to latency times bandwidth: with a tenth of the latency, ten times smaller tensors are worth a
 # ring. (Better still: put small tensors into one bucket, and pay the latency once.)
 #
-# Rubric: 1 point for tree = few rounds = small tensors and ring = few bytes = large ones, with the reason. 1 point for
-# the crossover moving down in proportion to the latency.
+# **Rubric**
+#
+# - 1 point: tree = few rounds = small tensors and ring = few bytes = large ones, with the reason
+# - 1 point: the crossover moves down in proportion to the latency
 # ### END SOLUTION
 
 # %% [markdown]

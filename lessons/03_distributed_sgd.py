@@ -594,9 +594,13 @@ lesson_03.plot_speedup(speedups)
 # full-batch gradient descent. Raising alpha with N (linear scaling, with a warm-up) uses the quieter gradient for
 # longer steps and should raise the speedup until the steps become unstable.
 #
-# **Rubric.** 1 point: says it is not linear, with numbers from the own table. 1: names the spread and what it leaves
-# open. 2: the reason (the larger batch lowers the noise only; step length or curvature then limits), 1 of them for the
-# bare "diminishing returns". 1: a sensible change with a reason (alpha with N, smaller B a worker, momentum).
+# **Rubric**
+#
+# - 1 point: says it is not linear, with numbers from the own table
+# - 1 point: names the spread and what it leaves open
+# - 1 point: names a limit, be it the bare "diminishing returns"
+# - 1 point: says what it comes from: the larger batch lowers the noise only; step length or curvature then limits
+# - 1 point: a sensible change with a reason (alpha with N, smaller B a worker, momentum)
 # ### END SOLUTION
 
 # %% [markdown]

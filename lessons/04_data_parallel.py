@@ -466,7 +466,11 @@ for batch_norm in (True, False):
 # DistributedDataParallel does; average the buffers before testing; synchronised batch norm, which all-reduces the
 # batch's sums in the forward pass; a normalisation that does not look at the batch.
 #
-# **Rubric.** 1: names running mean and variance (buffers). 1: local batch, no gradient. 1: two repairs.
+# **Rubric**
+#
+# - 1 point: names running mean and variance (buffers)
+# - 1 point: they follow the local batch and have no gradient
+# - 1 point: two repairs
 # ### END SOLUTION
 
 # %% [markdown]
@@ -677,7 +681,9 @@ print(f"gather/scatter on 1 Gb/s: {virtual_s['gather_scatter']:.2f} s one after 
 # or it moved fewer bytes. Check the counters of that run: rank 0 must have sent 110.8 MB an iteration; the report's
 # 55.6 MB is the ring's figure.
 #
-# **Rubric.** 1: a lower bound from bytes and bandwidth that 1.36 s breaks, and a measurement that would decide.
+# **Rubric**
+#
+# - 1 point: a lower bound from bytes and bandwidth that 1.36 s breaks, and a measurement that would decide
 # ### END SOLUTION
 
 # %% [markdown]
@@ -746,8 +752,10 @@ training_report.write("runs", "report.html")
 # pause, copies between tensor and socket, the mean that rank 0 alone computes, and the cores that compute and
 # communicate in turn.
 #
-# **Rubric.** 1: headers or acknowledgements in the counters. 1: a cost that the model leaves out, such as congestion
-# at the root or copies.
+# **Rubric**
+#
+# - 1 point: headers or acknowledgements in the counters
+# - 1 point: a cost that the model leaves out, such as congestion at the root or copies
 # ### END SOLUTION
 
 # %% [markdown]

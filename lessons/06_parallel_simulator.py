@@ -693,8 +693,10 @@ checks.lesson_06.column_then_row(
 # apply it to its own columns, and these are exactly the columns that its rows of the second weight meet. A softmax
 # over H needs the sum over all columns: one small collective (B numbers) would have to stay.
 #
-# Rubric: 1 point for the bytes (proportional to B H and (N - 1) / N; a factor 2 for the backward is fine). 1 point for
-# elementwise plus own columns = own rows; softmax needs a sum over all columns.
+# **Rubric**
+#
+# - 1 point: the bytes (proportional to B H and (N - 1) / N; a factor 2 for the backward is fine)
+# - 1 point: elementwise plus own columns = own rows; softmax needs a sum over all columns
 # ### END SOLUTION
 
 # %% [markdown]

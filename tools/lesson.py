@@ -20,6 +20,8 @@ from typing import Any
 import jupytext
 from nbformat import NotebookNode
 
+from hw_grader.notebook.rubric import items_of
+
 ROOT = Path(__file__).resolve().parent.parent
 ROLES = ("exercise", "check", "manual", "locked")
 KEPT_TAGS = ("hide-input", "nbval-ignore-output", "nbval-skip", "raises-exception")
@@ -201,6 +203,8 @@ def _cell_problems(lesson: Lesson, cell: Cell) -> list[str]:
         found.append("the set-up cell is filled in by the builder (tools/setup_cell.py); leave it empty")
     if cell.kind == "code" and not found:
         found += _code_problems(lesson, cell)
+    if cell.role == "manual" and not found:
+        found += _rubric_problems(cell)
     return found
 
 
@@ -229,6 +233,14 @@ def _region_problems(cell: Cell) -> list[str]:
         elif not begins and region == "SOLUTION" and cell.role in ("exercise", "manual"):
             found.append(f'{cell.role}="{cell.name}" needs `### BEGIN SOLUTION` and `### END SOLUTION`')
     return found
+
+
+def _rubric_problems(cell: Cell) -> list[str]:
+    items = items_of(cell.source)
+    if not items:
+        return [f'manual="{cell.name}" needs a **Rubric** with a line a point, as `- 1 point: names the reason`']
+    given = sum(item.points for item in items)
+    return [] if given == cell.points else [f"the rubric gives {given:g} points, the cell has {cell.points:g}"]
 
 
 def _in_turn(source: str, region: str) -> bool:

@@ -30,6 +30,7 @@ from nbgrader.preprocessors import (
 
 from hw_grader.course.reader import restored
 from hw_grader.course.records import STAGING
+from hw_grader.notebook import rubric
 from hw_grader.notebook.release import read_release
 
 _SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
@@ -121,14 +122,23 @@ class RubricUnderAnswer(Preprocessor):
         course = CourseDirectory(config=self.config)
         folder = Path(course.format_path(course.source_directory, ".", resources["assignment_id"]))
         solution = nbformat.read(folder / f"{resources['notebook_id']}.ipynb", as_version=4)
-        rubrics = {c.metadata.nbgrader.grade_id: c.source for c in solution.cells if _is_by_hand(c)}
+        answers = {c.metadata.nbgrader.grade_id: c.source for c in solution.cells if _is_by_hand(c)}
         shown = []
         for cell in nb.cells:
             shown.append(cell)
-            text = _SOLUTION.search(rubrics.get(cell.metadata.get("nbgrader", {}).get("grade_id"), ""))
+            text = _SOLUTION.search(answers.get(cell.metadata.get("nbgrader", {}).get("grade_id"), ""))
             if text and _is_by_hand(cell):
-                shown.append(new_markdown_cell(f"*Model answer and rubric; no student sees this.*\n\n{text[1]}"))
+                shown += _model_answer(text[1], cell.metadata.nbgrader.grade_id)
         return NotebookNode({**nb, "cells": shown}), resources
+
+
+def _model_answer(text: str, grade_id: str) -> list[NotebookNode]:
+    shown = [new_markdown_cell(f"*Model answer and rubric; no student sees this.*\n\n{rubric.without_rubric(text)}")]
+    items = rubric.items_of(text)
+    if items:
+        shown.append(new_markdown_cell())
+        shown[-1].source = rubric.OwnHtml(rubric.as_list_to_tick(items, grade_id))
+    return shown
 
 
 def _is_by_hand(cell: NotebookNode) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import nh3
 
 from hw_grader.driving.verdict import Verdict
+from hw_grader.notebook.rubric import OwnHtml
 
 MAX_OUTPUTS = 100
 _MAX_TEXT_CHARS = 120_000
@@ -110,9 +111,11 @@ def _as_image(attributes: str, box: str, parts: str) -> str:
 
 
 def safe_markdown(source: str) -> str:
-    """Markdown as such HTML: what nbgrader's pages show of a student's text."""
+    """Markdown as such HTML: what nbgrader's pages show of a student's text; HTML of the kit's own stays as it is."""
     from nbconvert.filters import markdown2html
 
+    if isinstance(source, OwnHtml):
+        return source
     return safe_html(markdown2html(source))
 
 

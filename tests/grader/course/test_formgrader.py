@@ -112,12 +112,28 @@ def test_the_rubric_is_under_the_answer_and_in_no_students_page(course, server):
     submissions = json.loads(server.ask(f"/api/submitted_notebooks/{NAME}/{NOTEBOOK.removesuffix('.ipynb')}"))
     (found,) = [s for s in submissions if s["student"] == "reference"]
     page = server.ask(f"/submissions/{found['id']}")
-    rubric = "Rubric: 2 points for naming a use."
+    rubric = "names a use."
     assert page.index("no student sees this") < page.index(rubric)
     assert json.loads(server.ask(f"/api/assignment/{NAME}/generate_feedback", "POST"))["success"]
     (fed_back,) = (course / "feedback" / "reference" / NAME).glob("*.html")
     assert "why_ranks" in fed_back.read_text()
     assert rubric not in fed_back.read_text()
+
+
+def test_ticks_in_the_rubric_are_points_and_what_is_missing_a_comment(course, server, page):
+    json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    assert json.loads(server.ask(f"/api/submission/{NAME}/reference/autograde", "POST"))["success"]
+    submissions = json.loads(server.ask(f"/api/submitted_notebooks/{NAME}/{NOTEBOOK.removesuffix('.ipynb')}"))
+    (found,) = [s for s in submissions if s["student"] == "reference"]
+    page.set_extra_http_headers({"Authorization": f"token {TOKEN}"})
+    page.goto(f"{server.url}/formgrader/submissions/{found['id']}/")
+    page.locator("input.score.needs_manual_grade").wait_for()
+    with page.expect_response(lambda r: "/api/grade/" in r.url and r.request.method == "PUT") as saved:
+        page.get_by_label("names a use.").check()
+    assert saved.value.json()["manual_score"] == 1
+    with page.expect_response(lambda r: "/api/comment/" in r.url and r.request.method == "PUT") as saved:
+        page.get_by_role("button", name="Put what is missing into the comment").click()
+    assert saved.value.json()["manual_comment"] == "Missing:\n- 1 point names another one."
 
 
 def test_the_release_of_the_formgraders_button_is_the_builders(course, server):
