@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 
-TORCH_OLDEST, TORCH_NEWEST = (2, 8), (2, 15)  # `make newest` runs both
+TORCH_OLDEST, TORCH_NEWEST = (2, 10), (2, 15)  # `make newest` runs both
 DOCTOR = "python -m hw_utils doctor"
 _said: list[str] = []
 
@@ -19,8 +19,11 @@ def torch_version(text: str = "") -> tuple[int, int]:
 
 
 def untried(text: str = "") -> str:
-    """One line that says which versions of torch were tried, if this one is newer than all of them; else ""."""
+    """One line that says which versions of torch were tried, if this one is not among them; else ""."""
     text = text or importlib.metadata.version("torch")
+    if torch_version(text) < TORCH_OLDEST:
+        oldest = ".".join(map(str, TORCH_OLDEST))
+        return f"torch {text} is older than those this course works with ({tried()}): pip install 'torch>={oldest}'"
     if torch_version(text) <= TORCH_NEWEST:
         return ""
     return f"torch {text} is newer than those this course was tried with ({tried()}); it may well work"

@@ -53,7 +53,7 @@ from hw_utils.gloo.shared_state import (
 from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork, work_class
 from hw_utils.scripts import joining
 
-FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.8
+FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
 

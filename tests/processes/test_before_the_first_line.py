@@ -93,10 +93,11 @@ def test_the_next_step_fits_the_system(monkeypatch, system, wsl):
 def test_a_version_that_nobody_has_tried_is_named_with_those_that_were():
     major, minor = versions.TORCH_NEWEST
     assert versions.untried(f"{major}.{minor}.7+cpu") == ""
-    assert versions.untried("2.8.0+cu128") == ""
+    assert versions.untried("2.10.0+cu128") == ""
+    assert versions.untried("2.9.1").endswith("pip install 'torch>=2.10'")
     for newer in (f"{major}.{minor + 1}.0a0+git12", f"{major + 1}.0.0"):
         assert versions.untried(newer).startswith(
-            f"torch {newer} is newer than those this course was tried with (2.8 to "
+            f"torch {newer} is newer than those this course was tried with (2.10 to "
         )
 
 
