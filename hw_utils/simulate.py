@@ -242,12 +242,24 @@ def _run_of(outcome: dict, job: dict) -> Run:
     )
     if job["fold"] is not None:
         trace = FoldedTrace(trace, job["fold"], outcome["uneven"])
+        _say_torn(outcome["torn"])
     if "each" in outcome:
         results = [pickling.load(result) for result in outcome["each"]]
     else:
         results = pickling.load(outcome["results"])
     memory = _memory_of(outcome, job)
     return Run(results, outcome["seconds"], outcome["output"], trace, clock="virtual", kept_memory=memory)
+
+
+def _say_torn(torn: dict[tuple[int, ...], int]) -> None:
+    for shape, n in list(torn.items())[:1]:
+        warnings.warn(
+            f"ranks that do the same have equal shards, got a parameter of shape {shape} over {n} of them"
+            + (f", and {len(torn) - 1} more" if len(torn) > 1 else "")
+            + ": times and memory are those of the first, which has most. Next step: make the size a multiple of "
+            f"{n}, or leave that axis unfolded",
+            stacklevel=4,
+        )
 
 
 def _memory_of(outcome: dict, job: dict):

@@ -156,6 +156,8 @@ class _Cluster:
                     self.mode.looks.insert(0, self.engine.lines.saw)
                     self.engine.lines.shapes = self.shapes
                     stack.enter_context(said(self.engine.lines, self.job["network"], self.watch))
+                if self.engine.folding is not None:
+                    stack.enter_context(self.engine.folding.looking_at_shards())
                 for part in self.parts():
                     stack.enter_context(part)
                 with left_by(stack.close):
@@ -292,6 +294,7 @@ class _Cluster:
             **self.packed_results(), **self.books(), "seconds": max(engine.clock), "output": self.streams.texts(),
             "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
             "uneven": None if engine.folding is None else engine.folding.uneven,
+            "torn": None if engine.folding is None else engine.folding.torn,
             "streams": None if engine.lines is None else engine.lines.records(),
         }  # fmt: skip
 

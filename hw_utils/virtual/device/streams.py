@@ -82,6 +82,15 @@ class Event:
         return (end.at_s - self.at_s) * 1000
 
 
+def _is_elsewhere(out: Any) -> bool:
+    """Whether a result has no memory here, as those by which DTensor finds out what an operation does to shards."""
+    while isinstance(out, (list, tuple)) and out:
+        out = out[0]
+    if not isinstance(out, torch.Tensor):
+        return False
+    return out.is_meta or type(out).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
 class TimeLines:
     """The streams of all ranks' devices."""
 
@@ -122,7 +131,7 @@ class TimeLines:
     def saw(self, func, args: tuple, kwargs: dict, out: Any) -> None:
         """The running rank's program has called an operation."""
         engine = self.engine
-        if engine.rank >= engine.world_size:
+        if engine.rank >= engine.world_size or _is_elsewhere(out):
             return
         case = None if self.shapes is None else self.shapes.case
         if case is None:

@@ -6,10 +6,12 @@ complete when the ranks that run have called, each for all members of its class,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 
 import torch
+from torch.optim import optimizer as optimizers
 
 from hw_utils.core import schedules
 from hw_utils.core.network.fold import Fold
@@ -28,11 +30,38 @@ class Folding:
     def __init__(self, engine, fold: Fold) -> None:
         self.engine, self.fold = engine, fold
         self.uneven: dict[int, schedules.Cost] = {}  # message of a collective -> what each place sends, if that differs
+        self.torn: dict[tuple[int, ...], int] = {}  # shape of a parameter -> over how many equal ranks it is uneven
         self._peers: set[tuple[int, int]] = set()  # pairs of ranks that may send to each other
         self._stand: dict = {}  # group -> see `stand`
         self._post = engine.post
         engine.Call, engine.post = FoldedCall, self.post
         engine.agenda.due[:] = sorted(fold.representatives, reverse=True)
+
+    @contextmanager
+    def looking_at_shards(self) -> Iterator[None]:
+        """While it lasts, parameters that an optimizer steps are looked at: are their shards equal?"""
+        seen: set[int] = set()
+
+        def look(optimizer, args, kwargs) -> None:
+            if id(optimizer) not in seen:
+                seen.add(id(optimizer))
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        self._look_at(parameter)
+
+        hook = optimizers.register_optimizer_step_pre_hook(look)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _look_at(self, parameter: torch.Tensor) -> None:
+        spec = getattr(parameter, "_spec", None)  # a DTensor's
+        for dim, placement in enumerate(() if spec is None else spec.placements):
+            members = spec.mesh.get_group(dim).members
+            n = len(members.ranks)
+            if placement.is_shard() and len(members.running) < n and parameter.shape[placement.dim] % n:
+                self.torn[tuple(parameter.shape)] = n
 
     def running(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """Those of these ranks that run."""

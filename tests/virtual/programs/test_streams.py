@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -45,6 +46,20 @@ def test_a_product_is_launched_at_once_and_its_value_waited_for():
     value, launched_s, waited_s = on_device(_waits, 1)[0]
     assert (value, launched_s) == (100.0, pytest.approx(LAUNCH_S))
     assert waited_s == pytest.approx(LAUNCH_S + MATMUL_S, rel=1e-2)
+
+
+def _without_memory(rank, world_size):
+    begin_s = time.perf_counter()
+    with FakeTensorMode():
+        torch.ones(100, 100) @ torch.ones(100, 100)
+    torch.ones(100, 100, device="meta") @ torch.ones(100, 100, device="meta")
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin_s
+
+
+@pytest.mark.parametrize("values", ["real", "shapes"])
+def test_what_is_worked_out_on_tensors_without_memory_takes_the_device_no_time(values):
+    assert on_device(_without_memory, 1, values=values)[0] == 0
 
 
 READS = {

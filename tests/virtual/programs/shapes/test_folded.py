@@ -94,6 +94,18 @@ def test_fully_sharded_ranks_are_one_class():
     assert_equal(folded, on(TWO_HOSTS, sharded), TWO_HOSTS)
 
 
+def unequal_shards(rank: int, world_size: int) -> None:
+    model = nn.Linear(16, 13)
+    fully_shard(model, mesh=init_device_mesh("cuda", (world_size,)))
+    model(torch.randn(4, 16)).sum().backward()
+    torch.optim.SGD(model.parameters()).step()
+
+
+def test_parameters_whose_shards_are_not_equal_are_named():
+    with pytest.warns(UserWarning, match=r"got a parameter of shape \(13, 16\) over 8 of them, and 1 more"):
+        on(CLUSTER, unequal_shards, fold="all")
+
+
 def uneven(rank: int, world_size: int) -> None:
     dist.all_reduce(torch.randn(10))
     everybody = [torch.empty(3) for _ in range(world_size)]
