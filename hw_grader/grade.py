@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from hw_grader.course import records
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on
-from hw_grader.course.drivable import CalibrationError, calibrated
 from hw_grader.course.grading import Times, is_same_work, submission_key
 from hw_grader.course.reader import READER
+from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore

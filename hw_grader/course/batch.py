@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator
 import nbformat
 import psutil
 
-from hw_grader.course.drivable import measure
 from hw_grader.course.grading import Times, grade
+from hw_grader.course.reference_solution import measure
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import Release, package_digest
 from hw_grader.notebook.restore import restore

@@ -15,7 +15,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from hw_grader.course.told import OF_HIDDEN, of_cause, of_error
+from hw_grader.course.hidden_cases import OF_HIDDEN, of_cause, of_error
 from hw_grader.driving.driver_processes import Driving, Rooms, Stop
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.driving.verdict import Record, Verdict

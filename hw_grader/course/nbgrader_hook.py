@@ -15,7 +15,7 @@ from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Float
 
 from hw_grader.course import grading, records
-from hw_grader.course.drivable import CalibrationError, calibrated
+from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.outputs import verdict_outputs
 from hw_grader.notebook.release import Release, read_release

@@ -1,8 +1,8 @@
 """A gloo process group that keeps the ledger: what `dist.send`, DDP and the rest call in a rank of `launch`.
 
 torch builds it wherever it would have built gloo's own group (`install`), so that the student's code, the backend's
-name and subgroups are as usual. Every call is written down as a row (see `keeper.py`), published on the board, compared
-with what the other side has published, then handed to gloo.
+name and subgroups are as usual. Every call is written down as a row (see `rank_ledger.py`), published on the board,
+compared with what the other side has published, then handed to gloo.
 """
 
 from __future__ import annotations

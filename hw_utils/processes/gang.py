@@ -22,8 +22,7 @@ from hw_utils.core.output import Echo, Stream, is_noise
 from hw_utils.core.source import is_students, locate, with_places
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
-from hw_utils.processes import frames as wire
-from hw_utils.processes import rank, start_by_fork
+from hw_utils.processes import frames, rank, start_by_fork
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
 TICK_S = 0.02
@@ -35,7 +34,7 @@ class Member:
     """One rank as the kernel sees it."""
 
     rank: int
-    box: wire.Mailbox
+    box: frames.Mailbox
     out: Any  # sources of bytes
     err: Any
     pid: int = 0
@@ -85,7 +84,7 @@ class Gang:
 
     def _start(self, r: int) -> Member:
         sock, out, err = self.starter.start(r)
-        member = Member(r, wire.Mailbox(sock), out, err)
+        member = Member(r, frames.Mailbox(sock), out, err)
         for what, name in ((sock, "box"), (out, "out"), (err, "err")):
             self.selector.register(what, selectors.EVENT_READ, (member, name))
         return member

@@ -18,7 +18,7 @@ from hw_utils.core import pickling
 from hw_utils.core.failure_kind import kind_and_reason
 from hw_utils.core.source import is_students
 from hw_utils.gloo import work
-from hw_utils.processes import frames as wire
+from hw_utils.processes import frames
 from hw_utils.scripts.script import environment
 
 SAMPLE_S = 0.5
@@ -34,14 +34,14 @@ def main(sock: socket.socket, rank: int, spec: dict) -> None:
         try:
             keeper = _get_ready(rank, spec)
         except BaseException as error:
-            wire.send_frame(sock, FAILED, pickling.dump(failure_of_the_kit(error), ""))
-            wire.receive_frame(sock)
+            frames.send_frame(sock, FAILED, pickling.dump(failure_of_the_kit(error), ""))
+            frames.receive_frame(sock)
             return
-        wire.send_frame(sock, UP)
-        kind, data = wire.receive_frame(sock)
+        frames.send_frame(sock, UP)
+        kind, data = frames.receive_frame(sock)
         if kind == CALL:
             _serve(sock, rank, spec, keeper, data)
-            wire.receive_frame(sock)
+            frames.receive_frame(sock)
 
 
 def _get_ready(rank: int, spec: dict):
@@ -125,7 +125,7 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
         arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
         _limit_memory(call.get("memory_bytes"))
         meta["start"] = time.perf_counter()
-        wire.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
+        frames.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
         if keeper is not None:
             keeper.begin()
         try:
@@ -152,8 +152,8 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
     except Exception as error:
         if frame == RESULT:
             frame, body = FAILED, pickling.dump(failure_of_the_kit(error, "after your function returned"), "")
-    wire.send_frame(sock, META, pickle.dumps(meta, protocol=5))
-    wire.send_frame(sock, frame, body)
+    frames.send_frame(sock, META, pickle.dumps(meta, protocol=5))
+    frames.send_frame(sock, frame, body)
 
 
 @contextlib.contextmanager

@@ -24,17 +24,17 @@ from torch.distributed import distributed_c10d as c10d
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.source import is_students, locate
-from hw_utils.virtual import deadlock, standing
-from hw_utils.virtual.apart import wire
+from hw_utils.virtual import deadlock, stuck_threads
+from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
 from hw_utils.virtual.device.cuda import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
-from hw_utils.virtual.ranks.carriers import Greenlets, Threads
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
+from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from hw_utils.virtual.ranks.memory import books_of_all
 from hw_utils.virtual.ranks.own.copies import Copies
 from hw_utils.virtual.ranks.own.environment import own_environment
@@ -65,7 +65,7 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
     that in its job, in a process that has not seen the program.
     """
     shown, modules = job.get("shown", []), set(sys.modules)
-    with _time_limit(timeout_s) as limit, _beacon(beacon) as lamp, standing.watched(lamp if beacon else None):
+    with _time_limit(timeout_s) as limit, _beacon(beacon) as lamp, stuck_threads.watched(lamp if beacon else None):
         for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
             cluster = _Apart(call, job, lamp, shown) if carrier == "processes" else _Cluster(call, job, lamp, shown)
             limit.append(cluster)
@@ -314,7 +314,7 @@ class _Apart(_Cluster):
     Engine, is_here = HubEngine, False
 
     def without_values(self) -> AbstractContextManager:
-        return nothing_moves(wire)
+        return nothing_moves(packed_tensors)
 
     def parts(self) -> tuple:
         self.hub = Hub(self.engine, self.call, self.job, self.streams)

@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import sync as sync_judges
-from hw_utils.checks.lesson_04.dealt import judge_batches
+from hw_utils.checks.lesson_04.batches import judge_batches
 from hw_utils.checks.lesson_04.loop import observed
 
 ALL = ["weight", "bias", "scalar"]

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from hw_utils.core.errors import Failure, Frame
-from hw_utils.virtual.standing import LOOK_S, LOOKS, standing
+from hw_utils.virtual.stuck_threads import LOOK_S, LOOKS, standing
 
 _PR_SET_PDEATHSIG = 1
 

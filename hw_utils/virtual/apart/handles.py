@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch._C._distributed_c10d import Work
 
-from hw_utils.virtual.apart import wire
+from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic.memory import contents
 from hw_utils.virtual.traffic.reductions import flat
@@ -43,11 +43,11 @@ class RemoteWork(WithFuture, Work):
             return
         self.has_outputs = True
         if data and not self.outputs:  # of sizes that nobody knew
-            self.outputs = [wire.unpacked((torch.uint8, len(part), part)) for part in data]
+            self.outputs = [packed_tensors.unpacked((torch.uint8, len(part), part)) for part in data]
             return
         with unseen():
             for tensor, part in zip(self.outputs, data):
-                wire.write(tensor, part)
+                packed_tensors.write(tensor, part)
 
     def wait(self, timeout=None) -> bool:
         if not self.is_done:

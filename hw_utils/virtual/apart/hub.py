@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hw_utils.core.errors import Failure
-from hw_utils.virtual.apart import wire
+from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.family import Family, Stuck
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.ranks.turns import Stop
@@ -151,8 +151,8 @@ class Hub:
     def collective(self, rank: int, number: int, spec: dict) -> int:
         engine = self.engine
         members = engine.groups[number]
-        inputs = [wire.unpacked(t) for t in spec["inputs"]]
-        outputs = inputs if spec["outputs"] is None else [wire.unpacked(t) for t in spec["outputs"]]
+        inputs = [packed_tensors.unpacked(t) for t in spec["inputs"]]
+        outputs = inputs if spec["outputs"] is None else [packed_tensors.unpacked(t) for t in spec["outputs"]]
         reduce_op = None if spec["reduce_op"] is None else getattr(torch.distributed.ReduceOp, spec["reduce_op"])
         post = Post(
             spec["name"], engine.places.number_of(spec["site"]), spec["kind"], inputs, outputs, spec["root"], reduce_op,
@@ -164,7 +164,7 @@ class Hub:
 
     def message(self, rank: int, number: int, spec: dict) -> int:
         engine = self.engine
-        tensor, peer, is_send = wire.unpacked(spec["tensor"]), spec["peer"], spec["is_send"]
+        tensor, peer, is_send = packed_tensors.unpacked(spec["tensor"]), spec["peer"], spec["is_send"]
         src, dst = (rank, peer) if is_send else (peer, rank)
         request = engine.post(
             is_send, engine.rows.op(spec["name"]), tensor, tensor.dtype, peer, spec["tag"], number,
@@ -184,7 +184,7 @@ class Hub:
             is_over = isinstance(handle, VirtualWork) and 0 <= handle.done_s <= self.engine.clock[rank]
             if is_over and number not in self.seen[rank]:
                 self.seen[rank].add(number)
-                found[number] = [wire.packed(t)[2] for t in handle.result()]
+                found[number] = [packed_tensors.packed(t)[2] for t in handle.result()]
         return found
 
     def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
@@ -204,7 +204,7 @@ class Hub:
         self.seen[rank].discard(number)
         if getattr(handle, "is_send", False):
             return [], -1
-        return [wire.packed(t)[2] for t in handle.result()], getattr(handle, "peer", -1)
+        return [packed_tensors.packed(t)[2] for t in handle.result()], getattr(handle, "peer", -1)
 
 
 def _site(frame) -> tuple[str, int, str]:

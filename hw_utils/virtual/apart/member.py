@@ -20,7 +20,7 @@ from hw_utils.core import pickling
 from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.core.errors import Failure
 from hw_utils.scripts.script import environment
-from hw_utils.virtual.apart import handles, wire
+from hw_utils.virtual.apart import handles, packed_tensors
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.failures import failure_of, sendable
@@ -126,8 +126,8 @@ class Member:
         spec = {
             "name": post.name, "site": self.site(post.site), "kind": post.kind, "root": post.root,
             "n_bytes": post.n_bytes, "reduce_op": reductions.reduce_name(post.reduce_op) or None,
-            "inputs": [wire.packed(t) for t in post.inputs],
-            "outputs": None if is_in_place else [wire.packed(t, with_bytes=False) for t in post.outputs],
+            "inputs": [packed_tensors.packed(t) for t in post.inputs],
+            "outputs": None if is_in_place else [packed_tensors.packed(t, with_bytes=False) for t in post.outputs],
             "outer": self._token(post.name, outer), "limit_s": post.limit_s,
         }  # fmt: skip
         work = RemoteWork(self, self.ask("collective", group.members.number, spec), list(post.outputs))
@@ -142,7 +142,7 @@ class Member:
     def message(self, group, is_send, name, tensor, peer, tag, site, is_blocking, outer) -> RemoteWork:
         spec = {
             "name": name, "site": self.site(site), "is_send": is_send, "peer": peer, "tag": tag,
-            "is_blocking": is_blocking, "tensor": wire.packed(tensor, with_bytes=is_send),
+            "is_blocking": is_blocking, "tensor": packed_tensors.packed(tensor, with_bytes=is_send),
             "outer": self._token(name, outer),
         }  # fmt: skip
         number = self.ask("message", group.members.number, spec)
@@ -254,7 +254,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         with ExitStack() as stack_:
             groups = Groups(member)
             if job.get("values") == "shapes":
-                stack_.enter_context(shapes_only(wire, handles))
+                stack_.enter_context(shapes_only(packed_tensors, handles))
             books = books_of_one(member, job) if job.get("memory") else None
             for part in (
                 _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),

@@ -15,8 +15,8 @@ from nbgrader.api import Gradebook
 
 from hw_grader import grade
 from hw_grader.course import records
-from hw_grader.course.drivable import CalibrationError, calibrated
 from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import ReleaseError, parse_calls, read_release
 from hw_grader.sandbox.sandbox import Sandbox

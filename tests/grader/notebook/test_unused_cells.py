@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.course.drivable import measure
 from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.reference_solution import measure
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Call, Cell, Release, read_release
 from hw_grader.notebook.restore import restore

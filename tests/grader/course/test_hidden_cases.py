@@ -18,8 +18,8 @@ from traitlets.config.loader import PyFileConfigLoader
 from hw_grader.course import exports, records
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import grade_bytes
+from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.nbgrader_hook import write_verdicts
-from hw_grader.course.told import of_cause, of_error
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.release import read_release
