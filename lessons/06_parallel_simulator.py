@@ -409,7 +409,11 @@ checks.lesson_06.weighted_dp_step(
 # %% [markdown]
 # ## 6.3 Tensor parallelism
 #
-# Now the weight is cut, and every rank sees the whole batch. Take `y = x @ W`, with W of shape (d_in, d_out).
+# Now the weight is cut, and every rank sees the whole batch. Take `y = x @ W`, with W of shape (d_in, d_out). Columns of
+# W give columns of y that stand side by side; rows of W meet the same columns of x, and give shares of a sum:
+#
+# $$x\,\big[\,W_0 \;\big|\; W_1 \;\big|\; \dots\,\big] = \big[\,x W_0 \;\big|\; x W_1 \;\big|\; \dots\,\big], \qquad
+# \big[\,x_0 \;\big|\; x_1 \;\big|\; \dots\,\big]\, W = \sum_r x_r\, W_r.$$
 #
 # | layer | a rank keeps | forward | backward |
 # |---|---|---|---|
@@ -833,3 +837,17 @@ lesson_06.plot_curves({"plain": plain, "4 processes, tensor parallel": gloo_run[
 #
 # **Open question.** Both ways can be combined: 8 ranks as 2 groups of 4, tensor parallel inside, data parallel between.
 # What would `DistributedContext` need for that, and which of the two groups should share a host?
+
+# %% [markdown]
+# ## Further reading
+#
+# 1. M. Shoeybi et al., **[Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+#    Parallelism](https://arxiv.org/abs/1909.08053)**, 2019: column then row, in every block of a transformer.
+# 2. D. Narayanan et al., **[Efficient Large-Scale Language Model Training on GPU Clusters Using
+#    Megatron-LM](https://arxiv.org/abs/2104.04473)**, 2021: the open question, answered for 3,072 GPUs.
+# 3. A. Krizhevsky, **[One weird trick for parallelizing convolutional neural
+#    networks](https://arxiv.org/abs/1404.5997)**, 2014: data parallel where weights are few, cut where they are many.
+# 4. A. B. Downey, **[The Little Book of Semaphores](https://greenteapress.com/wp/semaphores/)**: barriers that can be
+#    used again, and why the obvious one cannot.
+# 5. PyTorch, **[Tensor Parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)**: the same
+#    two layers as styles that a module is given.

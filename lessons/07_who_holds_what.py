@@ -222,8 +222,12 @@ checks.lesson_07.recomputed(Recomputed, cases=[{"n_layers": 11, "n_segments": 4,
 
 # %% [markdown]
 # **What it shows.** Above, a hill of 16. Below, a saw with teeth of 4, and 4 kept inputs that the picture leaves out:
-# 8 in all, for 12 seconds more on 48. With $\sqrt L$ segments of $\sqrt L$ layers memory grows with $2\sqrt L$, and
-# time never by more than a third. `torch.utils.checkpoint` does the same for autograd, random state included.
+# 8 in all, for 12 seconds more on 48. With k segments of L / k layers,
+#
+# $$k + \frac Lk \;\ge\; 2 \sqrt L, \qquad \text{and equal for } k = \sqrt L,$$
+#
+# so memory grows with $\sqrt L$, and time never by more than a third. `torch.utils.checkpoint` does the same for
+# autograd, random state included.
 
 # %% [markdown]
 # ## 7.3 Everybody keeps a part of the optimizer
@@ -653,8 +657,13 @@ checks.lesson_07.fully_sharded_in_time(
 
 # %% [markdown]
 # **What it shows.** In forward the link works under every layer, and one slot is full at a time; what is on its way is
-# the second. Backward has two messages a layer, so its link is the busier one. Half as much again is sent as by an
-# all-reduce, and as long as a layer computes longer than its messages take, the step does not notice.
+# the second. Backward has two messages a layer, so its link is the busier one. For $\Psi$ weights a rank sends
+#
+# $$\underbrace{2\,\tfrac{N - 1}{N}\,\Psi}_{\text{gathered twice}}
+# + \underbrace{\tfrac{N - 1}{N}\,\Psi}_{\text{gradients}},$$
+#
+# half as much again as in an all-reduce, and as long as a layer computes longer than its messages take, the step does
+# not notice.
 
 # %% [markdown]
 # ## 7.6 Another cluster

@@ -31,6 +31,9 @@
 # bubble. Papers give it in two ways: as a share of the *total* time, idle over everything (GPipe, zero bubble), or
 # against the *ideal* time, idle over busy (Megatron). Whoever compares numbers has to know which.
 #
+# $$\text{share of the total} = \frac{\text{idle}}{\text{idle} + \text{busy}}, \qquad
+# \text{share of the ideal} = \frac{\text{idle}}{\text{busy}}$$
+#
 # **Predict.** GPipe's authors found the bubble negligible from m = 4 p on. With p = 8 and m = 32, what share of the
 # total time is it?
 
