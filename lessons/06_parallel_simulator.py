@@ -409,8 +409,8 @@ checks.lesson_06.weighted_dp_step(
 # %% [markdown]
 # ## 6.3 Tensor parallelism
 #
-# Now the weight is cut, and every rank sees the whole batch. Take `y = x @ W`, with W of shape (d_in, d_out). Columns of
-# W give columns of y that stand side by side; rows of W meet the same columns of x, and give shares of a sum:
+# Now the weight is cut, and every rank sees the whole batch. Take `y = x @ W`, with W of shape (d_in, d_out). Columns
+# of W give columns of y that stand side by side; rows of W meet the same columns of x, and give shares of a sum:
 #
 # $$x\,\big[\,W_0 \;\big|\; W_1 \;\big|\; \dots\,\big] = \big[\,x W_0 \;\big|\; x W_1 \;\big|\; \dots\,\big], \qquad
 # \big[\,x_0 \;\big|\; x_1 \;\big|\; \dots\,\big]\, W = \sum_r x_r\, W_r.$$
