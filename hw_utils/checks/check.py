@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hw_utils.checks.slips import cause_of_error
-from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed
+from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs
 from hw_utils.core.plain_data import plain
 from hw_utils.core.run import Run
 from hw_utils.core.trace import Trace
@@ -73,10 +73,12 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         try:
             return plain(self.driver(*answers, **case))
-        except NotImplementedError:
+        except NotImplementedError as error:
+            if not is_stubs(error):
+                raise
             raise self._not_written() from None
         except WorkerFailed as error:
-            if all(isinstance(failure.exception, NotImplementedError) for failure in error.failures):
+            if all(is_stubs(failure.exception) for failure in error.failures):
                 raise self._not_written() from None
             error.note = self._note(error, case)
             raise

@@ -133,6 +133,11 @@ def say_what_is_missing() -> None:
     shell.set_custom_exc((NotImplementedError, NameError), show)
 
 
+def is_stubs(error: BaseException | None) -> bool:
+    """Whether a stub raised it: a NotImplementedError without a word; torch's own say what they cannot do."""
+    return type(error) is NotImplementedError and not str(error)
+
+
 def _missing(error: Exception, frame, where: Where) -> str:
     """Which function of the student's is still a stub, or which name no cell has defined; empty for other errors.
 
@@ -145,7 +150,7 @@ def _missing(error: Exception, frame, where: Where) -> str:
             f"NameError: {error} ({where}): run the cell that defines it first (Run > Run All Above Selected Cell), "
             "or correct the name."
         )
-    if type(error) is NotImplementedError and not error.args and frame.f_code.co_name != "<module>":
+    if is_stubs(error) and frame.f_code.co_name != "<module>":
         own = frame.f_locals.get("self")
         name = frame.f_code.co_name if own is None else f"{type(own).__name__}.{frame.f_code.co_name}"
         name = name.removesuffix(".__init__")

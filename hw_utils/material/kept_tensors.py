@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.core.calls.dispatch import beneath_transforms
+
 NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
 _A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
@@ -67,7 +69,7 @@ def _found(
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             found[path] = torch.from_numpy(value)
         elif isinstance(value, torch.Tensor):
-            found[path] = value
+            found[path] = beneath_transforms(value)
         else:
             inside = list(parts(value))
             numbers = _numbers(value, inside) if with_numbers else []

@@ -13,7 +13,17 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.errors import Deadlock, Failure, Frame, TimedOut, Waiting, WaitTable, WorkerFailed, ranks_text
+from hw_utils.core.errors import (
+    Deadlock,
+    Failure,
+    Frame,
+    TimedOut,
+    Waiting,
+    WaitTable,
+    WorkerFailed,
+    is_stubs,
+    ranks_text,
+)
 from hw_utils.core.source import Where, is_students, locate, students_line
 from hw_utils.threads.turns import Stopped, Turns
 
@@ -102,7 +112,7 @@ def run_in_turns(
         )
     errors = {e.rank: e.error for e in ended if e.error is not None and not isinstance(e.error, Stopped)}
     for error in errors.values():
-        if isinstance(error, NotImplementedError):
+        if is_stubs(error):
             raise NotImplementedError from None
     if turns.timed_out:
         frames = (Frame(locate(*turns.busy_at)),) if turns.busy_at[1] else ()

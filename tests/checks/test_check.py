@@ -6,6 +6,7 @@ import signal
 import threading
 
 import pytest
+from torch import nn
 
 from hw_utils import CheckFailed, WorkerFailed, simulate
 from hw_utils.checks.check import REGISTRY, Check
@@ -77,6 +78,11 @@ def test_an_unwritten_answer_is_said_to_be_unwritten(double):
 
     with pytest.raises(CheckFailed, match="double is not written yet"):
         double(stub)
+
+
+def test_what_a_module_cannot_do_is_no_stub(double):
+    with pytest.raises(NotImplementedError, match='missing the required "forward" function'):
+        double(lambda n: nn.Module()(n))
 
 
 def test_the_students_own_error_passes_unchanged(double):

@@ -9,6 +9,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks.lesson_07.holding import bytes_beside, is_here
+from hw_utils.core.calls.dispatch import beneath_transforms
 from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
 
 
@@ -31,7 +32,8 @@ class Keeper:
     def watch(self, k: int, *tensors: torch.Tensor | None) -> None:
         """From now on these are known to be micro-batch k's, whoever keeps them."""
         if self.is_here:
-            refs = [StorageWeakRef(t.untyped_storage()) for t in tensors if isinstance(t, torch.Tensor)]
+            found = [beneath_transforms(t) for t in tensors if isinstance(t, torch.Tensor)]
+            refs = [StorageWeakRef(t.untyped_storage()) for t in found]
             self.watched.setdefault(k, []).extend(refs)
 
     def n_alive(self, k: int) -> int:

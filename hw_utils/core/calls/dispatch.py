@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -43,3 +44,10 @@ class Mode(TorchDispatchMode):
     def end(self) -> None:
         """No longer."""
         _pop_mode()
+
+
+def beneath_transforms(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with memory beneath those of torch.func, which wraps one for each transform: vjp, grad, vmap, ..."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return tensor

@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from hw_utils.core.calls.dispatch import PLAIN
+from hw_utils.core.calls.dispatch import PLAIN, beneath_transforms
 from hw_utils.core.memory.books import HOLDERS, RECORD
 from hw_utils.core.memory.cap import OutOfMemory
 from hw_utils.core.memory.frames import NOBODY, Sites
@@ -287,7 +287,7 @@ def _is_plain(value: Any) -> bool:
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors with memory in a tensor or in lists, tuples and dicts of them; those inside a wrapper for itself."""
     if _is_plain(value):
-        yield value
+        yield beneath_transforms(value)
     elif isinstance(value, torch.Tensor):
         if type(value) not in PLAIN and is_traceable_wrapper_subclass(value):
             for name in value.__tensor_flatten__()[0]:

@@ -175,3 +175,15 @@ def lets_go(rank: int, world_size: int, kind: str) -> list[int]:
 @pytest.mark.parametrize("kind", ["broadcast", "gather", "future", "messages", "posted", "sends"])
 def test_a_virtual_collective_lets_go_of_its_tensors(kind: str):
     assert run(lets_go, 4, kind, memory=True).results == [[0, 0, 0]] * 4
+
+
+def transformed(rank: int, world_size: int) -> torch.Tensor:
+    model = torch.nn.Linear(3, 3)
+    call = lambda weights, x: torch.func.functional_call(model, weights, (x,))  # noqa: E731
+    y, back = torch.func.vjp(call, dict(model.named_parameters()), torch.ones(2, 3))
+    return back(torch.ones_like(y))[1] + torch.func.vmap(model)(torch.ones(2, 3))
+
+
+def test_a_program_of_torch_func_has_books():
+    run = simulate(transformed, 1, compute="free", memory=True)
+    assert run.memory.peak_bytes(0) > 4 * (9 + 3)
