@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-
-from hw_utils.core.calls.dispatch import beneath_transforms
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
@@ -69,7 +68,9 @@ def _found(
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             found[path] = torch.from_numpy(value)
         elif isinstance(value, torch.Tensor):
-            found[path] = beneath_transforms(value)
+            while is_functorch_wrapped_tensor(value):  # one a transform of torch.func, around that with memory
+                value = get_unwrapped(value)
+            found[path] = value
         else:
             inside = list(parts(value))
             numbers = _numbers(value, inside) if with_numbers else []
