@@ -155,7 +155,8 @@ def plot_stages(layer_s: Sequence[float], cuts: Mapping[str, Sequence[int]], ax=
                 ax.bar(place + stage, layer_s[k], 0.8, bottom=bottom, color=tones[k % 2], edgecolor="white")
                 bottom += layer_s[k]
             start, slowest = start + count, max(slowest, bottom)
-            ax.text(place + stage, bottom, f"{bottom:g}", ha="center", va="bottom", fontsize=9)
+            over_the_mean = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.8}
+            ax.text(place + stage, bottom, f"{bottom:g}", ha="center", va="bottom", fontsize=9, bbox=over_the_mean)
         ax.text(place + (n_stages - 1) / 2, -0.16, f"{name}: slowest {slowest:g} s", ha="center", va="top",
                 transform=ax.get_xaxis_transform())  # fmt: skip
         said.append(f"{name}: {', '.join(map(str, counts))} layers, the slowest stage takes {slowest:g} s")
