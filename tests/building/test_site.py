@@ -57,6 +57,7 @@ def test_the_site_has_the_lesson_every_guide_a_search_and_the_badges(site, cours
     assert "mybinder.org/v2/gh/a-school/its-course/HEAD?urlpath=lab%2Ftree%2Fnotebooks%2F01_tiny_lesson" in lesson
     assert "NotImplementedError" in lesson
     assert "secret_greeting" not in lesson
+    assert 'class="hw-player"' in (site / "index.html").read_text()
     assert (site / "searchindex.js").stat().st_size > 1000
     assert not [p for p in site.rglob("*") if p.suffix in (".ipynb", ".md", ".doctree", ".pickle")]
 

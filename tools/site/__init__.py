@@ -17,10 +17,12 @@ from pathlib import Path
 
 import nbformat
 
+from hw_utils.pictures.player import play
 from tools.build import RELEASE, BuildFailed, make, read_lessons
 from tools.lesson import ROOT, Lesson
 from tools.notebook import course_address
 from tools.site.executed import executed
+from tools.site.figures import ring_run
 from tools.site.inspect import dead_links, leaks
 from tools.site.pages import badges, guide, lesson_page
 
@@ -95,6 +97,7 @@ def assemble(source: Path, lessons: list[Lesson], root: Path, cache: Path, addre
     contents = {
         "LESSONS": table,
         "START": _start(address, lessons),
+        "PLAYER": f"```{{raw}} html\n{play(ring_run())._repr_html_()}\n```",
         "TOC_LESSONS": "\n".join(f"lessons/{x.name}" for x in lessons),
         "TOC_GUIDES": "\n".join(name.removesuffix(".md") for name in there if GUIDES[name] == "Guides"),
         "TOC_REFERENCE": "\n".join(name.removesuffix(".md") for name in there if GUIDES[name] == "Reference"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,7 @@ matplotlib.use("Agg")
 
 import torch
 
-from hw_utils import Network, plots, simulate
+from hw_utils import Network, Run, plots, simulate
 from hw_utils.material.job import Job
 from tools.lesson import ROOT
 from tools.solution import solution_namespace
@@ -25,13 +27,34 @@ def _reduce_once(rank, world_size, all_reduce):
     return tensor
 
 
-def ring(path: Path) -> None:
+def ring_run() -> Run:
     """The ring all-reduce of lesson 02, four ranks."""
     all_reduce = solution_namespace("02_all_reduce")["ring_all_reduce"]
-    run = simulate(_reduce_once, 4, args=(all_reduce,), network=LINK, compute="free")
-    ax = plots.plot_space_time(run.trace)
+    return simulate(_reduce_once, 4, args=(all_reduce,), network=LINK, compute="free")
+
+
+def ring(path: Path) -> None:
+    """`ring_run` in space and time."""
+    ax = plots.plot_space_time(ring_run().trace)
     ax.set_title("ring all-reduce of 0.4 MB: every rank sends one chunk a step", loc="left", fontsize="medium")
     _save(ax, path)
+
+
+def player(path: Path) -> None:
+    """`ring_run` in the player, half-way, as Debian's chromium shows it."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = ring_run().save(Path(folder) / "ring.html")
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = chromium.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
+        page.goto(page_file.resolve().as_uri())
+        figure = page.locator(".hw-player").first
+        figure.focus()
+        for _ in range(4):
+            page.keyboard.press("ArrowRight")
+        figure.screenshot(path=path)
+        chromium.close()
 
 
 def overlap(path: Path) -> None:
@@ -47,7 +70,7 @@ def overlap(path: Path) -> None:
     _save(ax, path)
 
 
-FIGURES: dict[str, Callable[[Path], None]] = {"ring.png": ring, "overlap.png": overlap}
+FIGURES: dict[str, Callable[[Path], None]] = {"ring.png": ring, "overlap.png": overlap, "player.png": player}
 
 
 def _save(ax, path: Path) -> None:
