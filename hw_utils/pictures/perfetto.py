@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_utils.core.trace import Event, Trace
+from hw_utils.pictures.figure.lanes import rows_of
 
 Record = dict[str, Any]
 _WAITS = 0  # the thread of a rank that shows when it stands still; its communication is on threads 1, 2, ...
@@ -34,7 +35,7 @@ def write(trace: Trace, path: str | os.PathLike, *, beside: Mapping[int, str | o
 
 
 def trace_events(trace: Trace) -> Iterator[Record]:
-    """The trace in Chrome's form: times in µs, pid = rank, tid 0 = standing still, tid 1.. = communication."""
+    """The trace in Chrome's form: times in µs, pid = rank, tid 0 = standing still, tid 1.. = communication, streams."""
     sides: dict[int, list[tuple[Event, int]]] = {}
     for rank in range(trace.world_size):
         yield _name("process_name", rank, 0, f"rank {rank}")
@@ -50,7 +51,20 @@ def trace_events(trace: Trace) -> Iterator[Record]:
                 sides.setdefault(event.message, []).append((event, lane))
         for lane in range(1, len(lanes) + 1):
             yield _name("thread_name", rank, lane, "communication" + (f" {lane}" if lane > 1 else ""))
+        yield from _streams(trace, rank, len(lanes) + 1)
     yield from _arrows(sides)
+
+
+def _streams(trace: Trace, rank: int, first: int) -> Iterator[Record]:
+    """A thread a stream of the rank's device, from `first` on: when it was busy."""
+    of_device = [(name, spans) for kind, name, spans in rows_of(trace, rank) if kind == "compute"]
+    for tid, (name, spans) in enumerate(of_device, first):
+        yield _name("thread_name", rank, tid, name)
+        for start_s, end_s in spans.tolist():
+            yield {
+                "ph": "X", "cat": "stream", "name": "computes", "pid": rank, "tid": tid,
+                "ts": start_s * 1e6, "dur": (end_s - start_s) * 1e6,
+            }  # fmt: skip
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> Record:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from hw_utils import Network, simulate
 from hw_utils.pictures.partial_sums import watch
+from hw_utils.pictures.perfetto import trace_events
 from hw_utils.pictures.player import play
 from tests.virtual.algorithms import ring_all_reduce
 
@@ -61,6 +62,26 @@ def test_a_collective_is_a_bar_a_rank_and_a_step():
     player = play(simulate(worker, 3, network=SLOW, compute="free"))
     assert player._repr_html_().count('class="collective"') == 3
     assert any("all_reduce is done" in words for _, words in data_of(player)["steps"])
+
+
+def on_two_streams(rank, world_size):
+    side, x = torch.cuda.Stream(), torch.ones(100, 100)
+    dist.all_reduce(x)
+    with torch.cuda.stream(side):
+        x @ x
+
+
+def test_a_device_has_a_row_a_stream_and_a_thread_a_stream():
+    run = simulate(on_two_streams, 2, cluster="h100x8", compute="device")
+    (_, _, *views) = play(run)._repr_html_().split("<svg ")
+    rows = re.findall(r'text-anchor="end">([^<]*)<', next(view for view in views if "stream 1" in view))
+    assert rows[:4] == ["rank 0", "stream 0", "stream 1", "group 0"]
+    names = {(r["pid"], r["tid"]): r["args"]["name"] for r in trace_events(run.trace) if r["name"] == "thread_name"}
+    assert {"stream 0", "stream 1", "communication", "stands still"} == set(names.values())
+    assert len(names) == 8
+    assert {names[r["pid"], r["tid"]] for r in trace_events(run.trace) if r.get("cat") == "stream"} == {
+        "stream 0", "stream 1"
+    }  # fmt: skip
 
 
 def test_many_ranks_are_thinned_with_a_word_about_it():

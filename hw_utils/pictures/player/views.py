@@ -17,6 +17,7 @@ from hw_utils.core.memory.books import HOLDERS, Memory
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.figure.lanes import merged, rows_of
 from hw_utils.pictures.memory import HOLDER_COLORS, lane_bytes, thinned
 
 LEFT, WIDTH, TOP = 64, 680, 14
@@ -96,9 +97,9 @@ def space_time(trace: Trace, messages: Messages, scale: Scale, label: str) -> st
 
 
 def timeline(trace: Trace, scale: Scale, label: str) -> str:
-    """Two lanes a rank: computing or standing still above, communication under way below."""
-    from hw_utils.pictures.plots import merged
-
+    """Two lanes a rank: computing or standing still above, communication under way below; or a row a stream."""
+    if len(trace.streams):
+        return _streams(trace, scale.end_s, label)
     shown = Scale(scale.end_s, min(scale.world_size, MOST_LANES))
     parts = []
     for rank in range(shown.world_size):
@@ -111,6 +112,32 @@ def timeline(trace: Trace, scale: Scale, label: str) -> str:
         for kind, spans, top, high in lanes:
             parts += [_bar(kind, a, b, rank + top, high, shown) for a, b in spans]
     return _sheet(shown, label, parts)
+
+
+def _streams(trace: Trace, end_s: float, label: str) -> str:
+    """Under each rank's name a row a stream of its device, when it was busy, and a row a group."""
+    rows: list[tuple[str, str, np.ndarray]] = []
+    for rank in range(trace.world_size):
+        of_rank = [("", f"rank {rank}", np.zeros((0, 2))), *rows_of(trace, rank)]
+        if rows and len(rows) + len(of_rank) > MOST_LANES:
+            break
+        rows += of_rank
+    shown = Scale(max(end_s, float(trace.streams["end_s"].max())), len(rows))
+    kinds = {"compute": "compute", "communication": "traffic"}
+    parts = [
+        _bar(kinds[kind], a, b, row - 0.36, 0.72, shown)
+        for row, (kind, _, spans) in enumerate(rows)
+        for a, b in _coarse(spans, shown)
+    ]
+    return _sheet(shown, label, parts, [name for _, name, _ in rows])
+
+
+def _coarse(spans: np.ndarray, scale: Scale) -> np.ndarray:
+    """The spans, those that lie closer than half a unit as one where there are more than a page can show apart."""
+    if len(spans) <= 2 * WIDTH:
+        return spans
+    half = scale.end_s / WIDTH / 2
+    return merged(np.floor(spans[:, 0] / half) * half, np.ceil(spans[:, 1] / half) * half)
 
 
 def memory(books: Memory, scale: Scale, label: str) -> str:
@@ -173,12 +200,13 @@ def _line(send: np.void, receive: np.void, scale: Scale) -> str:
     return f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}"
 
 
-def _sheet(scale: Scale, label: str, parts: list[str]) -> str:
+def _sheet(scale: Scale, label: str, parts: list[str], names: Sequence[str] = ()) -> str:
+    """The whole view; names: of its rows, if they are not the ranks."""
     bottom = TOP + scale.row * scale.world_size
     every = max(1, math.ceil(15 / scale.row))
     ranks = "".join(
-        f'<text x="{LEFT - 8}" y="{scale.y(r) + 4:.1f}" text-anchor="end">rank {r}</text>'
-        for r in range(0, scale.world_size, every)
+        f'<text x="{LEFT - 8}" y="{scale.y(r) + 4:.1f}" text-anchor="end">{names[r] if names else f"rank {r}"}</text>'
+        for r in range(0, scale.world_size, 1 if names else every)
     )
     guides = "".join(
         f'<line class="grid" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{scale.y(r):.1f}" y2="{scale.y(r):.1f}"/>'

@@ -103,6 +103,7 @@ class TimeLines:
 
         class OwnStream(Stream):
             def __init__(self, *args, **kwargs) -> None:
+                lines.default()  # is there before any other
                 super().__init__(lines)
 
         class OwnEvent(Event):
@@ -123,7 +124,9 @@ class TimeLines:
     def default(self) -> Stream:
         """The running rank's first stream."""
         mine = self.streams[self.engine.rank]
-        return mine[0] if mine else self.Stream()
+        if not mine:
+            Stream.__init__(self.Stream.__new__(self.Stream), self)
+        return mine[0]
 
     def host_s(self) -> float:
         return self.engine.clock[self.engine.rank]

@@ -108,6 +108,23 @@ def test_two_streams_run_at_once_and_one_that_waits_after_the_other():
     assert on_device(_streams, 1, ("ordered",))[0] == pytest.approx(2 * MATMUL_S, rel=1e-2)
 
 
+def _side_stream_before_all(rank, world_size):
+    side = torch.cuda.Stream()
+    assert side is not torch.cuda.current_stream()
+    x = torch.ones(100, 100)
+    torch.cuda.synchronize()
+    x @ x
+    with torch.cuda.stream(side):
+        x @ x
+
+
+def test_a_stream_that_is_made_before_anything_else_is_not_the_default_one():
+    run = on_device(_side_stream_before_all, 1)
+    spans = {stream: run.trace.streams[run.trace.streams["stream"] == stream] for stream in (0, 1)}
+    assert len(spans[1]) == 1
+    assert spans[1]["start_s"][0] < spans[0]["end_s"].max()
+
+
 def test_each_stream_has_its_rows_in_the_trace():
     streams = on_device(_streams, 1, ("at once",)).trace.streams
     assert set(streams["stream"].tolist()) == {0, 1}

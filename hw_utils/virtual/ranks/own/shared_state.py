@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.source import is_students
 from hw_utils.virtual.ranks.children import is_in_simulation
 from hw_utils.virtual.ranks.own.modules import is_of_rank
 from hw_utils.virtual.ranks.own.replaced import Replaced
@@ -110,7 +111,7 @@ class SharedState:
                 return
             if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
                 return
-            if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/"):
+            if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/") or _is_a_packages_import():
                 return
             if (
                 len(engine.rows.data) < _EARLY_ROWS * ROW * engine.world_size
@@ -385,6 +386,16 @@ def _caught(calls: dict[tuple[Any, str], str], need: Callable[[str, str], None])
     finally:
         for place, original in before.items():
             setattr(*place, original)
+
+
+def _is_a_packages_import() -> bool:
+    """Whether an installed package does it while it is imported, as matplotlib makes its folder: no rank does."""
+    frame = sys._getframe(2)
+    while frame is not None and not is_students(frame.f_code.co_filename):
+        if frame.f_code.co_name == "<module>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_quiet_thread(args: tuple) -> bool:
