@@ -160,7 +160,7 @@ class Stage:
 # %%
 # One line of Alice through a GPT in four parts, on four ranks.
 from hw_utils import data, models
-from hw_utils.pictures import lesson_08
+from hw_utils.pictures import lesson_08, player
 
 text = data.alice(say=False).train
 
@@ -405,6 +405,10 @@ def one_f_one_b(stage, batches: list[torch.Tensor], rank: int, world_size: int) 
 # Yours, and GPipe's hill behind it.
 passes = passes_of(one_f_one_b)
 lesson_08.plot_schedule(passes, in_flight(passes), title="1F1B", behind=in_flight(gpipe_passes), behind_label="GPipe's")
+
+# %%
+# The same to step through: arrow keys, or point at a pass.
+player.play(passes=passes, held=in_flight(passes), title="1F1B")
 
 # %% check="one_f_one_b" points=4
 checks.lesson_08.one_f_one_b(one_f_one_b)

@@ -15,7 +15,7 @@ from hw_utils.pictures.figure import COLORS, alt, axes, outside_legend, seconds_
 Pass = tuple[int, str, int, int, float, float]
 KINDS = {"F": ("forward", "#A8D1EC", "#000000"), "B": ("backward", COLORS["compute"], "#FFFFFF"),
          "W": ("weight gradient", "#003552", "#FFFFFF")}  # fmt: skip
-_CHUNKS = ("", "'", "''", "'''")
+CHUNK_MARKS = ("", "'", "''", "'''")
 _WIDTH = 9.0  # inches
 _LANE_POINTS, _POINTS = 7.0 * 72, 9.2  # of a lane's length; of a number, which is left out where it would not fit
 
@@ -36,7 +36,7 @@ def plot_pipeline(passes: Sequence[Pass], ax=None, *, title: str = "", end_s: fl
         _, color, ink = KINDS[kind]
         width = (stop_s - start_s) * factor
         ax.barh(rank, width, 0.8, left=start_s * factor, color=color, edgecolor="white", linewidth=0.8)
-        prime = _CHUNKS[chunk % len(_CHUNKS)]
+        prime = CHUNK_MARKS[chunk % len(CHUNK_MARKS)]
         if _POINTS * (0.6 * len(str(k)) + 0.25 * len(prime)) < _LANE_POINTS * (stop_s - start_s) / end_s:
             ax.text((start_s + stop_s) / 2 * factor, rank, f"{k}{prime}", ha="center", va="center", color=ink,
                     fontsize=_POINTS)  # fmt: skip
@@ -61,7 +61,7 @@ def _counts(passes: Sequence[Pass], n_ranks: int) -> str:
     lines = []
     for rank in range(n_ranks):
         mine = sorted((one for one in passes if one[0] == rank), key=lambda one: one[4])
-        first = " ".join(f"{one[1]}{one[2]}{_CHUNKS[one[3] % len(_CHUNKS)]}" for one in mine[:8])
+        first = " ".join(f"{one[1]}{one[2]}{CHUNK_MARKS[one[3] % len(CHUNK_MARKS)]}" for one in mine[:8])
         lines.append(f"Rank {rank}: {first}{' ...' if len(mine) > 8 else ''}")
     return "; ".join(lines) + "."
 

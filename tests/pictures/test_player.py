@@ -84,6 +84,31 @@ def test_a_device_has_a_row_a_stream_and_a_thread_a_stream():
     }  # fmt: skip
 
 
+PASSES = [
+    (0, "F", 0, 0, 0.0, 1.0), (0, "F", 1, 0, 1.0, 2.0), (1, "F", 0, 0, 1.0, 2.0), (1, "B", 0, 0, 2.0, 4.0),
+    (1, "F", 1, 0, 4.0, 5.0), (0, "B", 0, 0, 4.0, 6.0), (1, "B", 1, 0, 5.0, 7.0), (0, "B", 1, 0, 7.0, 9.0),
+]  # fmt: skip
+
+
+def test_a_pipeline_has_a_box_a_pass_its_bubble_in_words_and_what_is_held():
+    player = play(passes=PASSES, held={0: [(0.0, 1), (1.0, 2), (6.0, 1), (9.0, 0)], 1: [(1.0, 1), (4.0, 0)]})
+    html = player._repr_html_()
+    assert re.findall(r'class="of-pass"[^>]*>([^<]*)<', html) == [str(one[2]) for one in PASSES]
+    assert "9 s, idle 33.3 % of the total time (50.0 % of the ideal time)" in html
+    assert re.findall(r">(most \d)<", html) == ["most 2", "most 1"]
+    assert "<title>rank 1: backward of 0, 2 to 4 s</title>" in html
+    assert html.count("<td>backward</td>") == 4
+    assert data_of(player)["steps"][2] == [2.0, "step 2 of 7, 2 s: rank 0 forward of 1 over; rank 1 forward of 0 over"]
+
+
+def test_a_run_with_passes_plays_both_on_one_clock():
+    run = simulate(ring, 2, network=SLOW, compute="free")
+    data = data_of(play(run, passes=PASSES))
+    assert data["end"] == 9.0
+    assert len(data["passes"]) == len(PASSES)
+    assert data["messages"]
+
+
 def test_many_ranks_are_thinned_with_a_word_about_it():
     def worker(rank, world_size):
         for _ in range(50):
@@ -148,9 +173,15 @@ def test_a_saved_run_steps_plays_and_answers_keys_without_a_server(page, tmp_pat
 def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing_serious(page, tmp_path):
     from axe_playwright_python.sync_playwright import Axe
 
-    page.goto(play(chunks=watch(ring_all_reduce, 4)).save(tmp_path / "chunks.html").as_uri())
+    played = play(chunks=watch(ring_all_reduce, 4), passes=PASSES, held={0: [(0.0, 1), (9.0, 0)]})
+    page.goto(played.save(tmp_path / "chunks.html").as_uri())
     page.set_viewport_size({"width": 640, "height": 800})
-    for view in ("messages", "timeline", "chunks"):
+    page.get_by_role("button", name="pipeline").click()
+    page.locator("[data-view=pipeline]").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    assert page.locator(".detail").inner_text() == "rank 0: forward of 1, 1 to 2 s"
+    for view in ("messages", "timeline", "pipeline", "chunks"):
         page.get_by_role("button", name=view).click()
         text = page.locator(f"[data-view={view}] svg:visible text").first
         assert text.bounding_box()["height"] >= 9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,13 +18,15 @@ from hw_utils.core.source import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.lesson_08 import KINDS, Pass
 from hw_utils.pictures.memory import HOLDER_COLORS, describe_memory, lane_bytes
-from hw_utils.pictures.player import views
+from hw_utils.pictures.player import pipeline, views
 from hw_utils.pictures.plots import describe
 
 MOST_ROWS = 300  # of the table behind the picture
 MOST_STEPS = 2_000
-_NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline", "memory": "memory"}
+_NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline", "memory": "memory",
+          "pipeline": "pipeline"}  # fmt: skip
 
 
 class Player:
@@ -61,18 +63,26 @@ _PAGE = """<!doctype html>
 """
 
 
-def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, title: str = "") -> Player:
-    """A run as a picture that plays: messages in space and time, a timeline, and which chunk is where.
+def play(
+    run: Run | Trace | None = None,
+    *,
+    chunks: Sequence | None = None,
+    passes: Sequence[Pass] = (),
+    held: Mapping[int, Sequence[tuple[float, int]]] | None = None,
+    title: str = "",
+) -> Player:
+    """A run as a picture that plays: messages in space and time, a timeline, which chunk is where, a pipeline.
 
     run: of `launch`, `simulate` or `run_threads`, or its trace. chunks: what `partial_sums.watch` gives, frames of
-    ranks and chunks; its own run is shown beside it if no other is given. In the picture arrow keys step, space plays,
-    up and down go from message to message.
+    ranks and chunks; its own run is shown beside it if no other is given. passes: of a pipeline, (rank, kind F, B or W,
+    micro-batch, chunk, start_s, end_s) each; held: rank -> (seconds, how many it holds from then on), which is drawn
+    below. In the picture arrow keys step, space plays, up and down go from message to message or from pass to pass.
 
     Raises:
-        ValueError: neither a run nor chunks.
+        ValueError: neither a run nor chunks nor passes.
     """
-    if run is None and not chunks:
-        raise ValueError("play needs a run or chunks, got neither: play(run), or play(chunks=watch(all_reduce, 4))")
+    if run is None and not chunks and not passes:
+        raise ValueError("play needs a run or chunks, or passes: play(run), or play(chunks=watch(all_reduce, 4))")
     watched = getattr(chunks, "run", None)
     shown = run if run is not None else watched
     trace = shown.trace if isinstance(shown, Run) else shown
@@ -98,6 +108,13 @@ def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, titl
             notes.append(f"{len(messages.sends):,} of {messages.n_all:,} messages are drawn, evenly spread.")
         if trace.world_size > views.MOST_LANES:
             notes.append(f"The timeline shows the first {views.MOST_LANES} of {trace.world_size:,} ranks.")
+    if passes:
+        svg, words = pipeline.view(passes, held or {}, data["end"] if trace is not None else 0.0, title or "pipeline")
+        end_s = max(data["end"] if trace is not None else 0.0, *(one[5] for one in passes))
+        panes = {"pipeline": svg, **panes}
+        data |= {"end": end_s, "unit": seconds_unit(end_s), "passes": [pipeline.said_of(one, end_s) for one in passes]}
+        steps = _told_steps(pipeline.steps(passes, end_s), end_s)
+        label = label or words
     if chunks:
         moves = _moves(chunks, watched.trace if watched is not None else None)
         told = [_chunk_step(chunks, moves, k) for k in range(len(chunks))]
@@ -106,8 +123,9 @@ def play(run: Run | Trace | None = None, *, chunks: Sequence | None = None, titl
         steps = [(min(float(k), data["end"]), words) for k, words in enumerate(told)]
         notes.append("0+1 is the sum of the shares of ranks 0 and 1.")
     data["steps"] = steps
-    name = title or ("which chunk is where" if chunks else "who sends to whom, when")
+    name = title or ("which chunk is where" if chunks else "pipeline" if passes else "who sends to whom, when")
     table = _table(data["messages"], data["kinds"]) if data["messages"] else ""
+    table += _table_of_passes(passes) if passes else ""
     whole = f"{name}: {label or steps[-1][1]}"
     return Player(_fragment(name, panes, data, notes, table), name, whole)
 
@@ -146,6 +164,11 @@ def _steps(trace: Trace, told: list[list], end_s: float) -> list[tuple[float, st
     records = trace.records[trace.records["peer"] < 0]
     for op, end in sorted({(int(r["op"]), float(f"{float(r['end_s']):.6g}")) for r in records[: 4 * MOST_STEPS]}):
         arrived.setdefault(end, []).append(f"{trace.names[op]} is done")
+    return _told_steps(arrived, end_s)
+
+
+def _told_steps(arrived: dict[float, list[str]], end_s: float) -> list[tuple[float, str]]:
+    """(time, words) of each moment at which something is told, and of start and end."""
     times = sorted(arrived)
     times = times[:: max(1, -(-len(times) // MOST_STEPS))]
     factor, unit = seconds_unit(end_s)
@@ -213,6 +236,20 @@ def _table(told: list[list], kinds: list[str]) -> str:
     head = "".join(f'<th scope="col">{name}</th>' for name in ("from", "to", "start [s]", "end [s]", "bytes", "what"))
     return (
         "<details><summary>The messages as a table</summary>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</details>"
+    )
+
+
+def _table_of_passes(passes: Sequence[Pass]) -> str:
+    rows = "".join(
+        f"<tr><td>{rank}</td><td>{KINDS[kind][0]}</td><td>{k}</td><td>{chunk}</td><td>{a:.6g}</td><td>{b:.6g}</td></tr>"
+        for rank, kind, k, chunk, a, b in passes[:MOST_ROWS]
+    )
+    more = f"<p>The first {MOST_ROWS} of {len(passes):,}.</p>" if len(passes) > MOST_ROWS else ""
+    names = ("rank", "pass", "micro-batch", "chunk", "start [s]", "end [s]")
+    head = "".join(f'<th scope="col">{name}</th>' for name in names)
+    return (
+        "<details><summary>The passes as a table</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</details>"
     )
 

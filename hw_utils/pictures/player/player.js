@@ -98,6 +98,19 @@
       const when = `${+(a * factor).toPrecision(4)} to ${+(b * factor).toPrecision(4)} ${unit}`;
       detail.textContent = `rank ${from} → rank ${to}: ${bytes.toLocaleString("en")} bytes, ${when}, ${data.kinds[kind]}`;
     }
+    const boxes = [...root.querySelectorAll("[data-pass]")];
+    function choosePass(i) {
+      chosen = i;
+      boxes.forEach((box) => { box.classList.toggle("now-pass", +box.dataset.pass === i); });
+      detail.textContent = data.passes[i];
+    }
+    boxes.forEach((box) => { box.addEventListener("pointerenter", () => choosePass(+box.dataset.pass)); });
+    const listed = () => view === "messages" ? [data.messages.length, choose]
+      : view === "pipeline" ? [boxes.length, choosePass] : [0];
+    const next = (by) => {
+      const [n, pick] = listed();
+      if (n) pick((Math.min(Math.max(chosen, by > 0 ? -1 : 0), n - 1) + by + n) % n);
+    };
     const time = find("[data-view='messages'] svg");
     if (time) {
       time.addEventListener("pointermove", (event) => {
@@ -117,9 +130,7 @@
       const keys = { ArrowRight: () => step(1), ArrowLeft: () => step(-1), Home: () => { stop(); go(0); },
         End: () => { stop(); go(last); } };
       if (onPane) Object.assign(keys, { " ": toggle,
-        ArrowDown: () => view === "messages" && data.messages.length && choose((chosen + 1) % data.messages.length),
-        ArrowUp: () => view === "messages" && data.messages.length
-          && choose((Math.max(chosen, 0) + data.messages.length - 1) % data.messages.length) });
+        ArrowDown: () => next(1), ArrowUp: () => next(-1) });
       if (event.target === slider || !keys[event.key]) return;
       event.preventDefault();
       event.stopPropagation();

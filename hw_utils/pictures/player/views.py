@@ -93,7 +93,7 @@ def space_time(trace: Trace, messages: Messages, scale: Scale, label: str) -> st
         parts.append(
             f'<path class="lost" d="M{x - 4:.1f} {y - 4:.1f}l8 8m0-8l-8 8"><title>nobody matched it</title></path>'
         )
-    return _sheet(scale, label, parts)
+    return sheet(scale, label, parts)
 
 
 def timeline(trace: Trace, scale: Scale, label: str) -> str:
@@ -111,7 +111,7 @@ def timeline(trace: Trace, scale: Scale, label: str) -> str:
         )
         for kind, spans, top, high in lanes:
             parts += [_bar(kind, a, b, rank + top, high, shown) for a, b in spans]
-    return _sheet(shown, label, parts)
+    return sheet(shown, label, parts)
 
 
 def _streams(trace: Trace, end_s: float, label: str) -> str:
@@ -129,7 +129,7 @@ def _streams(trace: Trace, end_s: float, label: str) -> str:
         for row, (kind, _, spans) in enumerate(rows)
         for a, b in _coarse(spans, shown)
     ]
-    return _sheet(shown, label, parts, [name for _, name, _ in rows])
+    return sheet(shown, label, parts, [name for _, name, _ in rows])
 
 
 def _coarse(spans: np.ndarray, scale: Scale) -> np.ndarray:
@@ -150,15 +150,15 @@ def memory(books: Memory, scale: Scale, label: str) -> str:
         edges = np.cumsum(held, axis=1)
         for column, owner in reversed(list(enumerate(HOLDERS))):
             if held[:, column].any():
-                path = _area(shown, times_s, floor - high * edges[:, column], floor)
+                path = area(shown, times_s, floor - high * edges[:, column], floor)
                 parts.append(f'<path style="fill:{HOLDER_COLORS[owner]}" d="{path}"><title>{owner}</title></path>')
         if books.capacity_bytes is not None:
             y = floor - high * books.capacity_bytes
             parts.append(f'<line class="cap" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-    return _sheet(shown, label, parts)
+    return sheet(shown, label, parts)
 
 
-def _area(scale: Scale, times_s: np.ndarray, tops: np.ndarray, floor: float) -> str:
+def area(scale: Scale, times_s: np.ndarray, tops: np.ndarray, floor: float) -> str:
     """The outline of a series of steps over a floor; what would not be seen of it is left out."""
     path, at = [f"M{LEFT} {floor:.1f}"], (f"{LEFT:.1f}", f"{floor:.1f}")
     for seconds, top in zip(times_s, tops):
@@ -200,7 +200,7 @@ def _line(send: np.void, receive: np.void, scale: Scale) -> str:
     return f"M{x0:.1f} {y0:.1f}L{x1:.1f} {y1:.1f}"
 
 
-def _sheet(scale: Scale, label: str, parts: list[str], names: Sequence[str] = ()) -> str:
+def sheet(scale: Scale, label: str, parts: list[str], names: Sequence[str] = ()) -> str:
     """The whole view; names: of its rows, if they are not the ranks."""
     bottom = TOP + scale.row * scale.world_size
     every = max(1, math.ceil(15 / scale.row))
@@ -224,7 +224,10 @@ def _sheet(scale: Scale, label: str, parts: list[str], names: Sequence[str] = ()
 ARROWHEAD = (  # once a player, in a picture that is never hidden
     '<svg width="0" height="0" style="position:absolute;width:0;min-width:0" aria-hidden="true"><defs>'
     '<marker id="hw-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto" '
-    'markerUnits="userSpaceOnUse"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs></svg>'
+    'markerUnits="userSpaceOnUse"><path class="tip" d="M0 0L8 4L0 8z"/></marker>'
+    '<pattern id="hw-idle" width="6" height="6" patternUnits="userSpaceOnUse"><path class="hatch" d="M0 6L6 0"/>'
+    "</pattern>"
+    "</defs></svg>"
 )
 
 
