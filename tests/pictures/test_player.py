@@ -103,10 +103,14 @@ def test_a_pipeline_has_a_box_a_pass_its_bubble_in_words_and_what_is_held():
 
 def test_a_run_with_passes_plays_both_on_one_clock():
     run = simulate(ring, 2, network=SLOW, compute="free")
-    data = data_of(play(run, passes=PASSES))
-    assert data["end"] == 9.0
-    assert len(data["passes"]) == len(PASSES)
-    assert data["messages"]
+    player = play(run, passes=PASSES)
+    data = data_of(player)
+    assert (data["end"], len(data["passes"])) == (9.0, len(PASSES))
+    (last,) = {message[3] for message in data["messages"]} & {max(message[3] for message in data["messages"])}
+    at = data["left"] + last / data["end"] * data["width"]  # where the line of now stands when it arrives
+    assert f"L{at:.1f} " in player._repr_html_()
+    assert any("rank 0 → rank 1" in words for _, words in data["steps"])
+    assert any("rank 0 forward of 1 over" in words for _, words in data["steps"])
 
 
 def test_many_ranks_are_thinned_with_a_word_about_it():

@@ -50,9 +50,7 @@ def player(path: Path) -> None:
         page = chromium.new_page(viewport={"width": 1000, "height": 900}, color_scheme="light")
         page.goto(page_file.resolve().as_uri())
         figure = page.locator(".hw-player").first
-        figure.focus()
-        for _ in range(4):
-            page.keyboard.press("ArrowRight")
+        figure.locator("input[type=range]").fill("3")
         figure.screenshot(path=path)
         chromium.close()
 

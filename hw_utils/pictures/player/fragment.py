@@ -20,7 +20,7 @@ from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
 from hw_utils.pictures.lesson_08 import KINDS, Pass
 from hw_utils.pictures.memory import HOLDER_COLORS, describe_memory, lane_bytes
-from hw_utils.pictures.player import pipeline, views
+from hw_utils.pictures.player import pipeline, streams, views
 from hw_utils.pictures.plots import describe
 
 MOST_ROWS = 300  # of the table behind the picture
@@ -88,19 +88,24 @@ def play(
     trace = shown.trace if isinstance(shown, Run) else shown
     panes, steps = {}, [(0.0, "start")]
     data: dict[str, Any] = {"left": views.LEFT, "width": views.WIDTH, "end": 1.0, "y": [], "messages": []}
-    notes = []
+    notes, told = [], {}
+    ends = [one[5] for one in passes]
     label = describe(trace) if trace is not None else ""
     if trace is not None:
-        scale = views.scale_of(trace, shown.seconds if isinstance(shown, Run) else 0.0)
+        scale = views.scale_of(trace, max([shown.seconds if isinstance(shown, Run) else 0.0, *ends]))
         messages = views.messages_of(trace)
         panes["messages"] = views.space_time(
             trace, messages, scale, f"Ranks down, time across, an arrow a message. {label}"
         )
-        panes["timeline"] = views.timeline(trace, scale, f"What each rank does, and when. {label}")
+        what = f"What each rank does, and when. {label}"
+        has_streams = len(trace.streams) > 0
+        panes["timeline"] = (
+            streams.timeline(trace, scale.end_s, what) if has_streams else views.timeline(trace, scale, what)
+        )
         data |= {"end": scale.end_s, "y": [round(scale.y(r), 1) for r in range(scale.world_size)]}
         data["messages"], data["kinds"] = _told(trace, messages)
         data["unit"] = seconds_unit(scale.end_s)
-        steps = _steps(trace, data["messages"], scale.end_s)
+        told |= _arrivals(trace, data["messages"])
         if isinstance(shown, Run) and shown.kept_memory is not None and len(shown.memory.records):
             panes["memory"] = views.memory(shown.memory, scale, describe_memory(shown.memory))
             panes["memory"] += _owners(shown.memory)
@@ -109,12 +114,15 @@ def play(
         if trace.world_size > views.MOST_LANES:
             notes.append(f"The timeline shows the first {views.MOST_LANES} of {trace.world_size:,} ranks.")
     if passes:
-        svg, words = pipeline.view(passes, held or {}, data["end"] if trace is not None else 0.0, title or "pipeline")
-        end_s = max(data["end"] if trace is not None else 0.0, *(one[5] for one in passes))
+        data |= {"end": max(data["end"], *ends) if trace is not None else max(ends)}
+        data |= {"unit": seconds_unit(data["end"]), "passes": [pipeline.said_of(one, data["end"]) for one in passes]}
+        svg, words = pipeline.view(passes, held or {}, data["end"], title or "pipeline")
         panes = {"pipeline": svg, **panes}
-        data |= {"end": end_s, "unit": seconds_unit(end_s), "passes": [pipeline.said_of(one, end_s) for one in passes]}
-        steps = _told_steps(pipeline.steps(passes, end_s), end_s)
+        for at_s, over in pipeline.steps(passes).items():
+            told.setdefault(at_s, []).extend(over)
         label = label or words
+    if trace is not None or passes:
+        steps = _steps(told, data["end"])
     if chunks:
         moves = _moves(chunks, watched.trace if watched is not None else None)
         told = [_chunk_step(chunks, moves, k) for k in range(len(chunks))]
@@ -156,25 +164,25 @@ def _kind(trace: Trace, sent: int, received: int, file: int, line: int) -> str:
     return f"{trace.names[sent]} meets {trace.names[received]}{place}"
 
 
-def _steps(trace: Trace, told: list[list], end_s: float) -> list[tuple[float, str]]:
-    """(time, words) of each moment at which something has arrived, and of start and end."""
+def _arrivals(trace: Trace, told: list[list]) -> dict[float, list[str]]:
+    """Moment -> what has arrived, or is done, then."""
     arrived: dict[float, list[str]] = {}
     for sender, receiver, _, end, n_bytes, _ in told:
         arrived.setdefault(end, []).append(f"rank {sender} → rank {receiver}: {bytes_text(n_bytes)}")
     records = trace.records[trace.records["peer"] < 0]
     for op, end in sorted({(int(r["op"]), float(f"{float(r['end_s']):.6g}")) for r in records[: 4 * MOST_STEPS]}):
         arrived.setdefault(end, []).append(f"{trace.names[op]} is done")
-    return _told_steps(arrived, end_s)
+    return arrived
 
 
-def _told_steps(arrived: dict[float, list[str]], end_s: float) -> list[tuple[float, str]]:
+def _steps(told: dict[float, list[str]], end_s: float) -> list[tuple[float, str]]:
     """(time, words) of each moment at which something is told, and of start and end."""
-    times = sorted(arrived)
+    times = sorted(told)
     times = times[:: max(1, -(-len(times) // MOST_STEPS))]
     factor, unit = seconds_unit(end_s)
     steps = [(0.0, f"start; {len(times)} step{'s' * (len(times) != 1)} in {end_s * factor:.4g} {unit}")]
     for k, time in enumerate(times, 1):
-        first, more = arrived[time][:3], len(arrived[time]) - 3
+        first, more = told[time][:3], len(told[time]) - 3
         words = "; ".join(first) + (f"; {more} more" if more > 0 else "")
         steps.append((time, f"step {k} of {len(times)}, {time * factor:.4g} {unit}: {words}"))
     if end_s > steps[-1][0] * (1 + 1e-9):

@@ -52,7 +52,7 @@ def said_of(one: Pass, end_s: float) -> str:
     return f"rank {rank}: {KINDS[kind][0]} of {k}{part}, {start_s * factor:.4g} to {stop_s * factor:.4g} {unit}"
 
 
-def steps(passes: Sequence[Pass], end_s: float) -> dict[float, list[str]]:
+def steps(passes: Sequence[Pass]) -> dict[float, list[str]]:
     """Moment -> what is over then."""
     over: dict[float, list[str]] = {}
     for one in sorted(passes, key=lambda one: (one[5], one[0])):

@@ -41,7 +41,7 @@
     }
 
     function dots(now) {
-      const layer = find(".dots");
+      const layer = find("[data-view='messages'] .dots");
       if (!layer) return;
       let circles = "";
       if (at > 0 && at < last)
@@ -87,6 +87,7 @@
     root.querySelectorAll("[data-show]").forEach((button) => { button.onclick = () => show(button.dataset.show); });
     function show(name) {
       view = name;
+      chosen = -1;
       panes.forEach((pane) => { pane.hidden = pane.dataset.view !== name; });
       root.querySelectorAll("[data-show]").forEach((b) => b.setAttribute("aria-pressed", b.dataset.show === name));
     }
@@ -94,7 +95,7 @@
     function choose(i) {
       chosen = i;
       const [from, to, a, b, bytes, kind] = data.messages[i], [factor, unit] = data.unit;
-      find(".chosen").setAttribute("d", `M${x(a)} ${data.y[from]}L${x(b)} ${data.y[to]}`);
+      find("[data-view='messages'] .chosen").setAttribute("d", `M${x(a)} ${data.y[from]}L${x(b)} ${data.y[to]}`);
       const when = `${+(a * factor).toPrecision(4)} to ${+(b * factor).toPrecision(4)} ${unit}`;
       detail.textContent = `rank ${from} → rank ${to}: ${bytes.toLocaleString("en")} bytes, ${when}, ${data.kinds[kind]}`;
     }

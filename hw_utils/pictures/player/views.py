@@ -17,7 +17,7 @@ from hw_utils.core.memory.books import HOLDERS, Memory
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
-from hw_utils.pictures.figure.lanes import merged, rows_of
+from hw_utils.pictures.figure.lanes import merged
 from hw_utils.pictures.memory import HOLDER_COLORS, lane_bytes, thinned
 
 LEFT, WIDTH, TOP = 64, 680, 14
@@ -55,7 +55,8 @@ def scale_of(trace: Trace, end_s: float) -> Scale:
     latest = (
         max((float(trace.records[name].max()) for name in ("end_s", "wait_end_s")), default=0.0) if len(trace) else 0.0
     )
-    return Scale(max(end_s, latest) or 1.0, max(trace.world_size, 1))
+    devices = float(trace.streams["end_s"].max()) if len(trace.streams) else 0.0
+    return Scale(max(end_s, latest, devices) or 1.0, max(trace.world_size, 1))
 
 
 @dataclass(frozen=True)
@@ -97,9 +98,7 @@ def space_time(trace: Trace, messages: Messages, scale: Scale, label: str) -> st
 
 
 def timeline(trace: Trace, scale: Scale, label: str) -> str:
-    """Two lanes a rank: computing or standing still above, communication under way below; or a row a stream."""
-    if len(trace.streams):
-        return _streams(trace, scale.end_s, label)
+    """Two lanes a rank: computing or standing still above, communication under way below."""
     shown = Scale(scale.end_s, min(scale.world_size, MOST_LANES))
     parts = []
     for rank in range(shown.world_size):
@@ -110,34 +109,8 @@ def timeline(trace: Trace, scale: Scale, label: str) -> str:
             ("traffic", merged(mine["start_s"], mine["end_s"]), 0.08, 0.26),
         )
         for kind, spans, top, high in lanes:
-            parts += [_bar(kind, a, b, rank + top, high, shown) for a, b in spans]
+            parts += [bar(kind, a, b, rank + top, high, shown) for a, b in spans]
     return sheet(shown, label, parts)
-
-
-def _streams(trace: Trace, end_s: float, label: str) -> str:
-    """Under each rank's name a row a stream of its device, when it was busy, and a row a group."""
-    rows: list[tuple[str, str, np.ndarray]] = []
-    for rank in range(trace.world_size):
-        of_rank = [("", f"rank {rank}", np.zeros((0, 2))), *rows_of(trace, rank)]
-        if rows and len(rows) + len(of_rank) > MOST_LANES:
-            break
-        rows += of_rank
-    shown = Scale(max(end_s, float(trace.streams["end_s"].max())), len(rows))
-    kinds = {"compute": "compute", "communication": "traffic"}
-    parts = [
-        _bar(kinds[kind], a, b, row - 0.36, 0.72, shown)
-        for row, (kind, _, spans) in enumerate(rows)
-        for a, b in _coarse(spans, shown)
-    ]
-    return sheet(shown, label, parts, [name for _, name, _ in rows])
-
-
-def _coarse(spans: np.ndarray, scale: Scale) -> np.ndarray:
-    """The spans, those that lie closer than half a unit as one where there are more than a page can show apart."""
-    if len(spans) <= 2 * WIDTH:
-        return spans
-    half = scale.end_s / WIDTH / 2
-    return merged(np.floor(spans[:, 0] / half) * half, np.ceil(spans[:, 1] / half) * half)
 
 
 def memory(books: Memory, scale: Scale, label: str) -> str:
@@ -173,7 +146,7 @@ def _waits(trace: Trace, scale: Scale) -> list[str]:
     records = trace.records
     waits = records[(records["wait_end_s"] > records["wait_start_s"]) & (records["peer"] >= 0)]
     waits = waits[:: max(1, -(-len(waits) // MOST_MESSAGES))]
-    return [_bar("wait", w["wait_start_s"], w["wait_end_s"], w["rank"] - 0.09, 0.18, scale) for w in waits]
+    return [bar("wait", w["wait_start_s"], w["wait_end_s"], w["rank"] - 0.09, 0.18, scale) for w in waits]
 
 
 def _collectives(trace: Trace, scale: Scale) -> list[str]:
@@ -182,11 +155,11 @@ def _collectives(trace: Trace, scale: Scale) -> list[str]:
     bars = []
     for r in records:
         words = f"rank {r['rank']}: {trace.names[r['op']]}, {bytes_text(float(r['n_bytes']))}"
-        bars.append(_bar("collective", r["start_s"], r["end_s"], r["rank"] - 0.16, 0.32, scale, words))
+        bars.append(bar("collective", r["start_s"], r["end_s"], r["rank"] - 0.16, 0.32, scale, words))
     return bars
 
 
-def _bar(kind: str, start_s: float, end_s: float, rank: float, high: float, scale: Scale, words: str = "") -> str:
+def bar(kind: str, start_s: float, end_s: float, rank: float, high: float, scale: Scale, words: str = "") -> str:
     x, wide = scale.x(start_s), max((end_s - start_s) / scale.end_s * WIDTH, 0.6)
     title = f"<title>{escape(words)}</title>" if words else ""
     y = TOP + scale.row * (rank + 0.5)
