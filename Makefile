@@ -8,7 +8,7 @@ ASSIGNMENT ?= *
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
-.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report bench figures publish newest site clean
+.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report bench predict figures publish newest site clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -57,6 +57,8 @@ merge: $(READY)  ## MARKS="anna.db ben.db": what assistants gave by hand in thei
 	$(PY) -m hw_grader merge $(MARKS)
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
+predict: $(READY)  ## predicted beside measured iteration times of GPT on 64 A100
+	$(PY) -m tools.bench.predict
 bench: $(READY)  ## every benchmark in turn
 	set -e; for program in grade launch lesson_02 lesson_03 simulate fold; do echo "== $$program"; $(PY) -m tools.bench.$$program; done
 newest: $(READY)  ## engines and doctor on the oldest and newest torch of pip; 6 GB each, kept in ~/.cache
