@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 from hw_grader.course.hidden_cases import OF_HIDDEN, of_cause, of_error
 from hw_grader.driving.driver_processes import Driving, Rooms, Stop
 from hw_grader.driving.judge_processes import judge_of
-from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.driving.verdict import Record, Verdict, visible
 from hw_grader.notebook.release import Call, Cell, Release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.run_cells import Ran, Times, run_cells
@@ -103,7 +103,9 @@ def _grade(
 def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     points = cell.points if state == "pass" else 0.0
     more.setdefault("shown", OF_HIDDEN[state] if more.get("hidden") else reason)
-    return Verdict(cell.grade_id, state, points, cell.points, reason.splitlines()[0][:300] if reason else "", **more)
+    texts = {name: visible(more.pop(name)) for name in ("shown", "detail") if name in more}
+    line = visible(reason.splitlines()[0][:300]) if reason else ""
+    return Verdict(cell.grade_id, state, points, cell.points, line, **texts, **more)
 
 
 class Judging:

@@ -109,6 +109,7 @@ class Conversation:
         function = self.lent.functions[message["function"]]
         args, options = unpacker.unpack(message["given"])
         given = list(unpacker.tensors)
+        self.session.held.take(message["handed"], given, message["gone"])
         self.lent.set_states(unpacker.unpack(message["states"]))
         torch.set_rng_state(unpacker.unpack(message["random"]))
         result = _at_line(lambda: function(*args, **options), message)

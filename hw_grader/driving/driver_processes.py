@@ -31,13 +31,13 @@ def why_stopped(process: Process | Branch, error: Exception, where: str, limit_s
 
 
 class Rooms:
-    """Where a submission's checks are driven: one jail for its answers, another for its drivers, while they last."""
+    """Where a submission's checks are driven: a jail for each check's answers, one for its drivers while it lasts."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self.stack = contextlib.ExitStack()
         self.meeting = self.stack.enter_context(contextlib.ExitStack())
-        self.jails: dict[str, Process] = {}
+        self.drivers: Process | None = None
 
     def __enter__(self) -> Rooms:
         return self
@@ -50,24 +50,25 @@ class Rooms:
         self.meeting.close()
         return f"{self.meeting.enter_context(self.sandbox.meeting())}/socket"
 
-    def branch(self, role: str) -> Branch:
-        """A fresh process in the jail for `role`, which is a new one if the last check ended it.
+    def answers(self) -> Process:
+        """A jail for one check's answers, with one process in it.
 
-        Answers have a new one for each check: files, ports and numbers of processes would carry a hidden case of one
-        check to the next one's case that the student sees.
+        Each check has its own: files, ports and numbers of processes would carry a hidden case of one check to the
+        next one's case that the student sees.
         """
-        if role == "answers" and role in self.jails:
-            self.jails[role].end()
+        return self.sandbox.start("answers")
+
+    def driver(self) -> Branch:
+        """A fresh process in the drivers' jail, which is a new one if the last check ended it."""
         for is_last in (False, True):
-            jail = self.jails.get(role)
-            if jail is None or jail.ended is not None:
-                jail = self.jails[role] = self.stack.enter_context(self.sandbox.start(role, branches=True))
+            if self.drivers is None or self.drivers.ended is not None:
+                self.drivers = self.stack.enter_context(self.sandbox.start("drive", branches=True))
             try:
-                return jail.branch()
-            except EOFError:  # what a check before has left behind ended it
-                jail.end()
+                return self.drivers.branch()
+            except EOFError:  # it ended, or was ended, since
+                self.drivers.end()
                 if is_last:
-                    raise SandboxError(f"no process for {role}") from None
+                    raise SandboxError("no process for drive") from None
         raise AssertionError
 
 
@@ -82,8 +83,8 @@ class Driving:
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
-        self.served = self.stack.enter_context(self.rooms.branch("answers"))
-        self.driver = self.stack.enter_context(self.rooms.branch("drive"))
+        self.served = self.stack.enter_context(self.rooms.answers())
+        self.driver = self.stack.enter_context(self.rooms.driver())
         return self
 
     def __exit__(self, *error) -> None:

@@ -23,6 +23,7 @@ from torch import nn
 
 from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent import Lent, run_elsewhere
+from hw_grader.driving.lifetimes import Handed
 from hw_grader.driving.parcel import Line, Parcel, Unpacker
 from hw_grader.driving.role_drive import is_ours, remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
@@ -131,6 +132,7 @@ class Served:
     def __init__(self) -> None:
         self.lent = Lent(ask=lambda *asked: calling().ask_for_function(*asked), of_number=self._of_number)
         self.answers: list = []
+        self.handed = Handed()
         self.n_passes = 0
         self.made: list[nn.Module] = []  # models of the answer's that the driver computes
 
@@ -221,11 +223,16 @@ class Call:
             gradient = gradient if changed is None else changed
         return gradient
 
-    def ask(self, message: dict, given: Any, *, with_states: bool = False) -> tuple[Any, list[torch.Tensor]]:
+    def ask(
+        self, message: dict, given: Any, *, with_states: bool = False, is_handed: bool = False
+    ) -> tuple[Any, list[torch.Tensor]]:
         """What the driver's side says to a request, and its tensors after it."""
-        parcel = Parcel(self.lent)
+        parcel = Parcel(self.lent, is_whole=is_handed)
         message = {**message, "given": parcel.pack(given), **self._text(), **_students_place()}
         mine = list(parcel.tensors)
+        if is_handed:
+            handed = self.served.handed
+            message |= {"gone": handed.gone(), "handed": handed.numbers(mine, self.given)}
         if with_states:
             message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
         self.random = torch.get_rng_state()
@@ -245,7 +252,7 @@ class Call:
 
     def ask_for_function(self, number: int, args: tuple, options: dict) -> Any:
         """What a function of the driver's returns."""
-        return self.ask({"function": number}, [list(args), options], with_states=True)[0]
+        return self.ask({"function": number}, [list(args), options], with_states=True, is_handed=True)[0]
 
     def make_pass(self, which: list, given: list, followed: bool) -> tuple[Any, int]:
         """What a model of the driver's computes, and the number of this pass."""
@@ -311,7 +318,14 @@ def _raised(error: BaseException) -> dict[str, Any]:
         f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
     ]
     at = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
-    return {"raised": type(error).__name__, "text": str(error)[:2000], **at}
+    return {"raised": type(error).__name__, "text": _said(error), **at}
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)[:2000]
+    except Exception as of_its_own:  # a class of the student's: the answer still raised, its process did not end
+        return f"its __str__ raises {type(of_its_own).__name__}"
 
 
 def _students_place() -> dict[str, Any]:

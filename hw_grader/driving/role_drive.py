@@ -22,6 +22,7 @@ from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
 from hw_utils.core.source import is_students, locate
+from hw_utils.virtual.ranks.own import replaced
 
 
 def warm_up() -> None:
@@ -29,7 +30,11 @@ def warm_up() -> None:
 
 
 def run_here() -> None:
-    """This process is thrown away after one check: `simulate` needs none of its own, `launch` no ranks in reserve."""
+    """This process is thrown away after one check: `simulate` needs none of its own, `launch` no ranks in reserve.
+
+    Its ranks run checks and stand-ins, none of which replaces a function: nothing has to be compared at every run.
+    """
+    replaced.trust()
     sys.modules["hw_utils.simulate"].stay_here()
     sys.modules["hw_utils.launch"].SPARE_RANKS = 0
 

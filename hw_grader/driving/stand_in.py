@@ -19,6 +19,7 @@ from torch import nn
 
 from hw_grader.driving.conversation import Conversation, send_with_things
 from hw_grader.driving.lent import Lent
+from hw_grader.driving.lifetimes import Held
 from hw_grader.driving.parcel import Line, Parcel, Unpacker
 from hw_utils.material.handwritten_layer import Handmade
 
@@ -69,6 +70,7 @@ class Session:
         self.works: list[tuple[Any, list]] = []
         self.passes: dict[int, tuple[list, list]] = {}  # number -> outputs and inputs of a model's forward pass
         self.far: dict[int, Any] = {}
+        self.held = Held()
         self.made: dict[str, nn.Module] = {}  # models that the answer has made and the driver computes
         self.hooked: set[tuple] = set()
         self.kinds: tuple[type, ...] = ()

@@ -13,6 +13,7 @@ States. Points need `pass`; the others say why there are none:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,6 +21,18 @@ from typing import Any
 STATES = ("pass", "fail", "limit", "crashed", "tampered", "grader-fault")
 WORST_LAST = ("pass", "fail", "crashed", "limit", "tampered", "grader-fault")
 UNGRADED = frozenset({"crashed", "limit", "tampered", "grader-fault"})  # a 0 that is not a plain wrong answer
+
+# Controls that a terminal obeys and signs that turn the direction of a line; colours (ESC [ ... m) are kept on request.
+_UNSEEN = re.compile("(\x1b\\[[0-9;]*m)|[\\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str, *, colours: bool = False) -> str:
+    """The text with what would act on a terminal or hide in a page written out.
+
+    >>> visible("a\x1b[2J\u202eb")
+    'a\\\\x1b[2J\\\\u202eb'
+    """
+    return _UNSEEN.sub(lambda found: found[0] if found[1] and colours else ascii(found[0])[1:-1], text)
 
 
 @dataclass(frozen=True)

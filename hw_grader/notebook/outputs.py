@@ -9,7 +9,7 @@ from typing import Any
 
 import nh3
 
-from hw_grader.driving.verdict import Verdict
+from hw_grader.driving.verdict import Verdict, visible
 from hw_grader.notebook.rubric import OwnHtml
 
 MAX_OUTPUTS = 100
@@ -78,8 +78,11 @@ def _limit(kind: str) -> int:
 
 
 def _text(value: Any, limit: int = _MAX_TEXT_CHARS) -> str:
-    """Text that a file can hold: half a surrogate becomes `?`."""
-    return value[:limit].encode(errors="replace").decode() if isinstance(value, str) else ""
+    """Text that a file can hold, and that no terminal obeys: half a surrogate becomes `?`, a bar's CR stays."""
+    if not isinstance(value, str):
+        return ""
+    lines = value[:limit].encode(errors="replace").decode().split("\r")
+    return "\r".join(visible(line, colours=True) for line in lines)
 
 
 def safe_html(html: str) -> str:

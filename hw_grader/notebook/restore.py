@@ -69,12 +69,9 @@ def read_cells(data: bytes, notes: list[str]) -> list[Submitted]:
     """
     if len(data) > MAX_BYTES:
         raise Unreadable(f"the file has {len(data):,} bytes; {MAX_BYTES:,} is the limit")
-    if not data.strip():
-        raise Unreadable("the file is empty")
-    if data[:3] == b"\xef\xbb\xbf":
-        notes.append("the file began with a byte order mark")
+    text = _as_text(data, notes)
     try:
-        raw = json.loads(data.decode("utf-8-sig"))
+        raw = json.loads(text)
     except (ValueError, RecursionError, MemoryError) as error:
         raise Unreadable(f"the file is not a notebook: {type(error).__name__}") from None
     found = list(_raw_cells(raw))[:MAX_CELLS]
@@ -87,6 +84,21 @@ def read_cells(data: bytes, notes: list[str]) -> list[Submitted]:
     if n_chars > MAX_TEXT_CHARS:
         raise Unreadable(f"the cells hold {n_chars:,} characters; {MAX_TEXT_CHARS:,} is the limit")
     return cells
+
+
+def _as_text(data: bytes, notes: list[str]) -> str:
+    """The file's text; what an editor, a shell or a half-finished copy has made of it is noted."""
+    encoding = json.detect_encoding(data)
+    text = data.decode(encoding, errors="replace").rstrip("\0 \t\r\n")
+    if not text:
+        raise Unreadable("the file is empty")
+    if encoding == "utf-8-sig":
+        notes.append("the file began with a byte order mark")
+    elif encoding != "utf-8":
+        notes.append(f"the file is in {encoding}, not in utf-8")
+    elif "\ufffd" in text and "\ufffd".encode() not in data:
+        notes.append("the file is not in utf-8; characters that could not be read became \ufffd")
+    return text
 
 
 def _raw_cells(raw: Any) -> Iterable[dict]:

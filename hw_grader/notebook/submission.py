@@ -12,7 +12,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from unicodedata import category
 
 from dateutil import parser
@@ -139,7 +139,7 @@ def _notebook(folder: Path, notebook: str, notes: list[str]) -> bytes:
     if os.path.lexists(exact) and (exact.is_symlink() or not exact.is_dir()):
         return read_file(exact, folder)
     files = [Path(entry.path) for _, entry in zip(range(MAX_ENTRIES), entries(folder)) if not _is_folder(entry)]
-    others = sorted(p for p in files if p.suffix == ".ipynb" and ".ipynb_checkpoints" not in p.parts)
+    others = sorted(p for p in files if is_notebook(p) and ".ipynb_checkpoints" not in p.parts)
     if not others:
         return _zipped(sorted(p for p in files if p.suffix.lower() == ".zip"), folder, notebook, notes)
     chosen = max(others, key=lambda p: (notebook.lower() in p.stem.lower(), -len(p.parts)))
@@ -160,6 +160,11 @@ def entries(folder: Path) -> Iterator[os.DirEntry]:
         waiting += [entry.path for entry in reversed(level) if _is_folder(entry)]
 
 
+def is_notebook(path: PurePath) -> bool:
+    """Whether its name is a notebook's, also as browsers save it (`x.ipynb.txt`), and no Mac's notes on a file."""
+    return path.name.lower().endswith((".ipynb", ".ipynb.txt", ".ipynb.json")) and not path.name.startswith("._")
+
+
 def _is_folder(entry: os.DirEntry) -> bool:
     return entry.is_dir(follow_symlinks=False)
 
@@ -170,7 +175,7 @@ def _zipped(paths: list[Path], folder: Path, notebook: str, notes: list[str]) ->
         try:
             with os.fdopen(_open(path, folder, MAX_BYTES), "rb") as file, zipfile.ZipFile(file) as archive:
                 inside = [info for info in archive.infolist()[:MAX_FILES] if _is_notebook(info)]
-                for info in sorted(inside, key=lambda info: notebook not in info.filename):
+                for info in sorted(inside, key=lambda info: notebook.lower() not in info.filename.lower()):
                     with archive.open(info) as member:
                         data = member.read(MAX_BYTES)
                     notes.append(f"{PurePosixPath(info.filename).name} in {path.name} was graded")
@@ -182,7 +187,7 @@ def _zipped(paths: list[Path], folder: Path, notebook: str, notes: list[str]) ->
 
 def _is_notebook(info: zipfile.ZipInfo) -> bool:
     name = PurePosixPath(info.filename)
-    return name.suffix == ".ipynb" and "__MACOSX" not in name.parts and info.file_size <= MAX_BYTES
+    return is_notebook(name) and "__MACOSX" not in name.parts and info.file_size <= MAX_BYTES
 
 
 def remove_links(folder: Path) -> list[str]:

@@ -36,7 +36,8 @@ INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
     *(f"sandbox/{n}" for n in ("jailed_process", "no_checks")),
     *(f"driving/{n}" for n in ("__init__", "role_cells", "role_answers", "role_drive", "role_judge")),
-    *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "lent", "parcel", "stand_in")),
+    *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
+    *(f"driving/{n}" for n in ("lent", "lifetimes", "parcel")),
 )  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import builtins
 import csv
 import io
 import json
@@ -17,10 +18,10 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from hw_grader.course import exports, records
 from hw_grader.course.feedback import page
-from hw_grader.course.grading import grade_bytes
+from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.nbgrader_hook import write_verdicts
-from hw_grader.driving.verdict import Record
+from hw_grader.driving.verdict import Record, visible
 from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
@@ -28,6 +29,7 @@ from hw_grader.notebook.run_cells import Times
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
 from hw_utils.checks.lesson_01.output import _NOTHING_SENT
+from hw_utils.core import errors
 from tests.grader.course.test_grade import ROOT
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, NOTEBOOK, as_bytes, hand_in, make_course, submission
@@ -136,14 +138,22 @@ def test_the_class_report_and_the_gradebooks_notebook_do_not_hold_it(course):
         assert RARE not in text
 
 
-def test_a_cause_is_told_if_all_of_it_is_ours_and_an_exception_if_it_is_pythons_or_torchs():
+def test_a_cause_is_told_if_all_of_it_is_ours():
     assert of_cause(_NOTHING_SENT).endswith(_NOTHING_SENT)
     for cause in ("seven hundred", _NOTHING_SENT + " seven", "x" + _NOTHING_SENT, "", None, 7, "x" * 10**6):
         assert "likely cause" not in of_cause(cause)
+
+
+def test_the_kind_of_an_exception_in_a_hidden_case_carries_less_than_three_bits():
+    """Code that knows the case could raise the seventh of Python's seventy kinds for a world size of 7."""
     assert "IndexError" in of_error("IndexError")
-    assert "OutOfMemoryError" in of_error("OutOfMemoryError")
-    for name in ("Leak739", "print", "", None, "CheckFailed"):
-        assert "likely cause" not in of_error(name)
+    assert "Deadlock" in of_error("Deadlock")
+    kinds = [n for n, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)]
+    odd = ["Leak739", "print", "", None, "CheckFailed", ["IndexError"], {"IndexError": 7}]
+    assert len(kinds) > 60
+    assert len({of_error(name) for name in [*kinds, *vars(errors), *odd]}) < 8
+    for name in odd:
+        assert "raises an exception" in of_error(name)
 
 
 LIVE = """<script>alert(1)</script>
@@ -207,3 +217,25 @@ def test_the_formgraders_page_of_an_autograded_notebook_is_dead():
 def test_half_a_surrogate_is_text_that_a_file_can_hold():
     (output,) = clean_outputs([{"output_type": "stream", "name": "stdout", "text": "a\ud83db"}])
     assert output["text"].encode() == b"a?b"
+
+
+@pytest.mark.parametrize(
+    "sign", ["\x1b[2J", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\\\", "\0", "\x08", "\x9b2J", "\u202e", "\u2066"]
+)
+def test_what_acts_on_a_terminal_or_turns_a_line_is_written_out(sign):
+    (output,) = clean_outputs([{"output_type": "stream", "name": "stdout", "text": f"a{sign}b"}])
+    for text in (output["text"], visible(f"a{sign}b")):
+        assert re.fullmatch(r"[ -~]*", text), text
+        assert text.startswith("a\\")
+
+
+def test_the_verdict_on_an_error_says_nothing_to_a_terminal(course):
+    _, release = course
+    verdict = _verdict(release.checks[0], "fail", "a\x1b[2J", shown="b\u202e", detail="c\0")
+    assert [verdict.reason, verdict.shown, verdict.detail] == ["a\\x1b[2J", "b\\u202e", "c\\x00"]
+
+
+def test_colours_bars_tabs_and_letters_of_all_languages_stay_in_an_output():
+    text = "\x1b[1;31mred\x1b[0m 10 %\r20 %\r\n\tZo\xeb \u05d0\u0628 \U0001f600"
+    (output,) = clean_outputs([{"output_type": "stream", "name": "stdout", "text": text}])
+    assert output["text"] == text

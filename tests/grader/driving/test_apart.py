@@ -32,7 +32,7 @@ SUBTLE = (
     "KeepsTheWholeInAGlobal", "KeepsTheWholeOnItsClass", "KeepsMomentsOnTheParameters", "CopiesThemOutside",
     "KeepsTheWholeOutside", "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll",
     "CutsColumnsUnevenly", "KeepsItOnTheModule", "KeepsOneNumberOfEach", "TurnsTrainingOn",
-    "gpipe_receives_gradients_in_the_batch",
+    "gpipe_receives_gradients_in_the_batch", "keeps_all_inputs", "makes_buffers_for_all", "makes_one_buffer_for_all",
 )  # fmt: skip
 
 pytestmark = needs_sandbox

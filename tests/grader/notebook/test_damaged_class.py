@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
@@ -307,6 +308,29 @@ def test_a_renamed_notebook_is_found(tmp_path):
     found = find(tmp_path)
     assert found.data == b"{}"
     assert "small (1) final.ipynb was graded" in found.notes[0]
+
+
+@pytest.mark.parametrize("name", ["SMALL.IPYNB", "small.ipynb.txt", "small.ipynb.json", "Small (1).Ipynb"])
+def test_a_notebook_under_the_name_that_a_browser_gave_it_is_found_in_a_folder_and_in_a_zip(tmp_path, name):
+    folder = hand_in(tmp_path, "ada", b"{}", name)
+    (folder / f"._{name}").write_bytes(b"a Mac's notes on the file")
+    assert find(tmp_path).data == b"{}"
+    folder = hand_in(tmp_path, "bob", b"", "readme.txt")
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        archive.writestr(f"hw/._{name}", "a Mac's notes on the file")
+        archive.writestr(f"hw/{name}", "{}")
+    assert find(tmp_path, "bob").data == b"{}"
+
+
+@pytest.mark.parametrize(("encoding", "end"), [("utf-16", ""), ("utf-16-le", ""), ("latin-1", ""), ("utf-8", "\n\0\0")])
+def test_a_file_in_another_encoding_or_with_a_filled_up_end_keeps_its_answers(release, encoding, end):
+    notebook = submission()
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell("caf\xe9"))
+    restored = restore((json.dumps(notebook, ensure_ascii=False) + end).encode(encoding), release)
+    assert "unreadable" not in restored.metadata.hw_grader
+    (hello,) = (c for c in restored.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "hello")
+    assert hello.source == "".join(EXERCISES["hello"][:2])
+    assert restored.metadata.hw_grader["notes"] if encoding != "utf-8" else True
 
 
 def test_a_link_is_not_followed(tmp_path):

@@ -112,7 +112,7 @@ def a_folder_called_as_some_notebook(path: Path):
 
 @folder
 def no_text(path: Path):
-    """UnicodeDecodeError"""
+    """not a notebook"""
     (path / "small.ipynb").write_bytes(b"\xff\xfe\x00\x01" * 100)
 
 

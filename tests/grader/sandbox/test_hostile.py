@@ -122,7 +122,7 @@ LOOKS = """def hello(rank, world_size, name):
     try:
         print("opened", open(f"/proc/{os.getppid()}/mem", "r+b"))
     except OSError as error:
-        print(type(error).__name__, os.getppid() > 1)
+        print(type(error).__name__, os.getppid())
 """
 
 
@@ -133,7 +133,7 @@ def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
     assert place.processes() == set()
 
 
-def test_a_check_cannot_write_into_the_process_that_forks_the_next_one(place):
+def test_a_check_cannot_write_into_the_first_process_of_its_jail(place):
     record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.release, place.sandbox, "mallory", TIMES)
-    assert "PermissionError True" in record.verdicts[0].detail
+    assert "PermissionError 1" in record.verdicts[0].detail
     assert record.points == MAX_POINTS - 5, record.reason

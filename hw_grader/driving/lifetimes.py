@@ -1,0 +1,61 @@
+"""How long tensors live that an answer hands to a function of the driver's: as long there as in the answer's process.
+
+What crosses is a copy. So a check that watches what it was given, by weak references, would see only copies go; the
+driver keeps each for as long as the memory lives of which it is one. It has the answers' process's word for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class Handed:
+    """On the answer's side: memory that went to functions of the driver's, by number."""
+
+    def __init__(self) -> None:
+        self.alive: dict[int, StorageWeakRef] = {}
+        self.n_handed = 0
+
+    def numbers(self, tensors: Sequence[torch.Tensor], lent: Sequence[torch.Tensor]) -> list[int | None]:
+        """The number of each tensor's memory, which it keeps when it is handed over again; None for the driver's."""
+        known = {ref.cdata: number for number, ref in self.alive.items()}
+        theirs = {tensor.untyped_storage()._cdata for tensor in lent}
+        found: list[int | None] = []
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            number = None if storage._cdata in theirs else known.get(storage._cdata)
+            if number is None and storage._cdata not in theirs:
+                number = known[storage._cdata] = self.n_handed
+                self.alive[number], self.n_handed = StorageWeakRef(storage), self.n_handed + 1
+            found.append(number)
+        return found
+
+    def gone(self) -> list[int]:
+        """The numbers of memory that nobody has any more; told once."""
+        found = [number for number, ref in self.alive.items() if ref.expired()]
+        for number in found:
+            del self.alive[number]
+        return found
+
+
+class Held:
+    """On the driver's side: the latest copy of each."""
+
+    def __init__(self) -> None:
+        self.copies: dict[int, torch.Tensor] = {}
+
+    def take(self, numbers: object, tensors: Sequence[torch.Tensor], gone: object) -> None:
+        """Lets go of what is gone there, and holds these.
+
+        Raises:
+            ValueError: not a number or None for each tensor.
+        """
+        are_numbers = isinstance(numbers, list) and all(n is None or type(n) is int for n in numbers)
+        if not are_numbers or len(numbers) != len(tensors) or not isinstance(gone, list):
+            raise ValueError("not the numbers of what was handed over")
+        for number in gone:
+            self.copies.pop(number, None)
+        self.copies |= {number: tensor for number, tensor in zip(numbers, tensors) if number is not None}
