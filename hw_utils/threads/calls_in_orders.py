@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from hw_utils.threads.interleavings import Explorer, Outcome, about, tell
+from hw_utils.threads.interleavings import Explorer, Outcome
+from hw_utils.threads.points import about
+from hw_utils.threads.story import tell
 
 
 class Calls:

@@ -7,15 +7,11 @@ dictionary or a function in the student's code. First one unlucky switch at ever
 
 from __future__ import annotations
 
-import _imp
 import _thread
 import contextlib
-import dis
 import functools
 import itertools
-import linecache
 import random
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,18 +20,16 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hw_utils.core.errors import ranks_text
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source import locate
 from hw_utils.threads.locks import managed_locks
+from hw_utils.threads.points import points_in
+from hw_utils.threads.story import source_of, tell
 from hw_utils.threads.turns import Stopped, Turns
 
-# Instructions that read or change what another thread can see; a method's name is looked up without a switch.
-_SHARED = re.compile(r"(LOAD|STORE|DELETE)_(ATTR|SUBSCR|SLICE)|BINARY_(SUBSCR|SLICE)|(STORE|DELETE)_GLOBAL|CONTAINS_OP")
-_CALLS = re.compile(r"CALL(_\w+)?$|FOR_ITER|(BEFORE|SETUP)_WITH")
 _STEP_LIMIT = 20_000
 _MOST_OUTCOMES = 100
 LOST_TRACE = "sys.settrace was called: then no other rank can be let in between two steps"
 _BATCH = 100  # orders that are run at a time
-_WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
 
 
 @dataclass
@@ -63,37 +57,6 @@ class Explored:
     outcomes: list[Outcome]
     n_interleavings: int
     n_points: int  # at which the turn could pass, in the plainest order
-
-
-@functools.lru_cache(maxsize=1000)
-def _points(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions that touch what another thread can see; none in code that is not the student's."""
-    return frozenset() if _is_of_a_library(code) else _offsets(code)
-
-
-def _offsets(code: CodeType) -> frozenset[int]:
-    return frozenset(i.offset for i in dis.get_instructions(code) if _SHARED.match(i.opname) or _CALLS.match(i.opname))
-
-
-@functools.lru_cache(maxsize=1000)
-def _is_of_a_library(code: CodeType) -> bool:
-    """Whether the code stands in the library's file that it names: text that is compiled can name any file."""
-    file = code.co_filename
-    return not is_students(file) and code in _codes_in(file)
-
-
-@functools.lru_cache(maxsize=200)
-def _codes_in(file: str) -> frozenset[CodeType]:
-    try:
-        if file.startswith("<frozen "):
-            found = [_imp.get_frozen_object(file[len("<frozen ") : -1])]
-        else:
-            found = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
-    except (ImportError, SyntaxError, ValueError):
-        return frozenset()
-    for code in found:
-        found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return frozenset(found)
 
 
 class _Plan:
@@ -141,7 +104,7 @@ class _Interleaving:
 
         def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
             code = frame.f_code
-            points = _points(code)
+            points = points_in(code)
             if not points:
                 return None
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -259,19 +222,6 @@ class Explorer:
         return outcomes
 
 
-def about(code: CodeType) -> dict[str, Any]:
-    """Where a code stands and how its instructions follow each other, as plain values."""
-    listed = list(dis.get_instructions(code))
-    jumps = {*dis.hasjrel, *dis.hasjabs}
-    table = getattr(dis.Bytecode(code), "exception_entries", ())
-    return {
-        "at": [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno],
-        "instructions": [[i.offset, i.opname, i.argval if i.opcode in jumps else -1] for i in listed],
-        "points": sorted(_offsets(code)),
-        "handlers": [[entry.start, entry.end, entry.target] for entry in table],
-    }
-
-
 def _captured(make: Any) -> list[Any]:
     """The classes and functions that `make` closes over."""
     cells = getattr(make, "__closure__", None) or ()
@@ -347,47 +297,3 @@ def _last_line(one: _Interleaving, busy_at: tuple[str, int]) -> str:
     stepped = [(file, line) for _, file, line in one.lines if line]
     file, line = busy_at if busy_at[1] else (stepped or [("", 0)])[-1]
     return f"{locate(file, line)}: {source_of(file, line)}" if line else "?"
-
-
-def source_of(file: str, line: int) -> str:
-    """The text of a line of the student's code."""
-    return locate(file, line).source
-
-
-def tell(
-    lines: list[tuple[int, str, int]], *, upto_rank: int = -1, upto_text: str = "", n_lines: int = 12
-) -> list[str]:
-    """The last steps of an interleaving, one line a step: `rank 2, line 14: del self.buffers[group_id]`.
-
-    With `upto_rank` the story ends with that rank's last step, or with its note `upto_text`.
-    """
-    end = len(lines)
-    while end and upto_rank >= 0:
-        rank, text, line = lines[end - 1]
-        if rank == upto_rank and (line or upto_text) and (not upto_text or (text == upto_text and not line)):
-            break
-        end -= 1
-    told: list[str] = []
-    for _, steps in itertools.groupby(lines[:end], key=lambda step: step[0]):
-        told += _told_turn(list(steps))
-    left = len(told) - n_lines
-    return ([f"({left} steps before)"] if left > 0 else []) + told[-n_lines:]
-
-
-def _told_turn(steps: list[tuple[int, str, int]]) -> list[str]:
-    """What one rank did until another had its turn: first and last line, writes, and all that it noted.
-
-    Of equal lines the first since its last note, which says that a call is over: a write of the next call is told.
-    """
-    lines = [i for i, step in enumerate(steps) if step[2]]
-    marked = (i for i, (_, text, line) in enumerate(steps) if not line or _WRITES.search(source_of(text, line)))
-    shown = {*lines[:1], *lines[-1:], *marked}
-    told: list[str] = []
-    said: set[str] = set()
-    for i in sorted(shown):
-        rank, text, line = steps[i]
-        at = str(locate(text, line)).split(", ")[-1] if line else ""
-        words = f"rank {rank}, {at}: {source_of(text, line)}" if line else f"rank {rank} {text}"
-        told += [words] if words not in said else []
-        said = {*said, words} if line else set()
-    return told
