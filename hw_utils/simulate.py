@@ -23,11 +23,11 @@ from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
+from hw_utils.virtual.ranks.beacon import BEACON, seen, shown_at_a_terminal
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
 MEMORY_FOLDER, MEMORY_FOLDER_BYTES = "/dev/shm", 2**30
-BEACON_BYTES = 8  # which rank runs, and 1 if the process stood still; after them come the run's records
 _GIGABIT = Network()
 MOST_PROCESSES = 128  # ranks of a program that changes what a process has once
 
@@ -126,9 +126,8 @@ def _fold(fold: Fold | str, world_size: int, cluster: Cluster | None, values: st
 def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
     """The outcome with a process a rank, for a program that changes what it would share with the other ranks."""
     why, size = given_up["apart"], job["world_size"]
-    if job["compute"] == "device" or job["fold"] is not None:
-        of = "with virtual devices" if job["compute"] == "device" else "of a folded run"
-        reason = f"ranks {of} share one process, and this program changes it: {why}. Take that out"
+    if job["fold"] is not None:
+        reason = f"ranks of a folded run share one process, and this program changes it: {why}. Take that out"
         failure = Failure(given_up["rank"], "exception", reason)
         return {"failures": [failure], "exceptions": [None], "ended_in": "failed"}
     if size > MOST_PROCESSES or _isolated is _in_this_process:
@@ -177,40 +176,36 @@ def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
     handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
-    os.write(handle, bytes(BEACON_BYTES))
+    os.write(handle, bytes(BEACON.size))
     os.close(handle)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), shown_at_a_terminal(beacon) as write:
             warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
             done = run_isolated(
                 _in_child,
                 (call, job, timeout_s, source.cells(), beacon),
                 timeout_s=timeout_s + GRACE_S,
                 memory_bytes=None if job["values"] == "shapes" else MEMORY_BYTES,  # it asks for what it never touches
-                on_output=lambda text: print(text, end="", flush=True),
+                on_output=write,
             )
         if done.failure is None:
             outcome = done.result
             if "records" in outcome and outcome["records"] is None:
                 outcome["records"] = _records_in(beacon)
             return outcome
-        rank, stood = _running(beacon)
+        rank, stood, _ = seen(beacon)
         if stood and "apart" not in job:
             return {"apart": "code of torch's waits for other ranks", "shown": [], "modules": [], "rank": rank}
         f = done.failure
         failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
     except KeyboardInterrupt as interrupt:
-        found = [replace(f, rank=_running(beacon)[0]) for f in interrupt.args if isinstance(f, Failure)]
-        raise KeyboardInterrupt(*[WorkerFailed([f], headline="simulate was interrupted") for f in found]) from None
+        rank, _, virtual_s = seen(beacon)
+        found = [replace(f, rank=rank) for f in interrupt.args if isinstance(f, Failure)]
+        headline = f"simulate was interrupted after {virtual_s:.6g} virtual seconds"
+        raise KeyboardInterrupt(*[WorkerFailed([f], headline=headline) for f in found]) from None
     finally:
         os.unlink(beacon)
-
-
-def _running(beacon: str) -> tuple[int, int]:
-    """The rank that runs, and whether it stands still in torch's C++ code."""
-    with open(beacon, "rb") as file:
-        return tuple(int.from_bytes(file.read(4), "little") for _ in range(2))
 
 
 def _folder() -> str | None:
@@ -225,10 +220,10 @@ def _folder() -> str | None:
 
 def _records_in(path: str) -> np.ndarray:
     """The records behind the beacon; not copied if they lie in memory."""
-    if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == BEACON_BYTES:
-        return np.fromfile(path, RECORD, offset=BEACON_BYTES)
+    if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == BEACON.size:
+        return np.fromfile(path, RECORD, offset=BEACON.size)
     with open(path, "rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=BEACON_BYTES)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=BEACON.size)
 
 
 def _run_of(outcome: dict, job: dict) -> Run:

@@ -180,16 +180,16 @@ class LedgerGroup(dist.ProcessGroup):
             at = publisher.counterpart(other, tag, self.slot, direction)
             channel.is_met, channel.other_at = bool(at), at or channel.other_at
         if channel.is_met:
-            self.compare(channel, direction, other, channel.other_at, k)
+            self.compare(channel, direction, tag, other, channel.other_at, k)
         elif direction == SEND:
-            self.compare(channel, SEND, other, *publisher.waiting_wildcard(other, tag, self.slot))
+            self.compare(channel, SEND, tag, other, *publisher.waiting_wildcard(other, tag, self.slot))
 
-    def compare(self, own: Calls, direction: int, other: int, at: int, k: int) -> None:
+    def compare(self, own: Calls, direction: int, tag: int, other: int, at: int, k: int) -> None:
         """Raises if message k of the calls at a place is unlike our last one."""
         theirs = self._unlike(own, at, k) if at else None
         if theirs is not None:
             mine = (own.n_bytes, own.code, own.site)
-            raise messages_unlike(self.keeper.publisher, mine, direction, other, theirs)
+            raise messages_unlike(self.keeper.publisher, mine, direction, tag, other, theirs)
 
     def look_around(self, k: int, fit: Callable[[int, int], bool] | None = None) -> None:
         """Compares collective k with those of other members that have posted it.
@@ -232,7 +232,7 @@ class LedgerGroup(dist.ProcessGroup):
         for rank in range(self._size):
             at = keeper.publisher.counterpart(self.ranks[rank], tag, self.slot, RECEIVE)
             known = self.channels.get((rank, tag, RECEIVE))
-            self.compare(channel, RECEIVE, self.ranks[rank], at, known.n if known else 0)
+            self.compare(channel, RECEIVE, tag, self.ranks[rank], at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
         row = _any_source_class(keeper)((*row, work, channel.wait_word))

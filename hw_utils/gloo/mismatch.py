@@ -9,12 +9,16 @@ from hw_utils.core.source import place_mark
 from hw_utils.gloo.shared_state import SEND, Publisher
 
 
-def messages_unlike(publisher: Publisher, own: tuple, direction: int, other: int, theirs: tuple) -> MessageMismatch:
+def messages_unlike(
+    publisher: Publisher, own: tuple, direction: int, tag: int, other: int, theirs: tuple
+) -> MessageMismatch:
     """own, theirs: (bytes, dtype, site) of a message's two sides."""
     sides = {direction: (publisher.rank, own), 1 - direction: (other, theirs)}
     (sender, sent), (receiver, received) = sides[SEND], sides[1 - SEND]
-    send = message_text(True, sender, receiver, _amount(*sent[:2]), where=_at(publisher, sender, sent[2]))
-    receive = message_text(False, receiver, sender, _amount(*received[:2]), where=_at(publisher, receiver, received[2]))
+    send, receive = (
+        message_text(is_send, rank, peer, _amount(*side[:2]), tag=tag, where=_at(publisher, rank, side[2]))
+        for is_send, rank, peer, side in ((True, sender, receiver, sent), (False, receiver, sender, received))
+    )
     why = messages_differ(send, receive, is_dtype=sent[0] == received[0])
     return MessageMismatch(why, _ends(publisher, other, theirs[2]))
 

@@ -26,6 +26,7 @@ from hw_utils.processes import frames, rank, start_by_fork
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
 TICK_S = 0.02
+WAITING = "greenlets_or_threads.py"  # where a virtual rank in a thread of its own waits for its turn
 ASK_S = 0.1  # for busy ranks to say where they are
 
 
@@ -299,15 +300,35 @@ def read_stack(path: str) -> tuple[Frame, ...]:
             text = file.read()
     except OSError:
         return ()
-    lines = reversed(_last_stack(text))
-    return tuple(Frame(locate(file, line), name) for file, line, name in lines if is_students(file))
+    stacks = _stacks(text)
+    found = _of_students(stacks[-1][1]) if stacks else []
+    if stacks and not found:
+        found = next(filter(None, map(_of_students, _other_threads(stacks))), [])
+    return tuple(Frame(locate(file, line), name) for file, line, name in reversed(found))
 
 
-def _last_stack(text: str) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the last traceback, innermost first."""
-    last = re.split(r"(?:Current thread|Stack|Thread) [^\n]*\n", text)[-1]
-    found = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', last, re.MULTILINE)
-    return [(file, int(line), name) for file, line, name in found]
+Stack = list[tuple[str, int, str]]  # (file, line, function), innermost first
+
+
+def _stacks(text: str) -> list[tuple[str, Stack]]:
+    """(thread, its frames) of each traceback, in the order in which they were written."""
+    parts = re.split(r"(?:Current thread|Stack|Thread) ?(\w*)[^\n]*\n", text)
+    frames = [re.findall(r'^  File "(.*)", line (\d+) in (.*)$', part, re.MULTILINE) for part in parts[2::2]]
+    return [
+        (thread, [(file, int(line), name) for file, line, name in found]) for thread, found in zip(parts[1::2], frames)
+    ]
+
+
+def _of_students(stack: Stack) -> Stack:
+    return [frame for frame in stack if is_students(frame[0])]
+
+
+def _other_threads(stacks: list[tuple[str, Stack]]) -> list[Stack]:
+    """Those noted last, each time with the first one at the end, as it carries ranks; who waits for a turn is last."""
+    noted = [(thread, stack) for thread, stack in stacks if thread]
+    ends = [i for i, (thread, _) in enumerate(noted) if thread == noted[-1][0]]
+    since = ends[-2] + 1 if len(ends) > 1 else 0
+    return sorted((stack for _, stack in noted[since:-1] if stack), key=lambda stack: stack[0][0].endswith(WAITING))
 
 
 def _oom_kills() -> int:

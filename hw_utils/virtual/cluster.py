@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import signal
 import sys
 import traceback
@@ -16,8 +15,10 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )  # fmt: skip
+from threading import get_ident
 from typing import Any
 
+import numpy as np
 import torch
 from torch.distributed import distributed_c10d as c10d
 
@@ -26,21 +27,23 @@ from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, stuck_threads
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.apart.hub import Hub, HubEngine, preloadable
+from hw_utils.virtual.apart.hub import DeviceHubEngine, Hub, HubEngine, preloadable
 from hw_utils.virtual.device.cuda import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
+from hw_utils.virtual.ranks.beacon import lit
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from hw_utils.virtual.ranks.memory import books_of_all
+from hw_utils.virtual.ranks.own.caught import note_writes
 from hw_utils.virtual.ranks.own.copies import Copies
 from hw_utils.virtual.ranks.own.environment import own_environment
 from hw_utils.virtual.ranks.own.modules import own_modules
+from hw_utils.virtual.ranks.own.process_state import ProcessState
 from hw_utils.virtual.ranks.own.random_states import own_random_states
-from hw_utils.virtual.ranks.own.shared_state import SharedState
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
@@ -65,10 +68,14 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
     that in its job, in a process that has not seen the program.
     """
     shown, modules = job.get("shown", []), set(sys.modules)
-    with _time_limit(timeout_s) as limit, _beacon(beacon) as lamp, stuck_threads.watched(lamp if beacon else None):
+    with (
+        _time_limit(timeout_s) as clusters,
+        lit(beacon) as (lamp, virtual_s),
+        stuck_threads.watched(lamp if beacon else None, lambda: _tell_time(clusters, virtual_s)),
+    ):
         for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
             cluster = _Apart(call, job, lamp, shown) if carrier == "processes" else _Cluster(call, job, lamp, shown)
-            limit.append(cluster)
+            clusters.append(cluster)
             cluster.run(carrier)
             given_up = cluster.engine.given_up
             if given_up is None or given_up.wants != "threads":
@@ -80,6 +87,12 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
                 "rank": given_up.rank,
             }  # fmt: skip
     return cluster.outcome()
+
+
+def _tell_time(clusters: list[_Cluster], virtual_s) -> None:
+    """How far the last attempt is."""
+    if clusters:
+        virtual_s[0] = max(clusters[-1].engine.clock)
 
 
 @contextmanager
@@ -106,30 +119,16 @@ def _time_limit(timeout_s: float | None):
         signal.signal(signal.SIGALRM, before)
 
 
-@contextmanager
-def _beacon(path: str | None):
-    """Four bytes that another process can read: which rank runs."""
-    if path is None:
-        yield memoryview(bytearray(8)).cast("i")
-        return
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as memory:
-        lamp = memoryview(memory).cast("i")
-        try:
-            yield lamp
-        finally:
-            lamp.release()
-
-
 class _Cluster:
     """One attempt at a simulation, all ranks in this process."""
 
-    Engine, is_here = Engine, True
+    Engine, DeviceEngine, is_here = Engine, DeviceEngine, True
     mode = None  # sees what each rank allocates, if the run keeps memory
     shapes = None  # sees what each rank computes, if the run has shapes only
 
     def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
         self.world_size, self.call, self.job = job["world_size"], call, job
-        kind = DeviceEngine if job["compute"] == "device" else self.Engine
+        kind = self.DeviceEngine if job["compute"] == "device" else self.Engine
         self.engine = kind(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
         if job.get("fold") is not None:
             self.engine.folding = Folding(self.engine, job["fold"])
@@ -181,10 +180,10 @@ class _Cluster:
     def parts(self) -> tuple:
         """What of torch.distributed and the standard library is the running rank's while the ranks run."""
         engine = self.engine
-        self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), SharedState(engine)
+        self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), ProcessState(engine)
         if "most_processes" in self.job:
-            engine.most_processes = self.job["most_processes"]
-            self.shared.note_writes()
+            engine.most_processes = 0 if engine.folding else self.job["most_processes"]
+            note_writes(engine)
         return (
             _world(engine),
             *([] if engine.lines else [ShortCuts(engine).installed()]),
@@ -210,6 +209,7 @@ class _Cluster:
     def body(self, rank: int) -> None:
         """One rank, from its first line to its last."""
         engine = self.engine
+        engine.threads.add(get_ident())
         try:
             if engine.is_over:
                 return
@@ -241,6 +241,9 @@ class _Cluster:
                     self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
                     self._fails_for_another(rank, error)
                     engine.failures.append(failure_of(rank, error))
+        finally:
+            if not engine.carrier.is_shared:
+                engine.threads.discard(get_ident())  # a thread that is none of its ranks may get the number
 
     def _end_books(self, rank: int, **options) -> None:
         if self.mode is not None:
@@ -282,6 +285,10 @@ class _Cluster:
         """Those of the ranks' memory, if the run keeps any."""
         return {} if self.mode is None else {"memory": self.watch.parts()}
 
+    def device_streams(self) -> np.ndarray | None:
+        """When those of the ranks' devices were busy, if they have devices."""
+        return None if self.engine.lines is None else self.engine.lines.records()
+
     def packed_results(self) -> dict:
         if self.engine.folding is not None:
             self.results = [self.results[self.job["fold"].representative(r)] for r in range(self.world_size)]
@@ -295,7 +302,7 @@ class _Cluster:
             "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
             "uneven": None if engine.folding is None else engine.folding.uneven,
             "torn": None if engine.folding is None else engine.folding.torn,
-            "streams": None if engine.lines is None else engine.lines.records(),
+            "streams": self.device_streams(),
         }  # fmt: skip
 
     def _unpicklable(self) -> list[Failure]:
@@ -311,7 +318,7 @@ class _Cluster:
 class _Apart(_Cluster):
     """One attempt with a process a rank; the engine is here, see `apart`."""
 
-    Engine, is_here = HubEngine, False
+    Engine, DeviceEngine, is_here = HubEngine, DeviceHubEngine, False
 
     def without_values(self) -> AbstractContextManager:
         return nothing_moves(packed_tensors)
@@ -333,6 +340,10 @@ class _Apart(_Cluster):
     def books(self) -> dict:
         parts = [part for rank in sorted(self.hub.memory) for part in self.hub.memory[rank]]
         return {"memory": parts} if self.job.get("memory") else {}
+
+    def device_streams(self) -> np.ndarray | None:
+        found = self.hub.device_streams
+        return np.concatenate([found[rank] for rank in sorted(found)]) if found else None
 
     def packed_results(self) -> dict:
         return {"each": self.hub.results}

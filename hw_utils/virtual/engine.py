@@ -7,6 +7,7 @@ port first in virtual time gets it first, and the same program gives the same ti
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from time import thread_time
 from typing import NamedTuple
 
@@ -77,6 +78,7 @@ class Engine:
         self.registered: list[str] = []  # names of groups that torch's C++ code knows
         self.argv: list[str] | None = None  # sys.argv of a script's ranks
         self.carrier = None
+        self.threads = {get_ident()}  # OS threads that carry ranks
         self.failures: list[Failure] = []
         self.given_up: GivenUp | None = None
         self.is_over, self.ended_in = False, "failed"
@@ -89,6 +91,10 @@ class Engine:
     def running(self) -> Sequence[int]:
         """The ranks that run: all, but in a folded run."""
         return range(self.world_size) if self.folding is None else self.folding.fold.representatives
+
+    def carries(self) -> bool:
+        """Whether the calling OS thread carries ranks; a kernel has others, which are no part of the run."""
+        return get_ident() in self.threads
 
     # -- how a run goes and ends -------------------------------------------------------------------------------
 
@@ -114,6 +120,8 @@ class Engine:
 
         Threads would find what this attempt has left in modules (a singleton that is there already): processes do not.
         """
+        if not self.carries():
+            return
         left = self.turns.changed() if carrier == "threads" else ""
         carrier, why = ("processes", left) if left else (carrier, why)
         self.given_up, self.is_over = GivenUp(carrier, why, self.rank), True

@@ -211,6 +211,8 @@ class VirtualGroup(dist.ProcessGroup):
         return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
+        if self.engine.lines is not None and output.is_contiguous() and input.is_contiguous():
+            output, input = output.view(-1), input.view(-1)  # NCCL counts elements, whatever their shape
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
         if len(parts) != self.size():
             raise RuntimeError(

@@ -39,33 +39,39 @@ def standing(pid: int, others: set[int | None]) -> tuple | None:
 
 
 @contextmanager
-def watched(lamp):
+def watched(lamp, tell_time):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.
 
     A rank that waits in C++ code for others holds the thread in which they would run; nothing in this process can
     change that. lamp: None where the process is not ours to end, or the system does not show what threads do.
+    tell_time: called with every look.
     """
     if lamp is None or not os.path.isdir("/proc/self/task"):
         yield
         return
     before = {int(thread) for thread in os.listdir("/proc/self/task")} - {os.getpid()}
-    is_over = _thread.allocate_lock()
+    is_over, has_ended = _thread.allocate_lock(), _thread.allocate_lock()
     is_over.acquire()
+    has_ended.acquire()
 
     def look() -> None:
         others = {*before, threading.get_native_id()}
         looks, last = 0, None
-        while not is_over.acquire(timeout=LOOK_S):
-            now = standing(os.getpid(), others)
-            looks = looks + 1 if now is not None and now == last else 0
-            last = now
-            if looks == LOOKS:
-                lamp[1] = 1
-                getattr(os, "_exit_now", os._exit)(1)
-        is_over.release()
+        try:
+            while not is_over.acquire(timeout=LOOK_S):
+                tell_time()
+                now = standing(os.getpid(), others)
+                looks = looks + 1 if now is not None and now == last else 0
+                last = now
+                if looks == LOOKS:
+                    lamp[1] = 1
+                    getattr(os, "_exit_now", os._exit)(1)
+        finally:
+            has_ended.release()
 
     _thread.start_new_thread(look, ())  # not one of threading's: the program may count those
     try:
         yield
     finally:
         is_over.release()
+        has_ended.acquire()  # the lamp is put away next

@@ -48,8 +48,10 @@ class CurrentWorld:
         object.__setattr__(self, "_engine", engine)
         object.__setattr__(self, "_worlds", {})
 
-    def current(self) -> World:
-        """The running rank's."""
+    def current(self):
+        """The running rank's; torch's own for threads that carry none."""
+        if not self._engine.carries():
+            return _TORCHS
         rank = self._engine.rank
         world = self._worlds.get(rank)
         if world is None:

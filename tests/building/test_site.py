@@ -47,6 +47,10 @@ def site(course):
     return target
 
 
+def test_every_page_of_the_docs_is_on_the_site():
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= set(GUIDES)
+
+
 @pytest.mark.slow
 def test_the_site_has_the_lesson_every_guide_a_search_and_the_badges(site, course):
     for page in ["index", "lessons/01_tiny_lesson", "search", *(n.removesuffix(".md") for n in GUIDES)]:

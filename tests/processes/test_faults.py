@@ -275,13 +275,13 @@ def test_a_message_longer_or_shorter_than_its_receive_names_both_ends(n_sent, n_
 def test_equal_bytes_of_another_dtype_are_a_mismatch():
     def worker(rank, world_size):
         if rank == 0:
-            dist.send(torch.ones(4), 1)
+            dist.send(torch.ones(4), 1, tag=5)
         elif rank == 1:
-            dist.recv(torch.ones(4, dtype=torch.int32), 0)
+            dist.recv(torch.ones(4, dtype=torch.int32), 0, tag=5)
 
     error = failing_launch(worker, 2)
-    assert "4 float32 (16 bytes)" in error.reason
-    assert "4 int32 (16 bytes)" in error.reason
+    assert "rank 0 sends 4 float32 (16 bytes) to rank 1 with tag 5" in error.reason
+    assert "rank 1 receives 4 int32 (16 bytes) from rank 0 with tag 5" in error.reason
     text = str(error)  # both ranks say it: it stands there once, with both lines
     assert text.count("must have the same dtype") == text.count("dist.send(") == text.count("dist.recv(") == 1
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import random
+import threading
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives
+from torch.distributed import distributed_c10d as c10d
 
 from hw_utils import TimedOut, WorkerFailed, simulate
 
@@ -49,3 +55,114 @@ def test_a_time_limit_names_the_line_of_a_rank_that_is_a_thread(what: str):
     with pytest.raises(TimedOut, match="still busy after 2 s") as caught:
         simulate(_needs_threads, 2, (what,), timeout_s=2, echo=False)
     assert caught.value.failures[0].where.file == __file__
+
+
+# Beside other threads of the process, as a Jupyter kernel has them: they are no part of the run
+
+RANKS = 5
+HELD_OPEN_S = 10  # a thread that never answers ends the test instead of the suite
+
+
+def _steps(rank, world_size, turn):
+    """Lets the other thread of the process do one thing within the run, in the middle of every rank's step."""
+    total = torch.full((4,), float(rank))
+    turn()
+    dist.all_reduce(total)
+    time.sleep(0.5)
+    return total[0].item(), time.perf_counter(), os.environ["RANK"], random.random()
+
+
+def _in_backward(rank, world_size, turn):
+    """The same with a thread a rank: it communicates inside its backward pass."""
+    weight = torch.ones(4, requires_grad=True)
+    weight.register_hook(lambda grad: (turn(), dist.all_reduce(grad), grad)[2])
+    (weight * weight).sum().backward()
+    time.sleep(0.5)
+    return weight.grad[0].item(), time.perf_counter(), os.environ["RANK"], random.random()
+
+
+class Beside(threading.Thread):
+    """A thread that was there before the run, and does `act` whenever the run lets it."""
+
+    def __init__(self, act):
+        super().__init__(name="beside the run", daemon=True)
+        self.act, self.found, self.errors = act, [], []
+        self.asked, self.done, self.is_over = threading.Semaphore(0), threading.Semaphore(0), False
+
+    def run(self):
+        while True:
+            self.asked.acquire()
+            if self.is_over:
+                return
+            try:
+                self.found.append(self.act())
+            except BaseException as error:
+                self.errors.append(error)
+            self.done.release()
+
+    def turn(self):
+        self.asked.release()
+        assert self.done.acquire(timeout=HELD_OPEN_S)
+
+    def end(self):
+        self.is_over = True
+        self.asked.release()
+        self.join()
+
+
+def _turn():
+    """Found by name: a global of this module would be each rank's own."""
+    for thread in threading.enumerate():
+        if thread.name == "beside the run":
+            thread.turn()
+
+
+def _writes_environment():
+    os.environ["SET_BESIDE"] = "here"
+    return os.environ.pop("SET_BESIDE"), os.environ.get("RANK")
+
+
+def _starts_a_thread():
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()
+
+
+ACTS = {
+    "sleeps": lambda: time.sleep(0.001),  # as ipykernel's ParentPoller, every second
+    "asks the time": time.perf_counter,
+    "asks for the time in ns": lambda: time.time_ns(),
+    "asks for the default group": lambda: c10d._world.default_pg,
+    "writes variables": _writes_environment,
+    "draws": lambda: random.random(),
+    "prints": lambda: print("beside the run"),
+    "starts a thread": _starts_a_thread,
+    "imports": lambda: __import__("sched"),
+}
+
+
+@pytest.mark.parametrize("worker", [_steps, _in_backward])
+@pytest.mark.parametrize("name", ACTS)
+def test_another_thread_of_the_process_changes_nothing_in_the_run(name, worker, capsys):
+    alone = simulate(worker, RANKS, (_turn,), compute="free", isolate=False)
+    before_s, thread = time.perf_counter(), Beside(ACTS[name])
+    thread.start()
+    try:
+        run = simulate(worker, RANKS, (_turn,), compute="free", isolate=False)
+    finally:
+        thread.end()
+    within = thread.found
+    assert not thread.errors
+    assert len(within) >= RANKS
+    assert run.results == alone.results
+    assert list(run.trace) == list(alone.trace)
+    assert run.output == alone.output == [""] * RANKS
+    if name == "asks the time":
+        assert all(before_s <= found <= time.perf_counter() for found in within)  # real seconds
+    if name == "asks for the default group":
+        assert within == [None] * len(within)
+    if name == "writes variables":
+        assert set(within) == {("here", None)}
+        assert "SET_BESIDE" not in os.environ
+    if name == "prints":
+        assert capsys.readouterr().out == "beside the run\n" * len(within)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
 import time
 
 import pytest
@@ -122,3 +130,72 @@ def wide_all_reduce(rank, world_size):
     x = torch.ones(2_000)
     dist.all_reduce(x)
     return x[-1].item()
+
+
+# What one sees of a long one at a terminal, and what is left of one that is interrupted
+
+SCRIPT = """
+import sys
+import torch
+import torch.distributed as dist
+import hw_utils.simulate
+from hw_utils import simulate
+from hw_utils.virtual.ranks import beacon
+
+beacon.PATIENCE_S, beacon.LOOK_S = 0.0, 0.02
+sys.modules["hw_utils.simulate"].MEMORY_FOLDER = sys.argv[2]
+
+
+def forever(rank, world_size):
+    x = torch.ones(1000, 1000, device="cuda")
+    print("begun")
+    while True:
+        x = x @ x
+        dist.all_reduce(x)
+
+
+fold = "all" if sys.argv[1] == "folded" else None
+simulate(forever, 16, cluster="h100x16", compute="device", values="shapes", fold=fold)
+"""
+
+
+A_LOOK = r"simulating for \d\d:\d\d: 0\.[0-9]*[1-9][0-9]* virtual seconds"
+
+
+def _read_until(terminal: int, pattern: str, times: int = 1) -> str:
+    text = ""
+    while len(re.findall(pattern, text)) < times:
+        text += os.read(terminal, 4096).decode()
+    return text
+
+
+@pytest.mark.parametrize("how", ["folded", "whole"])
+def test_a_long_run_tells_its_virtual_time_and_an_interrupt_where_it_was(how: str, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    files = tmp_path / "files"
+    files.mkdir()
+    command = [sys.executable, str(tmp_path / "train.py"), how, str(files)]
+    environment = {**os.environ, "TMPDIR": str(files), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchs")}
+    with subprocess.Popen(
+        command, stdout=end, stderr=end, stdin=end, start_new_session=True, env=environment
+    ) as process:
+        os.close(end)
+        shown = _read_until(terminal, A_LOOK, 3)
+        while not any("train.py" in stack.read_text() for stack in files.glob("*/stack-*")):
+            _read_until(terminal, A_LOOK)  # ranks in threads are where the process has noted them last
+        assert "begun" in shown
+        process.send_signal(signal.SIGINT)
+        ended = _read_until(terminal, r"interrupted after [0-9.e-]+ virtual seconds")
+        while True:
+            try:
+                ended += os.read(terminal, 4096).decode()
+            except OSError:  # nobody has the other end any more, so no process is left
+                break
+        assert process.wait() == -signal.SIGINT
+    os.close(terminal)
+    seconds = float(re.search(r"interrupted after ([0-9.e-]+) virtual seconds", ended)[1])
+    assert seconds > 0
+    assert re.search(r"x = x @ x|dist\.all_reduce\(x\)", ended)
+    assert list(files.iterdir()) == []

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_05.costs import all_reduce_of, free, number_of, require
+from hw_utils.checks.lesson_05.costs import all_reduce_of, free, known, number_of, require
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace
@@ -18,7 +18,7 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
     what = f"step_under with {world_size} ranks, {conditions or 'nothing switched on'}"
     require_no_deadlock(data, what)
     network = Network(latency_s=1e-3, bandwidth_Bps=1e6)
-    reduce_s = free(all_reduce_of, world_size, 40_000, network=network).seconds
+    reduce_s = known(all_reduce_of, world_size, 40_000, network=network).seconds
     each = compute_s * max(1.0, world_size / cores)
     expected = serial_s + each * slow + reduce_s
     causes = {
@@ -39,7 +39,7 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
         "the serial part is spent twice.": 2 * serial_s + each * slow + reduce_s,
         "the straggler's serial part is no longer: only its compute is.": serial_s * slow + each * slow + reduce_s,
         "an all_reduce of 10,000 float32 is 40,000 bytes: float32, and that many.": tuple(
-            serial_s + each * slow + free(all_reduce_of, world_size, n, network=network).seconds
+            serial_s + each * slow + known(all_reduce_of, world_size, n, network=network).seconds
             for n in (80_000, 20_000, 10_000, 4_000, 400_000, 160_000)
         ),
         "one all_reduce a step: there are two.": expected + reduce_s,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._ops import HigherOrderOperator
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,7 +28,11 @@ class Mode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else torch wraps the method below in one that costs 3 us a call
 
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if isinstance(func, HigherOrderOperator):
+            return taken_apart(self, func, args, kwargs or {})
         for kind in types:
             if kind not in PLAIN and hasattr(kind, "__tensor_flatten__"):
                 return NotImplemented  # its class decides what the operation is: those on its parts come here
@@ -44,6 +49,15 @@ class Mode(TorchDispatchMode):
     def end(self) -> None:
         """No longer."""
         _pop_mode()
+
+
+def taken_apart(mode, func: HigherOrderOperator, args: tuple, kwargs: dict) -> Any:
+    """What an operation that is given functions returns, as `flex_attention`: `mode` sees what it is made of."""
+    mode.begin()
+    try:
+        return func.dispatch(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    finally:
+        mode.end()
 
 
 def beneath_transforms(tensor: torch.Tensor) -> torch.Tensor:

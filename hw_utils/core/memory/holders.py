@@ -19,6 +19,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from hw_utils.core.calls.dispatch import Mode
+from hw_utils.core.calls.patched import patched
 from hw_utils.core.memory import watch as watches
 from hw_utils.core.memory.watch import BUFFERS, GATHERED, GRADIENTS, Watch
 
@@ -47,11 +48,7 @@ def watched(watch: Watch, engine: Any = None, mode: Any = None) -> Iterator[tupl
         for hook in _hooks(watch):
             stack.callback(hook.remove)
         for where, name, make in _replaced(watch, engine):
-            if name in vars(where):
-                stack.callback(setattr, where, name, vars(where)[name])
-            else:  # of a class above
-                stack.callback(delattr, where, name)
-            setattr(where, name, make(getattr(where, name)))
+            stack.enter_context(patched(where, name, make(getattr(where, name))))
         stack.callback(mode.looks.remove, look)
         if is_own:
             mode.begin()

@@ -133,9 +133,9 @@ def _become(rank: int, line: Connection, bell: Connection, call: bytes, job: dic
     try:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        from hw_utils.virtual.apart import member
+        from hw_utils.virtual.apart import life
 
-        member.live(rank, line, bell, call, job, stack_file)
+        life.live(rank, line, bell, call, job, stack_file)
         status = 0
     finally:
         os._exit(status)

@@ -15,12 +15,14 @@ from hw_utils.virtual.traffic.work import WithFuture
 class RemoteWork(WithFuture, Work):
     """A collective, or a message: both are waited for alike."""
 
-    def __init__(self, member, number: int, outputs: list[torch.Tensor], sent: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, member, number: int, name: str, outputs: list[torch.Tensor], sent: torch.Tensor | None = None
+    ) -> None:
         super().__init__()
-        self.member, self.number, self.outputs = member, number, outputs
-        self.is_done, self.has_outputs, self.source = False, False, -1
+        self.member, self.number, self.name, self.outputs = member, number, name, outputs
+        self.is_done, self.has_outputs, self.source, self.done_s = False, False, -1, -1.0
         self.members = None
-        self.sent = sent if sent is None else (sent, contents(flat(sent), sent.nbytes))
+        self.sent = None if sent is None else (sent, _bytes_of(sent))
         self.text = ""
 
     def of_group(self, members) -> RemoteWork:
@@ -28,13 +30,13 @@ class RemoteWork(WithFuture, Work):
         self.members = members
         return self
 
-    def take(self, found: tuple[list[bytes], int]) -> None:
+    def take(self, found: tuple[list[bytes], int, float]) -> None:
         """It is over: what came goes to where the rank wants it."""
         if self.is_done:
             return
         self.is_done = True
         self.member.under_way.pop(self.number, None)
-        data, self.source = found
+        data, self.source, self.done_s = found
         self.fill(data)
 
     def fill(self, data: list[bytes]) -> None:
@@ -54,7 +56,7 @@ class RemoteWork(WithFuture, Work):
             found, others = self.member.ask("wait", self.number, timeout)
             self.take(found)
             self.member.fill(others)
-            if self.sent is not None and contents(flat(self.sent[0]), self.sent[0].nbytes) != self.sent[1]:
+            if self.sent is not None and _bytes_of(self.sent[0]) != self.sent[1]:
                 raise RuntimeError(
                     f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
                     "or send a clone()"
@@ -103,3 +105,8 @@ class RemoteWork(WithFuture, Work):
 
     def future_is_taken(self) -> None:
         self.member.listen_for(self)
+
+
+def _bytes_of(tensor: torch.Tensor) -> bytes:
+    with unseen():
+        return contents(flat(tensor), tensor.nbytes)

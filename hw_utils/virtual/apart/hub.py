@@ -11,9 +11,11 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from hw_utils.core.errors import Failure
+from hw_utils.core.network import Cluster
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.family import Family, Stuck
 from hw_utils.virtual.engine import Engine
@@ -22,13 +24,17 @@ from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.work import VirtualWork
 
-UNANSWERED = ("printed", "listens", "awaits", "kept_memory")
+UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
 
 
 class HubEngine(Engine):
     """Its ranks compute elsewhere: their CPU time comes with their calls."""
 
     spent_s = 0.0
+
+    def heard(self, rank: int, spent_s: float | None) -> None:
+        """What came with a call; None with what needs no answer."""
+        self.spent_s = spent_s or 0.0
 
     def now(self) -> float:
         rank = self.rank
@@ -38,6 +44,23 @@ class HubEngine(Engine):
         return self.clock[rank]
 
     def resume_compute(self) -> None: ...
+
+
+class DeviceHubEngine(HubEngine):
+    """Its ranks keep their own clocks, and say with each call when it begins."""
+
+    def __init__(self, world_size: int, cluster: Cluster, compute, eager_bytes: int, lamp) -> None:
+        super().__init__(world_size, cluster, "free", eager_bytes, lamp)
+        self.queues.unusual.add("on a device")
+        self._post, self.post = self.post, self.post_in_turn
+
+    def heard(self, rank: int, at_s: float | None) -> None:
+        if at_s is not None:
+            self.clock[rank] = at_s
+
+    def post_in_turn(self, *message):
+        self.keep_up(self.rank)
+        return self._post(*message)
 
 
 class Standing:
@@ -60,6 +83,7 @@ class Hub:
         self.results: list[bytes | None] = [None] * engine.world_size
         self.exceptions: dict[int, bytes | None] = {}
         self.memory: dict[int, list[dict]] = {}
+        self.device_streams: dict[int, np.ndarray] = {}
         self.handles: list[dict[int, Any]] = [{} for _ in range(engine.world_size)]
         self.awaited: list[set[int]] = [set() for _ in range(engine.world_size)]
         self.seen: list[set[int]] = [set() for _ in range(engine.world_size)]  # whose outputs the rank has already
@@ -82,7 +106,8 @@ class Hub:
                 if message is None:
                     engine.failures.append(self.family.crash(rank))
                     return
-                engine.spent_s, name, arguments = message
+                stamp, name, arguments = message
+                engine.heard(rank, stamp)
                 if name in ("returned", "failed"):
                     engine.now()
                     getattr(self, name)(rank, *arguments)
@@ -129,6 +154,9 @@ class Hub:
     def kept_memory(self, rank: int, parts: list[dict]) -> None:
         self.memory[rank] = parts
 
+    def kept_streams(self, rank: int, records: np.ndarray) -> None:
+        self.device_streams[rank] = records
+
     def returned(self, rank: int, result: bytes) -> None:
         self.results[rank] = result
 
@@ -173,7 +201,7 @@ class Hub:
         engine.rows.note_part(rank, request.row, spec["name"], spec["outer"])
         return self._kept(rank, request.of_group(engine.groups[number]))
 
-    def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int], dict]:
+    def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int, float], dict]:
         """What has come, and what came meanwhile of collectives that the rank has not waited for."""
         self.handles[rank][number].wait(timeout)
         return self._taken(rank, number), self._came(rank)
@@ -190,7 +218,7 @@ class Hub:
     def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
         return self.handles[rank][number].waits_for()
 
-    def test(self, rank: int, number: int) -> tuple[list[bytes], int] | None:
+    def test(self, rank: int, number: int) -> tuple[list[bytes], int, float] | None:
         return self._taken(rank, number) if self.handles[rank][number].is_completed() else None
 
     def _kept(self, rank: int, handle) -> int:
@@ -198,13 +226,14 @@ class Hub:
         self.handles[rank][self.n_handles] = handle
         return self.n_handles
 
-    def _taken(self, rank: int, number: int) -> tuple[list[bytes], int]:
-        """What the rank gets, and who sent it."""
+    def _taken(self, rank: int, number: int) -> tuple[list[bytes], int, float]:
+        """What the rank gets, who sent it, and when it was there."""
         handle = self.handles[rank].pop(number)
         self.seen[rank].discard(number)
         if getattr(handle, "is_send", False):
-            return [], -1
-        return [packed_tensors.packed(t)[2] for t in handle.result()], getattr(handle, "peer", -1)
+            return [], -1, handle.done_s
+        found = [packed_tensors.packed(t)[2] for t in handle.result()]
+        return found, getattr(handle, "peer", -1), handle.done_s
 
 
 def _site(frame) -> tuple[str, int, str]:

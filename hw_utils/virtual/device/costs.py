@@ -107,9 +107,17 @@ def _picks_by_a_mask(args: tuple) -> bool:
 def dtype_of(args: tuple, out: Any) -> str:
     """The data type at whose rate a device works: that of the first floating tensor, "tf32" where it is allowed."""
     found = out if isinstance(out, torch.Tensor) else next(t for t in (*args, *out) if isinstance(t, torch.Tensor))
-    if found.dtype is torch.float32 and torch.get_float32_matmul_precision() != "highest":
+    if found.dtype is torch.float32 and is_tf32_allowed():
         return "tf32"
     return str(found.dtype).removeprefix("torch.")
+
+
+def is_tf32_allowed() -> bool:
+    """Whether a program lets float32's products be less exact, for all backends or for CUDA's."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # it has named a backend: torch has no answer for all of them then
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def _bytes(value: Any) -> list[int]:

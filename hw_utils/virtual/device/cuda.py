@@ -6,31 +6,42 @@ Values are computed on the CPU, so tensors say "cpu" when asked; a device that t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import wraps
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FullyShardedDataParallel, sharded_grad_scaler  # noqa: F401 (keeps the world of its import)
+from torch.nn import attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
+from torch.utils.data import DataLoader
 
+from hw_utils.core.calls.patched import patched
 from hw_utils.core.network import Cluster
-from hw_utils.virtual.device.streams import Stream, TimeLines
+from hw_utils.virtual.device import cuda_names, sync_batch_norm
+from hw_utils.virtual.device.streams import TimeLines
 
 _CPU = torch.device("cpu")
 _Tensor = torch.Tensor
 _READS = frozenset({_Tensor.cpu, _Tensor.tolist, _Tensor.numpy, _Tensor.__array__})
 _SAME = frozenset({_Tensor.cuda, _Tensor.pin_memory})  # the tensor itself
+_Generator = torch.Generator
 
 
 def is_cuda(device: Any) -> bool:
-    """Whether a program means the GPU with it."""
+    """Whether a program means the GPU with it; a number is the GPU of that number."""
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return isinstance(device, str) and device.split(":")[0] == "cuda"
+    return (isinstance(device, str) and device.split(":")[0] == "cuda") or type(device) is int
+
+
+def on_cpu(device: Any) -> Any:
+    """The device where a rank's tensors are, if a program says "cuda"; else what it says."""
+    return "cpu" if is_cuda(device) else device
 
 
 class SaysCuda(TorchFunctionMode):
@@ -44,12 +55,12 @@ class SaysCuda(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _SAME:
             return args[0]
-        if func is _Tensor.record_stream:
-            return None
         if func in _READS or (func is _Tensor.to and _names_cpu(args, kwargs)):
             self.lines.wait_until(self.lines.now_on().free_s)
         if is_cuda(kwargs.get("device")):
             kwargs = {**kwargs, "device": _CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
         if func is _Tensor.to:
             args = tuple(_CPU if is_cuda(value) else value for value in args)
         return func(*args, **kwargs)
@@ -60,93 +71,105 @@ def _names_cpu(args: tuple, kwargs: dict) -> bool:
     return any(value == "cpu" or (isinstance(value, torch.device) and value.type == "cpu") for value in named)
 
 
-def of_cuda(lines: TimeLines, cluster: Cluster, watch) -> dict[str, Any]:
-    """Names of `torch.cuda` and what they are while ranks with virtual devices run."""
-    engine, device = lines.engine, cluster.device
-    chosen: dict[int, int] = {}  # rank -> what it has given to set_device
-    reset: dict[int, int] = {}  # rank -> records of its memory when the peak was reset
+class _OfAnyDevice(type):
+    """`torch.Generator` while ranks run: one for "cuda" is the CPU's."""
 
-    def books():
-        return watch.books[engine.rank]
+    def __call__(cls, device: Any = "cpu") -> torch.Generator:
+        return _Generator(on_cpu(device))
 
-    def peak_bytes(_=None) -> int:
-        since = reset.get(engine.rank, 0)
-        held = np.cumsum(books().changes, dtype="i8")
-        return int(max(held[since:].max(initial=0), held[since - 1] if since else 0))
-
-    def set_device(number) -> None:
-        number = number.index or 0 if isinstance(number, torch.device) else number
-        number = int(number.split(":")[1]) if isinstance(number, str) and ":" in number else number
-        if isinstance(number, int) and not 0 <= number < cluster.devices_per_host:
-            last = cluster.devices_per_host - 1
-            raise RuntimeError(f"invalid device ordinal: {cluster.name} has 0 to {last} in a host, got {number}")
-        chosen[engine.rank] = number if isinstance(number, int) else 0
-
-    return {
-        **of_any_device(lines),
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "device_count": lambda: cluster.devices_per_host,
-        "set_device": set_device,
-        "current_device": lambda: chosen.get(engine.rank, engine.rank % cluster.devices_per_host),
-        "get_device_name": lambda _=None: device.name,
-        "get_device_properties": lambda _=None: SimpleNamespace(name=device.name, total_memory=device.memory_bytes),
-        "is_bf16_supported": lambda *_, **__: True,
-        "memory_allocated": lambda _=None: books().n_bytes,
-        "memory_reserved": lambda _=None: books().n_bytes,
-        "max_memory_allocated": peak_bytes,
-        "max_memory_reserved": peak_bytes,
-        "reset_peak_memory_stats": lambda _=None: reset.__setitem__(engine.rank, len(books().changes)),
-        "mem_get_info": lambda _=None: (watch.capacity_bytes - books().n_bytes, watch.capacity_bytes),
-        "empty_cache": lambda: None,
-        "manual_seed": lambda seed: None,  # the CPU's generator makes all numbers
-        "manual_seed_all": lambda seed: None,
-        "device": lambda number: nullcontext(),
-    }
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, _Generator)
 
 
-def of_any_device(lines: TimeLines) -> dict[str, Any]:
-    """What `torch.cuda` and `torch.cpu` have alike."""
-
-    def stream(chosen: Stream | None):
-        return nullcontext() if chosen is None else chosen
-
-    def set_stream(chosen: Stream) -> None:
-        lines.current[lines.engine.rank] = chosen
-
-    return {
-        "Stream": lines.Stream,
-        "Event": lines.Event,
-        "stream": stream,
-        "current_stream": lambda _=None: lines.now_on(),
-        "default_stream": lambda _=None: lines.default(),
-        "set_stream": set_stream,
-        "synchronize": lambda _=None: lines.synchronize(),
-    }
+class Generator(metaclass=_OfAnyDevice):
+    """Makes random numbers."""
 
 
 @contextmanager
 def said(lines: TimeLines, cluster: Cluster, watch) -> Iterator[None]:
     """While it lasts, "cuda" is the running rank's virtual device."""
-    names = [(torch.cuda, n, f) for n, f in of_cuda(lines, cluster, watch).items()]
-    names += [(torch.cpu, n, f) for n, f in of_any_device(lines).items() if hasattr(torch.cpu, n)]
-    names += [(where, "__init__", make(where.__init__)) for where, make in _MADE]
+    cuda = cuda_names.of_cuda(lines, cluster, watch)
+    places = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
+    names = [(place, n, f) for place in places for n, f in cuda.items() if hasattr(place, n)]
+    accelerator = cuda_names.of_accelerator(lines, cuda)
+    places = (torch.accelerator, torch.accelerator.memory)
+    names += [(place, n, f) for place in places for n, f in accelerator.items() if hasattr(place, n)]
+    names += [(torch.cpu, n, f) for n, f in cuda_names.of_any_device(lines).items() if hasattr(torch.cpu, n)]
+    names += [(place, n, f) for place, n, f in _elsewhere(lines) if hasattr(place, n)]
+    names += [
+        (place, "torch", sync_batch_norm.torch_of_devices(lines.shapes is None)) for place in sync_batch_norm.MODULES
+    ]
+    made = _MADE if lines.shapes is None else (*_MADE, (torch.amp.GradScaler, "_unscale_grads_", _finite))
+    names += [(place, n, make(getattr(place, n))) for place, n, make in made if hasattr(place, n)]
     with ExitStack() as stack:
-        for where, name, value in names:
-            stack.callback(setattr, where, name, getattr(where, name))
-            setattr(where, name, value)
+        for place, name, value in names:
+            stack.enter_context(patched(place, name, value))
         mode = SaysCuda(lines)
         stack.enter_context(mode)
         lines.begin = mode.__enter__  # for other threads of ranks
         yield
 
 
-def _mesh(original: Callable) -> Callable:
+def _nothing(*_: Any, **__: Any) -> None:
+    """Nothing to do on a virtual device."""
+
+
+@contextmanager
+def _range(*_: Any, **__: Any) -> Iterator[None]:
+    yield
+
+
+def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
+    """Names outside of torch.cuda that ask for a GPU, or make something of one."""
+    nvtx, profiler = torch.cuda.nvtx, torch.cuda.profiler
+    return [
+        *((nvtx, name, _nothing) for name in ("range_push", "range_pop", "range_start", "range_end", "mark")),
+        (nvtx, "range", _range),
+        (profiler, "start", _nothing), (profiler, "stop", _nothing), (profiler, "profile", _range),
+        (torch.cuda.memory, "_record_memory_history", _nothing),
+        (torch.cuda.memory, "_snapshot", lambda *_, **__: {"segments": [], "device_traces": []}),
+        (torch.cuda.memory, "_dump_snapshot", _nothing),
+        (torch.cuda.nccl, "version", lambda: cuda_names.NCCL),
+        (torch.version, "cuda", cuda_names.CUDA),
+        (torch, "Stream", lines.Stream), (torch, "Event", lines.Event), (torch, "Generator", Generator),
+        (torch, "compile", _compiled), (torch.nn.Module, "compile", _nothing),
+        (_Tensor, "record_stream", _nothing),
+        (torch.UntypedStorage, "cuda", lambda self, *_, **__: self),
+        (dist, "is_nccl_available", lambda: True),
+    ]  # fmt: skip
+
+
+def _compiled(model: Callable | None = None, **options: Any) -> Callable:
+    """What is compiled is run as it is: an operation of the program is a kernel."""
+    return model if model is not None else lambda function: function
+
+
+def _first_on_cpu(original: Callable) -> Callable:
+    """A call whose first argument, after `self`, is a device or has one as `device`."""
+
     @wraps(original)
-    def make(self, device_type, *args, **kwargs) -> None:
-        original(self, "cpu" if is_cuda(device_type) else device_type, *args, **kwargs)
+    def make(self, *args, **kwargs):
+        args = tuple(on_cpu(value) for value in args[:1]) + args[1:]
+        kwargs = {name: on_cpu(v) if name in ("device", "device_type") else v for name, v in kwargs.items()}
+        return original(self, *args, **kwargs)
 
     return make
+
+
+def _first_on_cpu_device(original: Callable) -> Callable:
+    @wraps(original)
+    def get(self, device):
+        return original(self, torch.device(on_cpu(device)))
+
+    return get
+
+
+def _coalescing(original: Callable) -> Callable:
+    @wraps(original)
+    def manage(group=None, device=None, async_ops=False):
+        return original(group, None, async_ops)  # a virtual group has no backend in C++
+
+    return manage
 
 
 def _data_parallel(original: Callable) -> Callable:
@@ -157,12 +180,89 @@ def _data_parallel(original: Callable) -> Callable:
     return make
 
 
-def _autocast(original: Callable) -> Callable:
+def _fully_sharded(original: Callable) -> Callable:
     @wraps(original)
-    def make(self, device_type, *args, **kwargs) -> None:
-        original(self, "cpu" if is_cuda(device_type) else device_type, *args, **kwargs)
+    def make(self, *args, device_id=None, **kwargs) -> None:
+        original(self, *args, device_id=_CPU, **kwargs)
 
     return make
 
 
-_MADE = ((DeviceMesh, _mesh), (DistributedDataParallel, _data_parallel), (torch.autocast, _autocast))
+def _autocast(original: Callable) -> Callable:
+    @wraps(original)
+    def make(self, device_type, dtype=None, *args, **kwargs) -> None:
+        if is_cuda(device_type):
+            now = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float16
+            device_type, dtype = "cpu", dtype or now
+        original(self, device_type, dtype, *args, **kwargs)
+
+    return make
+
+
+def _autocast_state(original: Callable) -> Callable:
+    """`is_autocast_enabled()` and its kind: of "cuda", which is meant without a word, it is the CPU's."""
+
+    @wraps(original)
+    def ask(device_type="cuda", *args):
+        return original(on_cpu(device_type), *args)
+
+    return ask
+
+
+def _loads(original: Callable) -> Callable:
+    @wraps(original)
+    def load(f, map_location=None, *args, **kwargs):
+        if map_location is None or isinstance(map_location, dict) or is_cuda(map_location):
+            map_location = "cpu"
+        return original(f, map_location, *args, **kwargs)
+
+    return load
+
+
+def _finite(original: Callable) -> Callable:
+    """Gradients without values count as finite: each step is taken."""
+
+    @wraps(original)
+    def unscale(*args, **kwargs):
+        return {device: torch.zeros(1) for device in original(*args, **kwargs)}
+
+    return unscale
+
+
+def _with_math(original: Callable) -> Callable:
+    """One of attention's kernels is always there: which of them a GPU has is not known."""
+
+    @wraps(original)
+    def choose(backends, *args, **kwargs):
+        return original([*backends, attention.SDPBackend.MATH], *args, **kwargs)
+
+    return choose
+
+
+def _unpinned(original: Callable) -> Callable:
+    @wraps(original)
+    def make(self, *args, **kwargs) -> None:
+        kwargs.pop("pin_memory_device", None)
+        original(self, *args, **kwargs)
+        self.pin_memory = False  # all memory is the host's
+
+    return make
+
+
+_MADE = (
+    (DeviceMesh, "__init__", _first_on_cpu),
+    (dist.ProcessGroup, "_get_backend", _first_on_cpu_device),
+    (dist, "_coalescing_manager", _coalescing),
+    (DeviceContext, "__init__", _first_on_cpu),
+    (torch.nn.Module, "to", _first_on_cpu),
+    (torch.nn.Module, "to_empty", _first_on_cpu),
+    (DistributedDataParallel, "__init__", _data_parallel),
+    (FullyShardedDataParallel, "__init__", _fully_sharded),
+    (torch.autocast, "__init__", _autocast),
+    (torch, "is_autocast_enabled", _autocast_state),
+    (torch, "get_autocast_dtype", _autocast_state),
+    (torch, "get_autocast_gpu_dtype", lambda original: lambda: torch.get_autocast_dtype("cuda")),
+    (torch, "load", _loads),
+    (attention, "_sdpa_kernel", _with_math),
+    (DataLoader, "__init__", _unpinned),
+)

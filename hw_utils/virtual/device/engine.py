@@ -16,9 +16,8 @@ class DeviceWork(VirtualWork):
 
     def wait(self, timeout=None) -> bool:
         lines = self.engine.lines
-        with lines.as_clock() as stream:
+        with lines.waiting() as stream:
             super().wait(timeout)
-            stream.free_s = max(stream.free_s, lines.host_s())
         if self.name in HOST_WAITS:
             lines.wait_until(stream.free_s)
         return True
@@ -42,23 +41,20 @@ class DeviceEngine(Engine):
             __slots__ = ()
 
             def wait(self, timeout=None) -> bool:
-                with lines.as_clock() as stream:
+                with lines.waiting():
                     super().wait(timeout)
-                    stream.free_s = max(stream.free_s, lines.host_s())
                 return True
 
         return OnStream
 
     def post_on_stream(self, *message):
         """A send or receive that begins when the current stream gets there."""
-        self.clock[self.rank] += self.lines.device.launch_s
-        with self.lines.as_clock():
+        with self.lines.posting():
             self.keep_up(self.rank)
             return self._post(*message)
 
     def collective(self, group, post, outer):
-        self.clock[self.rank] += self.lines.device.launch_s
-        with self.lines.as_clock():
+        with self.lines.posting():
             return super().collective(group, post, outer)
 
     def finish(self) -> None:

@@ -15,11 +15,13 @@ import torch
 
 from hw_utils.core.network import Device
 from hw_utils.core.trace import STREAM
-from hw_utils.virtual.device.costs import Costs
+from hw_utils.virtual.device.costs import Costs, is_tf32_allowed
 
 
 class Stream:
     """One time line of a rank's device; has the methods of `torch.cuda.Stream`."""
+
+    priority, device_type = 0, 1  # torch's number of "cuda"
 
     def __init__(self, lines: TimeLines, *args, **kwargs) -> None:
         self.lines, self.rank = lines, lines.engine.rank
@@ -44,8 +46,29 @@ class Stream:
     def query(self) -> bool:
         return self.free_s <= self.lines.host_s()
 
+    def is_capturing(self) -> bool:
+        return False
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", torch.cuda.current_device())
+
+    @property
+    def device_index(self) -> int:
+        return torch.cuda.current_device()
+
+    @property
+    def cuda_stream(self) -> int:
+        """The number that stands for it."""
+        return self.stream_id
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """(lowest, highest): streams never slow each other down, so none goes before another."""
+        return 0, -5
+
     def __enter__(self) -> Stream:
-        self.before, self.lines.current[self.rank] = self.lines.current[self.rank], self
+        self.before, self.lines.current[self.rank] = self.lines.now_on(), self
         return self
 
     def __exit__(self, *error) -> None:
@@ -140,7 +163,7 @@ class TimeLines:
         if case is None:
             seconds, is_read = self.costs.of(func, args, kwargs, out)
         else:  # as others before it
-            precision = torch.get_float32_matmul_precision()
+            precision = is_tf32_allowed()
             if case.cost is None or case.cost[2] != precision:
                 case.cost = *self.costs.of(func, args, kwargs, out), precision
             seconds, is_read, _ = case.cost
@@ -180,6 +203,20 @@ class TimeLines:
             yield stream
         finally:
             clock[rank] = host_s
+
+    @contextmanager
+    def posting(self) -> Iterator[Stream]:
+        """What is posted within begins when the current stream gets there, and costs the host a launch."""
+        self.engine.clock[self.engine.rank] += self.device.launch_s
+        with self.as_clock() as stream:
+            yield stream
+
+    @contextmanager
+    def waiting(self) -> Iterator[Stream]:
+        """What is waited for within is waited for by the current stream."""
+        with self.as_clock() as stream:
+            yield stream
+            stream.free_s = max(stream.free_s, self.host_s())
 
     def records(self) -> np.ndarray:
         """When streams were busy, as a trace keeps it."""

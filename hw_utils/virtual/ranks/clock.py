@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 
 _SECONDS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
 
 
 def _replacements(engine) -> dict:
+    """For threads that carry ranks; others of this process, as one of a kernel that sleeps, keep the real ones."""
+
+    def of_rank(name: str, virtual: Callable) -> Callable:
+        real, carries = getattr(time, name), engine.carries
+
+        def call(*seconds):
+            return virtual(*seconds) if carries() else real(*seconds)
+
+        return call
+
     def now_s() -> float:
         return engine.now() if engine.rank < engine.world_size else 0.0
 
@@ -22,7 +33,7 @@ def _replacements(engine) -> dict:
         engine.resume_compute()
 
     found = dict.fromkeys(_SECONDS, now_s) | {f"{name}_ns": now_ns for name in _SECONDS}
-    return {**found, "sleep": sleep}
+    return {name: of_rank(name, function) for name, function in {**found, "sleep": sleep}.items()}
 
 
 @contextmanager

@@ -27,8 +27,8 @@ def books_of_all(engine, job: dict, mode=None) -> AbstractContextManager:
     return watched(watch, engine, mode)
 
 
-def books_of_one(member, job: dict) -> AbstractContextManager:
-    """Those of a rank that has this process to itself."""
+def books_of_one(member, job: dict, mode=None) -> AbstractContextManager:
+    """Those of a rank that has this process to itself; mode: one that sees its operations anyway."""
     from hw_utils.core.memory.holders import watched
     from hw_utils.core.memory.watch import Watch
 
@@ -47,4 +47,4 @@ def books_of_one(member, job: dict) -> AbstractContextManager:
         [member.rank], lambda: member.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
         forgive=None if member.is_free else forgive,
     )  # fmt: skip
-    return watched(watch, member)
+    return watched(watch, member, mode)

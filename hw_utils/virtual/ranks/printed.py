@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 
 from hw_utils.core.output import Echo
 
@@ -19,7 +20,7 @@ class Streams:
         self.parts: list[list[str]] = [[] for _ in range(size)]
         self.shown: list[list[str]] = [[] for _ in range(size)]
         self.before = shown or [[] for _ in range(size)]
-        self.out, self.err = _Stream(self, True), _Stream(self, False)
+        self.out, self.err = _Stream(self, True, sys.stdout), _Stream(self, False, sys.stderr)
 
     def show(self, rank: int, lines: list[str]) -> None:
         """Prints whole lines, those of an earlier attempt left out."""
@@ -35,8 +36,10 @@ class Streams:
 
 
 class _Stream(io.TextIOBase):
-    def __init__(self, streams: Streams, is_kept: bool) -> None:
-        self.streams, self.is_kept = streams, is_kept
+    """`below` is where threads of this process write that carry no rank."""
+
+    def __init__(self, streams: Streams, is_kept: bool, below) -> None:
+        self.streams, self.is_kept, self.below = streams, is_kept, below
         self.lines: dict[int, str] = {}  # rank -> its unfinished line
 
     encoding = "utf-8"
@@ -48,6 +51,8 @@ class _Stream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         streams = self.streams
+        if not streams.engine.carries():
+            return self.below.write(text)
         rank = streams.engine.rank
         if self.is_kept:
             streams.parts[rank].append(text)

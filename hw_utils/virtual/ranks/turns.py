@@ -31,7 +31,7 @@ class Turns:
         self.is_watched = False
 
     def look(self) -> None:
-        """Called before others run: has the running rank changed what it shares with them? see shared_state.py."""
+        """Called before others run: has the running rank changed what it shares with them? see process_state.py."""
 
     def changed(self) -> str:
         """What the ranks have changed of what they share, "" if nothing."""

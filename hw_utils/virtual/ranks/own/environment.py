@@ -20,6 +20,8 @@ class _OfRank(MutableMapping):
         self.changed: set[bytes] = set()  # variables of which the C library has one for all
 
     def _own(self) -> dict[bytes, bytes]:
+        if not self.engine.carries():
+            return self.data
         rank, size = self.engine.rank, self.engine.world_size
         if rank not in self.ranks:
             told = environment(rank, size, MASTER_PORT) if rank < size else {}

@@ -82,6 +82,7 @@ class Modules(script.Places):
     def __init__(self, engine) -> None:
         self.engine, self.before = engine, sys.modules["__main__"]
         self.mains: dict[int, types.ModuleType] = {}
+        self.imported: list[str] = []  # names
         self.folders: list[str] = []
 
     def main(self) -> types.ModuleType:
@@ -111,6 +112,7 @@ class Modules(script.Places):
             return None
         if not os.path.realpath(spec.origin).startswith(tuple(os.path.realpath(f) + os.sep for f in self.folders)):
             return None
+        self.imported.append(name)
         own = importlib.machinery.ModuleSpec(name, _Loader(self.engine, spec), origin=spec.origin)
         own.submodule_search_locations, own.has_location = spec.submodule_search_locations, True
         return own
@@ -131,5 +133,6 @@ def own_modules(engine) -> Iterator[None]:
         sys.path[:], sys.argv = before[1:]
         if modules.mains:
             sys.modules["__main__"] = modules.before
-        for name in [name for name in sys.modules if is_of_rank(name)]:
-            del sys.modules[name]
+        for name in modules.imported:
+            if is_of_rank(name):
+                del sys.modules[name]

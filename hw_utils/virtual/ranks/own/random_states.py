@@ -21,7 +21,7 @@ def own_random_states(engine):
         (np.random, np.random.mtrand._rand, _per_rank(engine, np.random.RandomState)),
     ]
     before = [
-        (module, name, value, _drawing(name, state_of))
+        (module, name, value, _drawing(value, state_of, engine.carries))
         for module, shared, state_of in places
         for name, value in vars(module).items()
         if getattr(value, "__self__", None) is shared
@@ -47,9 +47,11 @@ def _per_rank(engine, kind: Callable[[int], Any]) -> Callable[[], Any]:
     return state_of
 
 
-def _drawing(name: str, state_of: Callable[[], Any]) -> Callable:
+def _drawing(shared: Callable, state_of: Callable[[], Any], carries: Callable[[], bool]) -> Callable:
+    name = shared.__name__
+
     def draw(*args, **options):
-        return getattr(state_of(), name)(*args, **options)
+        return (getattr(state_of(), name) if carries() else shared)(*args, **options)
 
     draw.__name__ = name
     return draw

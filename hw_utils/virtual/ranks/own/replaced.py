@@ -32,6 +32,12 @@ _OURS = {
 _WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
 _layers: dict[str, tuple[Any, dict[str, Any]]] = {}  # of this process: copying them takes milliseconds
 _standard: dict[str, tuple[Any, dict[str, Any]]] = {}
+_trusted: list[bool] = []  # of this process
+
+
+def trust() -> None:
+    """From now on nothing is looked at: no rank of this process runs a program that is not the kit's."""
+    _trusted.append(True)
 
 
 class Replaced:
@@ -49,6 +55,8 @@ class Replaced:
 
     def learn(self) -> None:
         """Remembers what has been imported since."""
+        if _trusted:
+            return
         for name in _MODULES:
             if name in sys.modules:
                 _remember(self.tables, f"the module {name}", vars(sys.modules[name]))

@@ -23,7 +23,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ import torch
 import torch.hub
 import torch.multiprocessing
 import torch.utils._pytree
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss
+
+from hw_utils.core.calls.patched import patched
 
 NAMED = (  # module, name: what a program assigns to
     (sys, "excepthook"), (sys, "displayhook"), (sys, "unraisablehook"), (threading, "excepthook"),
@@ -49,7 +53,8 @@ _TORCH = (  # what reads it, what writes it; a torch that lacks one is looked at
     ("_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"), ("_get_qengine", "_set_qengine"),
     ("get_num_threads", "set_num_threads"),
 )  # fmt: skip
-_LOGGING, _SIGNALS = 0, 1  # their places: parts come to them
+_LOGGING, _SIGNALS, _HANDLERS = 0, 1, 2  # their places
+_custom_handlers = DTensor._op_dispatcher._custom_op_handlers  # DTensor's own operations, which `loss_parallel` changes
 _OF_LOGGER = ("level", "propagate", "disabled", "handlers", "filters")
 
 
@@ -78,6 +83,7 @@ class Settings:
             for name in ("__setattr__", "addHandler", "removeHandler", "addFilter", "removeFilter"):
                 stack.enter_context(_noted(logging.Logger, name, self._logger))
             stack.enter_context(_noted(signal, "signal", self._signal))
+            stack.enter_context(_noted(loss, "_enable_custom_loss_ops", self._handlers))
             stack.enter_context(_threads_between_operations(self.engine))
             yield
         for setting, value, now in zip(self.all, self.first, self.present, strict=True):
@@ -102,7 +108,8 @@ class Settings:
         """What has been set since is there for all ranks."""
         for place, setting in enumerate(self.all):
             value = setting.get()
-            if value != self.present[place]:
+            is_the_ranks = place == _HANDLERS and place in self.own  # no import changes them
+            if value != self.present[place] and not is_the_ranks:
                 self.base[place] = self.present[place] = value
                 self.own.get(place, {}).clear()
 
@@ -133,6 +140,11 @@ class Settings:
             self.signals.append(number)
             self._add(_SIGNALS, (number, signal.getsignal(number)))
 
+    def _handlers(self) -> None:
+        """A rank enters `loss_parallel`: the others have theirs from now on, however seldom they are looked at."""
+        self.own.setdefault(_HANDLERS, {})
+        self.engine.turns.exchanged[:] = [self]
+
     def _add(self, place: int, value: Any) -> None:
         """One more part of a setting, the same for all ranks until now."""
         for values in (self.base, self.present, self.first):
@@ -153,6 +165,13 @@ def _settings(of: Settings) -> list[Setting]:
         (_umask, os.umask),
         (_running_loop, _put_running_loop),
     ]
+    calls += [
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (_deterministic, lambda value: torch.use_deterministic_algorithms(value[0], warn_only=value[1])),
+        (_anomaly, lambda value: torch.autograd.set_detect_anomaly(*value)),
+        (_precision, _set_precision),
+        (torch.is_warn_always_enabled, torch.set_warn_always),
+    ]
     if hasattr(sys, "get_int_max_str_digits"):
         calls.append((sys.get_int_max_str_digits, sys.set_int_max_str_digits))
     calls += [
@@ -164,6 +183,7 @@ def _settings(of: Settings) -> list[Setting]:
     return [
         Setting(partial(_logging, of.loggers), _put_logging),
         Setting(lambda: [(n, signal.getsignal(n)) for n in of.signals], _put_signals),
+        Setting(_custom_handlers.copy, _put_handlers),
         _together([read for read, _ in calls], [write for _, write in calls]),
         _together([partial(vars(place).get, name) if type(place) is types.ModuleType else partial(getattr, place, name)
                    for place, name in NAMED], [partial(setattr, place, name) for place, name in NAMED]),
@@ -199,6 +219,32 @@ class Table:
         self.table.clear()
         self.table.update(value)
         self.copy = value
+
+
+def _deterministic() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _anomaly() -> tuple[bool, bool]:
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _precision() -> str | None:
+    """Of float32's products; None where a program has set it by backend: then torch names none for all."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _set_precision(value: str | None) -> None:
+    if value is not None:
+        torch.set_float32_matmul_precision(value)
+
+
+def _put_handlers(value: dict) -> None:
+    _custom_handlers.clear()
+    _custom_handlers.update(value)
 
 
 def _umask() -> int:
@@ -253,24 +299,15 @@ def _put_running_loop(value: Any) -> None:
     sys.modules["asyncio.events"]._set_running_loop(value)
 
 
-@contextmanager
-def _noted(place: Any, name: str, note: Callable[..., None]):
+def _noted(place: Any, name: str, note: Callable[..., None]) -> AbstractContextManager:
     """While it lasts, `note` has the arguments of a call first."""
-    is_own = name in vars(place)
     original = getattr(place, name)
 
     def noting(*args, **named):
         note(*args)
         return original(*args, **named)
 
-    setattr(place, name, noting)
-    try:
-        yield
-    finally:
-        if is_own:
-            setattr(place, name, original)
-        else:
-            delattr(place, name)
+    return patched(place, name, noting)
 
 
 @contextmanager

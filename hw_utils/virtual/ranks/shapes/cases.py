@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-_META = torch.device("meta")
+_CPU, _META = torch.device("cpu"), torch.device("meta")
 _NUMBERS = (float, complex, torch.Generator)  # no shape depends on them
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Linux's, of which Python before 3.13 does not know
 _empty, _STRIDED, _resize = torch.empty_strided, torch.strided, torch.UntypedStorage.resize_  # torch's own
 SPARSE = "there are no sparse tensors without values: take sparse=False"
 
@@ -25,12 +27,24 @@ class Shape:
         self.n_bytes = like.untyped_storage().nbytes()
 
     def made(self) -> torch.Tensor:
-        tensor = _empty(self.size, self.stride, dtype=self.dtype, device="cpu")
+        try:
+            tensor = _empty(self.size, self.stride, dtype=self.dtype, device=_CPU)
+        except RuntimeError:
+            if not hasattr(mmap, "MAP_ANONYMOUS"):
+                raise
+            return self._promised()
         storage = tensor.untyped_storage()
         storage.has_no_values = True
         if storage.nbytes() != self.n_bytes:
             _resize(storage, self.n_bytes)
         return tensor
+
+    def _promised(self) -> torch.Tensor:
+        """One of more bytes than this machine has: nobody writes to them."""
+        room = mmap.mmap(-1, self.n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        storage = torch.frombuffer(room, dtype=torch.uint8).untyped_storage()
+        storage.has_no_values = True
+        return torch.empty(0, dtype=self.dtype, device="cpu").set_(storage, 0, self.size, self.stride)
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:

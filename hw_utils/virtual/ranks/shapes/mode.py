@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._ops import HigherOrderOperator
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hw_utils.core.calls.dispatch import taken_apart
 from hw_utils.virtual.ranks.shapes.cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
 from hw_utils.virtual.ranks.shapes.known import NoValue, are_known, forget, is_index, is_known, is_small, learn
 from hw_utils.virtual.ranks.shapes.rules import (
@@ -24,6 +26,7 @@ from hw_utils.virtual.ranks.shapes.rules import (
 )  # fmt: skip
 
 _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
+_by_nobody = torch._C.DisableTorchFunction
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _CPU, _STRIDED = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU), torch.strided
 
@@ -32,6 +35,7 @@ class ShapesOnly(TorchDispatchMode):
     """Operations of the running thread compute nothing, unless all that they read is known and small."""
 
     is_of_the_run = True  # and no program's
+    supports_higher_order_operators = True
 
     def __init__(self, tables: ShapesOnly | None = None) -> None:
         """tables: of another one, which this one takes and adds to."""
@@ -48,20 +52,23 @@ class ShapesOnly(TorchDispatchMode):
         return False  # else torch wraps the method below in one that costs 3 us a call
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        is_plain = True
-        for kind in types:
-            if kind not in _PLAIN:  # its class decides what the operation is: those on its parts come here
-                if hasattr(kind, "__tensor_flatten__"):
-                    return NotImplemented
-                is_plain = False
-        way, names_case = (self.ways.get(id(func)) or self._learned(func)) if is_plain else (_as_it_is, False)
-        out = way(func, args, kwargs)
-        if not names_case:  # other ranks may have run meanwhile, and named theirs
-            self.case = None
-        for look in self.looks:
-            look(func, args, kwargs, out)
-        return out
+        if isinstance(func, HigherOrderOperator):
+            return taken_apart(self, func, args, kwargs or {})
+        with _by_nobody():  # each attribute of a tensor would be asked of a program's function modes
+            kwargs = kwargs or {}
+            is_plain = True
+            for kind in types:
+                if kind not in _PLAIN:  # its class decides what the operation is: those on its parts come here
+                    if hasattr(kind, "__tensor_flatten__"):
+                        return NotImplemented
+                    is_plain = False
+            way, names_case = (self.ways.get(id(func)) or self._learned(func)) if is_plain else (_as_it_is, False)
+            out = way(func, args, kwargs)
+            if not names_case:  # other ranks may have run meanwhile, and named theirs
+                self.case = None
+            for look in self.looks:
+                look(func, args, kwargs, out)
+            return out
 
     def begin(self) -> None:
         """From now on this thread's operations have shapes only."""
@@ -280,7 +287,10 @@ def _checked(func, args: tuple, kwargs: dict):
 
 
 def _uninitialised(func, args: tuple, kwargs: dict):
-    new = func(*args, **kwargs)
+    try:
+        new = func(*args, **kwargs)
+    except RuntimeError:
+        return made(shapes_of(func(*on_meta(args), **on_meta(kwargs))))
     if new.is_cpu and new.layout is _STRIDED and not (is_index(new.dtype) and is_small(new.nbytes, new.dtype)):
         forget(new)
     return new

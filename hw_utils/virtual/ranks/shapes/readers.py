@@ -8,7 +8,9 @@ from functools import wraps
 
 import torch
 from torch import _tensor_str
+from torch.jit import _builtins
 
+from hw_utils.core.calls.patched import patched
 from hw_utils.virtual.ranks.shapes.known import NoValue, is_known
 
 _READERS = {"tolist": "tolist()", "numpy": "numpy()", "__array__": "numpy", "__dlpack__": "__dlpack__()"}
@@ -31,21 +33,17 @@ def values_asked_for() -> Iterator[None]:
     """While it lasts, who reads elements that are nowhere gets an error, and prints and pickles have shapes."""
     with ExitStack() as stack:
         for name, text in _READERS.items():
-            _put(stack, torch.Tensor, name, _asking(getattr(torch.Tensor, name), text))
-        _put(stack, torch.Tensor, "__reduce_ex__", _pickled(torch.Tensor.__reduce_ex__))
-        _put(stack, torch.nn.Parameter, "__reduce_ex__", _pickled(torch.nn.Parameter.__reduce_ex__))
-        _put(stack, _tensor_str, "_str", _shown)
+            stack.enter_context(patched(torch.Tensor, name, _asking(getattr(torch.Tensor, name), text)))
+        stack.enter_context(patched(torch.Tensor, "__reduce_ex__", _pickled(torch.Tensor.__reduce_ex__)))
+        stack.enter_context(patched(torch.nn.Parameter, "__reduce_ex__", _pickled(torch.nn.Parameter.__reduce_ex__)))
+        stack.enter_context(patched(_tensor_str, "_str", _shown))
         for name in ("tensor", "as_tensor"):
-            _put(stack, torch, name, _made_of_numbers(getattr(torch, name), f"torch.{name}()"))
+            original, instead = getattr(torch, name), _made_of_numbers(getattr(torch, name), f"torch.{name}()")
+            stack.enter_context(patched(torch, name, instead))
+            known_to_scripts = _builtins._get_builtin_table()  # by id: of what torch.jit.script does not look into
+            known_to_scripts[id(instead)] = known_to_scripts.get(id(original))
+            stack.callback(known_to_scripts.pop, id(instead))
         yield
-
-
-def _put(stack: ExitStack, where, name: str, value: Callable) -> None:
-    if name in vars(where):
-        stack.callback(setattr, where, name, vars(where)[name])
-    else:  # of a class above
-        stack.callback(delattr, where, name)
-    setattr(where, name, value)
 
 
 def _asking(original: Callable, text: str) -> Callable:

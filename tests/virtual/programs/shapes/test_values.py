@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 
 import pytest
 import torch
@@ -184,3 +185,28 @@ def test_nothing_is_left_behind():
 def test_what_cannot_be_is_said(options: dict, said: str):
     with pytest.raises(ValueError, match=said):
         simulate(knows, 1, **options)
+
+
+def _more_than_there_is(rank: int, world_size: int):
+    x = torch.empty(2**40)
+    y = torch.zeros_like(x, dtype=torch.bfloat16) + 1
+    return x.nbytes, y.nbytes, tuple(y.view(2, -1).t().shape), (x * 2).sum().shape
+
+
+def test_a_tensor_may_be_larger_than_this_machines_memory():
+    assert run(_more_than_there_is, 1, values="shapes")[0] == (2**42, 2**41, (2**39, 2), ())
+
+
+def _scripted(rank: int, world_size: int):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer  # scripts functions that call torch.tensor
+    model = nn.Linear(8, 8)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+    return [p.shape for p in model.parameters()]
+
+
+def test_torchscript_finds_its_builtins():
+    assert run(_scripted, 2, values="shapes")[1] == [(8, 8), (8,)]

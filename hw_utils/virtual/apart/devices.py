@@ -1,0 +1,49 @@
+"""Ranks that have a process and a virtual device each: streams are the process's, when a message crosses is the hub's.
+
+A call carries the time at which it begins on the rank's current stream; the answer, the time at which it is over.
+"""
+
+from __future__ import annotations
+
+from hw_utils.virtual.apart.handles import RemoteWork
+from hw_utils.virtual.apart.member import Member
+from hw_utils.virtual.device.engine import HOST_WAITS
+from hw_utils.virtual.device.streams import TimeLines
+
+
+class RemoteWorkOnStream(RemoteWork):
+    """`wait` lets the current stream wait, and the host only for a barrier."""
+
+    def wait(self, timeout=None) -> bool:
+        member = self.member
+        with member.lines.waiting() as stream:
+            super().wait(timeout)
+            member.clock[member.rank] = max(member.clock_s, self.done_s)  # another stream may have waited first
+        if self.name in HOST_WAITS:
+            member.lines.wait_until(stream.free_s)
+        return True
+
+
+class DeviceMember(Member):
+    """A rank whose operations are enqueued on its own device's streams."""
+
+    Work = RemoteWorkOnStream
+
+    def __init__(self, rank: int, line, bell, job: dict) -> None:
+        super().__init__(rank, line, bell, job)
+        self.is_free = True
+        self.lines = TimeLines(self, job["network"].device, self.world_size)
+
+    def stamp(self) -> float:
+        return self.clock_s
+
+    def collective(self, group, post, outer) -> RemoteWork:
+        with self.lines.posting():
+            return super().collective(group, post, outer)
+
+    def message(self, *call) -> RemoteWork:
+        with self.lines.posting():
+            return super().message(*call)
+
+    def finish(self) -> None:
+        self.lines.synchronize()

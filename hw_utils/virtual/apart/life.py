@@ -1,0 +1,184 @@
+"""The life of a rank's process, from the fork to its last word."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+
+import numpy as np
+import torch
+
+from hw_utils.core import pickling
+from hw_utils.core.errors import Failure
+from hw_utils.scripts.script import environment
+from hw_utils.virtual.apart import handles, packed_tensors
+from hw_utils.virtual.apart.devices import DeviceMember
+from hw_utils.virtual.apart.member import Member
+from hw_utils.virtual.device.cuda import said
+from hw_utils.virtual.failures import failure_of, sendable
+from hw_utils.virtual.group import shown_to_modes
+from hw_utils.virtual.ranks.children import left_by, result_of
+from hw_utils.virtual.ranks.clock import virtual_clock
+from hw_utils.virtual.ranks.memory import books_of_one
+from hw_utils.virtual.ranks.own.environment import MASTER_PORT
+from hw_utils.virtual.ranks.own.random_states import SEED
+from hw_utils.virtual.ranks.profiler import asynchronous_ranges
+from hw_utils.virtual.ranks.shapes.messages import shapes_only
+from hw_utils.virtual.subgroups import Groups
+from hw_utils.virtual.traffic.stores import virtual_stores
+from hw_utils.virtual.traffic.work import virtual_futures
+
+
+class _Printed:
+    """A rank's standard output or error."""
+
+    encoding, errors = "utf-8", "replace"
+
+    def __init__(self, member: Member, is_out: bool) -> None:
+        self.member, self.is_out = member, is_out
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if text:
+            self.member.tell("printed", self.is_out, text)
+        return len(text)
+
+    def writelines(self, lines) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None: ...
+
+    def isatty(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+
+@contextmanager
+def _logged(instead: dict):
+    """Handlers of packages that were imported before this process began write where the rank's own do."""
+    handlers = [
+        h
+        for h in (ref() for ref in logging._handlerList)
+        if isinstance(h, logging.StreamHandler) and "stream" in vars(h)
+    ]
+    before = [(handler, handler.stream) for handler in handlers if handler.stream in instead]
+    for handler, stream in before:
+        handler.setStream(instead[stream])
+    try:
+        yield
+    finally:
+        for handler, stream in before:
+            handler.setStream(stream)
+
+
+@contextmanager
+def _books_told(member: Member, watch):
+    """However the worker ends, the hub gets what its rank held until then."""
+    is_early = True
+    try:
+        yield
+        is_early = False
+    finally:
+        if watch is not None:
+            watch.end(member.rank, is_early=is_early)
+            member.tell("kept_memory", watch.parts())
+
+
+@contextmanager
+def _begun_in_threads(*begin: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, threads that the program starts have the modes of its first one."""
+    start = threading.Thread.start
+
+    def begin_and_start(thread: threading.Thread) -> None:
+        run = thread.run
+
+        def begin_and_run() -> None:
+            for part in begin:
+                part()
+            run()
+
+        thread.run = begin_and_run
+        start(thread)
+
+    threading.Thread.start = begin_and_start
+    try:
+        yield
+    finally:
+        threading.Thread.start = start
+
+
+def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None:
+    """The whole life of a rank's process."""
+    stack = open(stack_file, "w")  # noqa: SIM115 (open as long as the process)
+    faulthandler.enable(stack, all_threads=False)
+    if hasattr(signal, "SIGUSR1"):
+        faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+    member = (DeviceMember if job["compute"] == "device" else Member)(rank, line, bell, job)
+    torch.set_num_threads(1)
+    torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
+    random.seed(rank)
+    np.random.seed(rank)
+    os.environ.update(environment(rank, job["world_size"], MASTER_PORT))
+    try:
+        with ExitStack() as stack_:
+            groups, books, shapes, begin = Groups(member), None, None, []
+            if job.get("values") == "shapes":
+                shapes = stack_.enter_context(shapes_only(packed_tensors, handles))
+                begin.append(shapes.begin)
+            if job.get("memory"):
+                books = books_of_one(member, job, shapes)
+            for part in (
+                _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),
+                redirect_stdout(_Printed(member, True)),
+                redirect_stderr(_Printed(member, False)),
+                virtual_clock(member),
+                groups.installed(),
+                virtual_stores(member),
+                virtual_futures(),
+                asynchronous_ranges(),
+                shown_to_modes(),
+            ):
+                stack_.enter_context(part)
+            watch, mode = stack_.enter_context(books) if books is not None else (None, None)
+            if member.lines is not None:
+                member.lines.shapes = shapes
+                mode.looks.insert(0, member.lines.saw)
+                stack_.enter_context(said(member.lines, job["network"], watch))
+                begin += [member.lines.begin, *([] if mode is shapes else [mode.begin])]
+            stack_.enter_context(_begun_in_threads(*begin))
+            with left_by(stack_.close), _books_told(member, watch):
+                worker, args = pickling.load(call)
+                groups.join_world(rank)
+                member.resume_compute()
+                result = result_of(worker, rank, job["world_size"], *args)
+                member.finish()
+            data = bytes(pickling.dump(result, "the value that the worker returned"))
+            if member.lines is not None:
+                member.tell("kept_streams", member.lines.records())
+            member.line.send((member.stamp(), "returned", (data,)))
+    except pickling.Unpicklable as error:
+        member.tell("failed", Failure(rank, "unpicklable", str(error)), None)
+    except BaseException as error:
+        failure = failure_of(rank, error)
+        bare = Failure(rank, failure.kind, failure.reason, failure.frames)
+        member.tell("failed", bare, sendable(error))
+    _wait_for_the_end(line)
+
+
+def _wait_for_the_end(line) -> None:
+    """Until the hub lets go: whoever reads its end knows how the rank ended."""
+    try:
+        line.recv()
+    except (EOFError, OSError):
+        return
