@@ -28,14 +28,17 @@ from tools.site.pages import badges, guide, lesson_page
 
 HERE = Path(__file__).parent
 GUIDES = {  # the file in the repository -> its group in the site's table of contents
-    "docs/first_hour.md": "Guides",
-    "docs/instructor.md": "Guides",
-    "docs/lms.md": "Guides",
-    "docs/grading.md": "Guides",
-    "docs/jupyterhub.md": "Guides",
-    "CONTRIBUTING.md": "Guides",
-    "docs/architecture.md": "Reference",
-    "docs/api.md": "Reference",
+    "docs/first_hour.md": "GUIDES",
+    "docs/instructor.md": "GUIDES",
+    "docs/lms.md": "GUIDES",
+    "docs/grading.md": "GUIDES",
+    "docs/jupyterhub.md": "GUIDES",
+    "CONTRIBUTING.md": "GUIDES",
+    "docs/virtual_gpus.md": "CLUSTER",
+    "docs/virtual_ranks.md": "CLUSTER",
+    "docs/memory.md": "CLUSTER",
+    "docs/architecture.md": "REFERENCE",
+    "docs/api.md": "REFERENCE",
 }
 
 
@@ -84,6 +87,7 @@ def assemble(source: Path, lessons: list[Lesson], root: Path, cache: Path, addre
             nbformat.write(page, source / "lessons" / f"{lesson.name}.ipynb")
     pictures = [p for p in sorted((root / "docs").glob("*")) if p.suffix in (".png", ".svg")]
     there = [name for name in GUIDES if (root / name).exists()]
+    groups = set(GUIDES.values())
     known = {f"notebooks/{x.product}": f"lessons/{x.name}.ipynb" for x in lessons}
     known |= {name: name for name in there} | {p.relative_to(root).as_posix(): f"docs/{p.name}" for p in pictures}
     known |= {"README.md": "index.md"}
@@ -99,8 +103,7 @@ def assemble(source: Path, lessons: list[Lesson], root: Path, cache: Path, addre
         "START": _start(address, lessons),
         "PLAYER": f"```{{raw}} html\n{play(ring_run())._repr_html_()}\n```",
         "TOC_LESSONS": "\n".join(f"lessons/{x.name}" for x in lessons),
-        "TOC_GUIDES": "\n".join(name.removesuffix(".md") for name in there if GUIDES[name] == "Guides"),
-        "TOC_REFERENCE": "\n".join(name.removesuffix(".md") for name in there if GUIDES[name] == "Reference"),
+        **{f"TOC_{group}": "\n".join(x.removesuffix(".md") for x in there if GUIDES[x] == group) for group in groups},
     }
     front = re.sub(r"\b[A-Z_]{5,}\b", lambda match: contents.get(match[0], match[0]), front)
     (source / "index.md").write_text(front, encoding="utf-8")
