@@ -294,7 +294,7 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
 
 
 def read_stack(path: str) -> tuple[Frame, ...]:
-    """The student's frames in the last traceback that faulthandler wrote, outermost first."""
+    """The student's frames in the last traceback that a stack file has, outermost first."""
     try:
         with open(path, errors="replace") as file:
             text = file.read()

@@ -65,21 +65,37 @@ def _settle(rank: int, spec: dict) -> None:
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
-        _thread.start_new_thread(_sample, (stack,))  # not one of threading's: those may post, see work.py
+        _thread.start_new_thread(
+            _sample, (stack, _thread.get_ident())
+        )  # not one of threading's: those may post, see work.py
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)
 
 
-def _sample(stack: io.TextIOWrapper) -> None:
-    """Notes again and again where the main thread is, its frames last: SIGKILL leaves no other trace.
+def _sample(stack: io.TextIOWrapper, first: int) -> None:
+    """Notes again and again where the threads are, the first one's frames last: SIGKILL leaves no other trace.
 
-    A Python thread, because faulthandler's own (dump_traceback_later) walks frames that are being changed: no GIL.
+    Not by faulthandler, which reads the list of threads without its lock: gloo's threads come into it and go out of it
+    with each callback, and the process would die of a segmentation fault that nobody has made.
     """
     never = _thread.allocate_lock()
     never.acquire()
     while not never.acquire(timeout=SAMPLE_S):
-        faulthandler.dump_traceback(stack, all_threads=True)
+        os.write(stack.fileno(), _where_threads_are(first).encode("utf-8", "backslashreplace"))
+
+
+def _where_threads_are(first: int) -> str:
+    """As faulthandler would write it; holds no frame when it returns."""
+    places = {}
+    for thread, frame in sys._current_frames().items():
+        lines = places[thread] = [f"Thread {thread:#x} (most recent call first):"]
+        while frame is not None:
+            lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
+            frame = frame.f_back
+    places.pop(_thread.get_ident())
+    others = [lines for thread, lines in places.items() if thread != first]
+    return "".join(line + "\n" for lines in [*others, places.get(first, [])] for line in lines)
 
 
 def stack_path(directory: str, rank: int) -> str:
