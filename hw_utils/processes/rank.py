@@ -65,9 +65,8 @@ def _settle(rank: int, spec: dict) -> None:
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
-        _thread.start_new_thread(
-            _sample, (stack, _thread.get_ident())
-        )  # not one of threading's: those may post, see work.py
+        # Not one of threading's: those may post, see work.py.
+        _thread.start_new_thread(_sample, (stack, _thread.get_ident()))
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)
