@@ -64,7 +64,7 @@ class Engine:
         self.rank = world_size
         self.agenda, self.turns, self.ports = Agenda(world_size), Turns(world_size, lamp), ports_of(world_size, network)
         self.clock = self.agenda.clock
-        self.cpu_start_s = 0.0
+        self.cpu_start_s, self.cpu_s = 0.0, [0.0] * world_size  # since when, and what each rank has computed before
         self.places = Places()
         self.rows = Rows(world_size)
         self.queues = Queues(world_size, self.rows)
@@ -162,8 +162,14 @@ class Engine:
         if self.compute != "measured":
             cpu_s = self.compute(self.rank, cpu_s)
         self.clock[self.rank] += cpu_s
+        self.cpu_s[self.rank] += cpu_s
         self.cpu_start_s = thread_time()
         return self.clock[self.rank]
+
+    def computed_s(self) -> float:
+        """The running rank's CPU seconds: neither waiting nor sleeping is in them."""
+        self.now()
+        return self.cpu_s[self.rank]
 
     def resume_compute(self) -> None:
         """From here on the CPU time is the student's again."""

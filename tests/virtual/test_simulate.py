@@ -72,6 +72,31 @@ def test_sleep_takes_virtual_seconds_only():
     assert time.perf_counter() - before < 60  # a wall clock again
 
 
+def reads_processor_seconds(rank, world_size):
+    """What three clocks of computation say of a sleep, a wait for the other rank, and of a loop."""
+    said = []
+    for clock in (time.process_time, time.thread_time, lambda: time.process_time_ns() / 1e9):
+        start = clock()
+        time.sleep(0.5 * rank)
+        dist.barrier()
+        waited = clock() - start
+        sum(range(300_000))
+        said.append((waited, clock() - start - waited))
+    return said
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_processor_seconds_stand_still_while_a_rank_waits_or_sleeps(isolate):
+    for rank in simulate(reads_processor_seconds, 2, compute="free", echo=False, isolate=isolate):
+        assert rank == [(0, 0)] * 3
+    measured = simulate(reads_processor_seconds, 2, compute="measured", echo=False, isolate=isolate)
+    assert measured.seconds > 1.5
+    for rank in measured:
+        for waited, computed in rank:
+            assert waited < 0.5  # of the two ranks' waits and sleeps none is in it
+            assert computed > 0
+
+
 def busy(rank, world_size):
     total = 0
     for i in range(200_000 * (rank + 1)):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_01.messages import free, ledger_of, number, require_messages, require_no_collective
+from hw_utils.checks.lesson_01.messages import (
+    HIDDEN,
+    free,
+    ledger_of,
+    number,
+    require_messages,
+    require_no_collective,
+)
 from hw_utils.core.errors import CheckFailed, Deadlock
 from hw_utils.core.trace import Trace
 from hw_utils.material import programs
@@ -60,6 +67,8 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
             cause = f"rank {rank} must return what rank {left}, its left neighbour, sent."
             if any(e.waited is None for e in ledger_of(data).of_op("irecv")):
                 cause = "the buffer is read before the irecv is done: wait() for what it returns, then read."
+            elif got == _value(left, world_size) * HIDDEN:
+                cause = "values[left] was read: a rank has its own number alone, its neighbour's comes in a message."
             elif got is None:
                 cause = "nothing comes back, or no number: return the tensor's item()."
             elif got == int(expected):
@@ -84,6 +93,12 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
         raise CheckFailed(
             f"{what}: only blocking calls; this repair starts with isend or irecv.",
             cause="this is the other repair: here every rank starts one call and does the other before it waits.",
+        )
+    sizes = sorted({e.n_bytes for e in trace} - {4, 8})
+    if sizes:
+        raise CheckFailed(
+            f"{what}: every value is right, but a message has {sizes[-1]} bytes; one number has 4, or 8 in float64.",
+            cause="values[rank] alone goes to the right, not the whole list: torch.tensor([values[rank]]).",
         )
     _require_shift_rounds(trace, what, way, world_size)
 
@@ -130,7 +145,12 @@ def _shift_check(way: str, ok: str, hints: dict[str, str]):
     )
     def shift(worker, /, world_size: int, way: str):
         """Every rank sends its number to the right and returns what came from the left."""
-        return observe(free(worker, world_size, [_value(rank, world_size) for rank in range(world_size)]))
+        values = [_value(rank, world_size) for rank in range(world_size)]
+
+        def with_its_own(rank: int, size: int):
+            return worker(rank, size, [v if r == rank else v * HIDDEN for r, v in enumerate(values)])
+
+        return observe(free(with_its_own, world_size))
 
     return shift
 

@@ -42,12 +42,12 @@ def _judge_time_message(
         raise CheckFailed(
             f"{what} on a link of {latency_s:g} s and {bandwidth_Bps:g} B/s: rank 0 returned {data['results'][0]!r} s, "
             f"expected {expected:g} s.",
-            cause=_why_time(got, expected, repeats, trace),
+            cause=_why_time(got, data["results"][1], expected, repeats, trace),
         )
     require_waits(trace, what)
 
 
-def _why_time(got: float | None, expected: float, repeats: int, trace: Trace) -> str:
+def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, trace: Trace) -> str:
     def is_(value: float) -> bool:
         return math.isclose(got, value, rel_tol=1e-6)
 
@@ -65,7 +65,9 @@ def _why_time(got: float | None, expected: float, repeats: int, trace: Trace) ->
     if abs(got) < 1e-9 and "isend" in trace.ops:
         return "an isend that nobody waits for takes no time: time the whole round trip."
     if got == 0:
-        return "0 came from rank 0: its answer is the one that counts, and nothing is rounded."
+        if number(of_rank_1):
+            return "0 came from rank 0: its answer is the one that counts."
+        return "nothing is rounded; and process_time stands still while a rank waits: take perf_counter."
     if got < 0:
         return "the end less the start, not the other way round."
     n_trips = len(trace.of_rank(0).of_op("send", "isend"))
@@ -141,6 +143,10 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
     if name == "latency_s" and got == 0:
         return "latency is the line's value at 0 bytes, not 0."
     sizes, seconds = _link_times(latency_s, bandwidth_Bps, noise)
+    if not noise and name == "latency_s" and got in (seconds[0], min(seconds)):
+        return "that is the time of one byte; latency is the line's value at 0 bytes."
+    if not noise and any(got == round(expected, digits) for digits in range(15)):
+        return "rounded: give the numbers as they come."
     if noise and name == "latency_s" and got in (seconds[0], min(seconds)):
         return "one measurement alone carries all its noise: use every size, each counting alike."
     if noise and max(abs(numbers[0] + s / numbers[1] - t) / t for s, t in zip(sizes, seconds)) < 3 * noise:
@@ -155,6 +161,7 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
     judge=_judge_fit,
     cases=[
         {"latency_s": 1e-3, "bandwidth_Bps": 1e6, "noise": 0.0},
+        {"latency_s": 7.6543215e-6, "bandwidth_Bps": 2345678.5, "noise": 0.0},
         {"latency_s": 2e-5, "bandwidth_Bps": 3e9, "noise": 0.05},
     ],
     ok="latency and bandwidth were found, with and without noise.",

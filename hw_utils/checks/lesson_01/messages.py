@@ -11,6 +11,8 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 from hw_utils.simulate import simulate
 
+HIDDEN = -0.3125  # times the numbers of other ranks, in the list that a rank is given
+
 
 def free(worker, world_size: int, *args):
     return lambda: simulate(worker, world_size, args, compute="free", echo=False)

@@ -9,6 +9,7 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_01.messages import (
+    HIDDEN,
     free,
     ledger_of,
     noting_sends,
@@ -112,9 +113,6 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
     return data
 
 
-_HIDDEN = -0.3125  # times the numbers of other ranks, in the list that a rank is given
-
-
 def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
     """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
     return [10**r * torch.arange(1, n_elements + 1, dtype=torch.float64) for r in range(world_size)]
@@ -134,7 +132,7 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
             )
     for rank, owns in enumerate(data["owns_after"]):
         for other, after in enumerate(owns):
-            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * _HIDDEN):
+            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * HIDDEN):
                 raise CheckFailed(
                     f"{what}: numbers[{other}] was changed, on rank {rank}.",
                     cause="the input belongs to the caller: a += b changes a. Add into a copy of it.",
@@ -196,7 +194,7 @@ def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_s
 
 def _why_sum(first: float, world_size: int) -> str:
     if first in {
-        sum(10**r * (1 if r in own else _HIDDEN) for r in range(upto))
+        sum(10**r * (1 if r in own else HIDDEN) for r in range(upto))
         for upto in range(2, world_size + 1)
         for own in ([r] for r in range(world_size))
     }:
@@ -241,7 +239,7 @@ def relay(worker, /, world_size: int, n_elements: int, closed: bool):
     """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0."""
 
     def worker_and_numbers(rank: int, size: int):
-        numbers = [n if r == rank else _HIDDEN * n for r, n in enumerate(_numbers(size, n_elements))]
+        numbers = [n if r == rank else HIDDEN * n for r, n in enumerate(_numbers(size, n_elements))]
         return worker(rank, size, numbers, closed), numbers
 
     data = observe(free(worker_and_numbers, world_size))

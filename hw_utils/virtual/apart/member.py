@@ -35,6 +35,7 @@ class Member:
         self.places, self.registered, self.pending = Places(), [], {}
         self.groups = [Members(self, 0, tuple(range(self.world_size)))]
         self.clock, self.cpu_start_s = [0.0] * self.world_size, thread_time()  # of the others it knows nothing
+        self.cpu_s = 0.0  # computed before cpu_start_s
         self.lock = threading.RLock()
         self.outer, self.n_outer = None, 0
         self.heard: dict[int, RemoteWork] = {}
@@ -58,6 +59,7 @@ class Member:
             return 0.0
         now_s = thread_time()
         spent_s, self.cpu_start_s = now_s - self.cpu_start_s, now_s
+        self.cpu_s += spent_s
         return spent_s
 
     def tell(self, name: str, *arguments) -> None:
@@ -96,6 +98,14 @@ class Member:
             return self.clock_s + thread_time() - self.cpu_start_s
         self.ask("read_clock")
         return self.clock_s
+
+    def computed_s(self) -> float:
+        if self.is_free and self.lines is None:
+            return 0.0
+        if self.is_measured:
+            is_first = threading.current_thread() is threading.main_thread()
+            return self.cpu_s + (thread_time() - self.cpu_start_s if is_first else 0.0)
+        return self.now()
 
     def move_on(self, rank: int, to_s: float) -> None:
         self.ask("sleep", max(to_s - self.now(), 0.0))

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 
-_SECONDS = ("perf_counter", "monotonic", "time", "process_time", "thread_time")
+_CLOCK = ("perf_counter", "monotonic", "time")
+_COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
 
 
 def _replacements(engine) -> dict:
@@ -23,8 +24,11 @@ def _replacements(engine) -> dict:
     def now_s() -> float:
         return engine.now() if engine.rank < engine.world_size else 0.0
 
-    def now_ns() -> int:
-        return round(now_s() * 1e9)
+    def computed_s() -> float:
+        return engine.computed_s() if engine.rank < engine.world_size else 0.0
+
+    def in_ns(seconds: Callable) -> Callable:
+        return lambda: round(seconds() * 1e9)
 
     def sleep(seconds: float) -> None:
         if seconds < 0:
@@ -32,13 +36,14 @@ def _replacements(engine) -> dict:
         engine.move_on(engine.rank, engine.now() + seconds)
         engine.resume_compute()
 
-    found = dict.fromkeys(_SECONDS, now_s) | {f"{name}_ns": now_ns for name in _SECONDS}
+    found = dict.fromkeys(_CLOCK, now_s) | dict.fromkeys(_COMPUTED, computed_s)
+    found |= {f"{name}_ns": in_ns(function) for name, function in found.items()}
     return {name: of_rank(name, function) for name, function in {**found, "sleep": sleep}.items()}
 
 
 @contextmanager
 def virtual_clock(engine):
-    """`time.perf_counter()` is the rank's virtual time, `time.sleep(s)` takes s virtual seconds."""
+    """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
     replacements = _replacements(engine)
     before = {name: getattr(time, name) for name in replacements}
     try:

@@ -334,9 +334,43 @@ def shifts_to_the_left(rank, world_size, values):
     return theirs.item()
 
 
-@wrong("lesson_01.shift_by_parity", says="0 messages were sent")
+@wrong("lesson_01.shift_by_parity", says="was read: a rank has its own number alone")
 def reads_the_list(rank, world_size, values):
     return values[(rank - 1) % world_size]
+
+
+@wrong("lesson_01.shift_by_parity", says="was read: a rank has its own number alone")
+def sends_and_reads_the_list_all_the_same(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    if rank % 2 == 0:
+        dist.send(mine, right)
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.send(mine, right)
+    return values[(rank - 1) % world_size]
+
+
+@wrong("lesson_01.shift_by_parity", says="not the whole list")
+def sends_the_whole_list(rank, world_size, values):
+    left, right = (rank - 1) % world_size, (rank + 1) % world_size
+    theirs = torch.empty(world_size)
+    if rank % 2 == 0:
+        dist.send(torch.tensor(values), right)
+        dist.recv(theirs, left)
+    else:
+        dist.recv(theirs, left)
+        dist.send(torch.tensor(values), right)
+    return theirs[left].item()
+
+
+@wrong("lesson_01.shift_at_once", says="not the whole list")
+def sends_the_whole_list_at_once(rank, world_size, values):
+    theirs = torch.empty(world_size)
+    sending = dist.isend(torch.tensor(values), (rank + 1) % world_size)
+    dist.recv(theirs, (rank - 1) % world_size)
+    sending.wait()
+    return theirs[rank - 1].item()
 
 
 @wrong("lesson_01.shift_at_once", says="waited for before the other half is posted")
@@ -456,6 +490,13 @@ def keeps_the_time(rank, world_size, n_bytes, repeats):
     _timed(rank, n_bytes, repeats)
 
 
+@wrong("lesson_01.time_message", says="process_time stands still while a rank waits")
+def counts_processor_seconds(rank, world_size, n_bytes, repeats):
+    start = time.process_time()
+    _timed(rank, n_bytes, repeats)
+    return (time.process_time() - start) / (2 * repeats)
+
+
 @wrong("lesson_01.fit_link", says="one big message outweighs")
 def plain_least_squares(sizes_bytes, seconds):
     n = len(sizes_bytes)
@@ -469,6 +510,17 @@ def plain_least_squares(sizes_bytes, seconds):
 def _two_points(sizes_bytes, seconds):
     slope = (seconds[-1] - seconds[0]) / (sizes_bytes[-1] - sizes_bytes[0])
     return seconds[0] - slope * sizes_bytes[0], 1 / slope
+
+
+@wrong("lesson_01.fit_link", says="the time of one byte")
+def takes_the_smallest_message_for_latency(sizes_bytes, seconds):
+    return seconds[0], _two_points(sizes_bytes, seconds)[1]
+
+
+@wrong("lesson_01.fit_link", says="rounded")
+def rounds_the_latency(sizes_bytes, seconds):
+    latency_s, bandwidth_Bps = _two_points(sizes_bytes, seconds)
+    return round(latency_s, 6), bandwidth_Bps
 
 
 @wrong("lesson_01.fit_link", says="swapped")
