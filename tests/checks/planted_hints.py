@@ -34,22 +34,28 @@ HINTS: dict[str, dict[int, str]] = {
         1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
     },
     "lesson_01.shift_by_parity": {
-        0: "shifts_to_the_left reads_the_list cuts_the_fraction",
+        0: (
+            "shifts_to_the_left reads_the_list cuts_the_fraction sends_and_reads_the_list_all_the_same "
+            "sends_the_whole_list "
+        ),
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
     },
     "lesson_01.shift_at_once": {
-        0: "receives_into_its_own never_waits_for_its_irecv",
+        0: "receives_into_its_own never_waits_for_its_irecv sends_the_whole_list_at_once",
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
         0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1",
         1: (
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
-            "times_a_barrier "
+            "times_a_barrier counts_processor_seconds "
         ),
     },
     "lesson_01.fit_link": {
-        0: "swaps_the_two returns_the_slope leaves_latency_out returns_one_number",
+        0: (
+            "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
+            "takes_the_smallest_message_for_latency "
+        ),
         2: "plain_least_squares divides_the_largest",
     },
     "lesson_02.tree_steps": {

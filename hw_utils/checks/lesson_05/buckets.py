@@ -16,14 +16,15 @@ from hw_utils.core.trace import Trace
 SHAPES = ((3, 4), (5,), (2, 2, 2))  # 25 elements
 
 
-def _gradients_of(rank: int) -> list[torch.Tensor]:
+def _gradients_of(rank: int, dtype: str) -> list[torch.Tensor]:
     """Rank r holds 10**r * 1, 2, 3, ...: a wrong digit names the rank."""
-    flat = 10.0**rank * torch.arange(1, 26, dtype=torch.float64)
+    flat = 10.0**rank * torch.arange(1, 26, dtype=getattr(torch, dtype))
     return [part.view(shape).clone() for part, shape in zip(flat.split([math.prod(s) for s in SHAPES]), SHAPES)]
 
 
-def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
-    what = f"bucketed_all_reduce with {world_size} ranks, 25 elements, {bucket_elements} a bucket"
+def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64") -> None:
+    what = f"bucketed_all_reduce with {world_size} ranks, 25 elements of {dtype}, {bucket_elements} a bucket"
+    itemsize = getattr(torch, dtype).itemsize
     require_no_deadlock(data, what, cause="every rank must make the same number of calls.")
     mean = sum(10.0**r for r in range(world_size)) / world_size
     trace = Trace.from_plain(data["trace"])
@@ -41,7 +42,7 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
         raise CheckFailed(f"{what}: called {', '.join(others)}; all_reduce is enough.", cause=cause)
     n_calls = len(range(0, 25, bucket_elements))
     for rank in range(world_size):
-        sizes = [e.n_bytes // 8 for e in trace.of_rank(rank)]
+        sizes = [e.n_bytes // itemsize for e in trace.of_rank(rank)]
         due = [min(bucket_elements, 25 - at) for at in range(0, 25, bucket_elements)]
         if sizes != due:
             cause = "bucket_elements is how many elements a bucket holds: no bytes, and no number of buckets."
@@ -58,12 +59,12 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int) -> None:
                 cause = "the last bucket is filled up: it holds what is left, and no more."
             elif 2 * due == sorted(sizes, reverse=True) or sum(sizes) == 50:
                 cause = "everything travels twice: one call a bucket."
-            for n_bytes, dtype in ((4, "float32"), (2, "float16 or bfloat16")):
+            for n_bytes, other in ((8, "float64"), (4, "float32"), (2, "float16 or bfloat16")):
                 if [e.n_bytes for e in trace.of_rank(rank)] == [n_bytes * n for n in due]:
                     cause = (
-                        f"{n_bytes} bytes a number travel, as {dtype}: the flat vector has the gradients' own dtype "
+                        f"{n_bytes} bytes a number travel, as {other}: the flat vector has the gradients' own dtype "
                     )
-                    cause += "(here float64)."
+                    cause += f"(here {dtype})."
             raise CheckFailed(f"{what}: rank {rank} reduced {sizes} elements a call, expected {due}.", cause=cause)
 
 
@@ -128,16 +129,17 @@ def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
     cases=[
         {"world_size": n, "bucket_elements": b}
         for n, b in ((1, 25), (2, 25), (2, 1), (3, 7), (4, 10), (4, 1000), (3, 24))
-    ],
+    ]
+    + [{"world_size": 2, "bucket_elements": 10, "dtype": "float32"}],
     ok="means are right in as few calls as the buckets allow, from 1 element to the whole model.",
     hint="hint 1 of exercise 5.3",
     look="print the flat vector before and after the calls, on every rank.",
 )
-def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int):
+def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtype: str = "float64"):
     """Three gradients of 25 elements in all, reduced in buckets."""
 
     def worker(rank: int, world_size: int) -> list[torch.Tensor]:
-        gradients = _gradients_of(rank)
+        gradients = _gradients_of(rank, dtype)
         function(list(gradients), bucket_elements)
         return gradients
 

@@ -242,7 +242,10 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
         if profiles[0][0] != 1:  # a row that stands first is N times itself
             against_first = "the speedup compares with one rank: profiles[1], wherever it stands."
             causes = {against_first: n * profiles[0][3] / iteration_s, **causes}
-        require(f"{what}speedup", row.get("speedup"), examples, causes if n > 1 else {})
+        if n == 1:
+            shortest_s = min(row[3] for row in profiles)
+            causes = {"the speedup compares with one rank: profiles[1], not the shortest time.": shortest_s / alone_s}
+        require(f"{what}speedup", row.get("speedup"), examples, causes)
         causes = {
             "efficiency is the speedup divided by N, 1 at best.": examples,
             "in percent? 1 means 100 %.": 100 * examples / n,
@@ -257,6 +260,7 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
     cases=[
         {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
         {"profiles": [[8, 0.15, 0.25, 0.4], [4, 0.12, 0.08, 0.2], [1, 0.1, 0.0, 0.1]]},
+        {"profiles": [[1, 0.3, 0.0, 0.3], [2, 0.16, 0.01, 0.17], [4, 0.09, 0.03, 0.12]]},
     ],
     ok="ratio, speedup and efficiency are right, infinity included.",
     hint="hint 3 of exercise 5.2",

@@ -354,6 +354,16 @@ def _named_by_text(profiles):
 
 
 wrong_values("lesson_05.scaling_metrics", "against_the_first", _against_the_first, says="compares with one rank")
+
+
+def _against_the_shortest(profiles):
+    shortest_s = min(p["iteration_s"] for p in profiles.values())
+    return _metrics(lambda row, n, p, _: row)(
+        {n: {**p, "iteration_s": shortest_s if n == 1 else p["iteration_s"]} for n, p in profiles.items()}
+    ) | {1: {"ratio": math.inf, "speedup": shortest_s / profiles[1]["iteration_s"], "efficiency": 1.0}}
+
+
+wrong_values("lesson_05.scaling_metrics", "against_the_shortest", _against_the_shortest, says="not the shortest time")
 wrong_values("lesson_05.scaling_metrics", "keys_are_text", _named_by_text, says="no row for 1 ranks.*under an int")
 wrong_values("lesson_05.scaling_metrics", "a_list", lambda profiles: list(profiles), says="expected a dict")
 
@@ -486,6 +496,15 @@ def halves_the_bytes(gradients, bucket_elements):
         dist.all_reduce(bucket)
     flat = flat.double() / dist.get_world_size()
     for g, mean in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="8 bytes a number travel, as float64")
+def always_in_float64(gradients, bucket_elements):
+    flat = torch.cat([g.flatten().double() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    for g, mean in zip(gradients, (flat / dist.get_world_size()).split([g.numel() for g in gradients])):
         g.copy_(mean.view_as(g))
 
 
@@ -857,6 +876,15 @@ class AllAtTheEnd(Overlapped):
         return
 
 
+@wrong("lesson_05.overlap_in_time", says="a gradient that came in no_sync is not to be counted")
+class CountsInNoSyncAndLeavesLate(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            super().gradient_is_there(k)
+        else:
+            self.missing[k] -= 1
+
+
 # 5.5 attribution
 
 
@@ -971,6 +999,12 @@ def _running_sum(ideal_s, alone_s, actual_s):
 def _waterfall(ideal_s, alone_s, actual_s):
     parts = {"ideal": ideal_s, **{cause: s - ideal_s for cause, s in alone_s.items()}}
     return {**parts, "together": actual_s - sum(parts.values())}
+
+
+@wrong("lesson_05.waterfall", says="right but rounded")
+def rounds_the_parts(ideal_s, alone_s, actual_s):
+    parts = {cause: round(seconds, 2) for cause, seconds in _waterfall(ideal_s, alone_s, actual_s).items()}
+    return {**parts, "ideal": ideal_s}
 
 
 def _scaled(ideal_s, alone_s, actual_s):
