@@ -322,15 +322,19 @@ def parity_by_isend(rank, world_size, values):
     return theirs.item()
 
 
-@wrong("lesson_01.shift_by_parity", says="the number went to the left|returned")
-def shifts_to_the_left(rank, world_size, values):
-    left, right, mine, theirs = _neighbours(rank, world_size, values)
+def _by_parity(rank, mine, right, theirs, left):
     if rank % 2 == 0:
         dist.send(mine, right)
         dist.recv(theirs, left)
     else:
         dist.recv(theirs, left)
         dist.send(mine, right)
+
+
+@wrong("lesson_01.shift_by_parity", says="the number went to the left|returned")
+def shifts_to_the_left(rank, world_size, values):
+    left, right, mine, theirs = _neighbours(rank, world_size, values)
+    _by_parity(rank, mine, right, theirs, left)
     return theirs.item()
 
 
@@ -342,12 +346,7 @@ def reads_the_list(rank, world_size, values):
 @wrong("lesson_01.shift_by_parity", says="was read: a rank has its own number alone")
 def sends_and_reads_the_list_all_the_same(rank, world_size, values):
     right, left, mine, theirs = _neighbours(rank, world_size, values)
-    if rank % 2 == 0:
-        dist.send(mine, right)
-        dist.recv(theirs, left)
-    else:
-        dist.recv(theirs, left)
-        dist.send(mine, right)
+    _by_parity(rank, mine, right, theirs, left)
     return values[(rank - 1) % world_size]
 
 
@@ -355,12 +354,7 @@ def sends_and_reads_the_list_all_the_same(rank, world_size, values):
 def sends_the_whole_list(rank, world_size, values):
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     theirs = torch.empty(world_size)
-    if rank % 2 == 0:
-        dist.send(torch.tensor(values), right)
-        dist.recv(theirs, left)
-    else:
-        dist.recv(theirs, left)
-        dist.send(torch.tensor(values), right)
+    _by_parity(rank, torch.tensor(values), right, theirs, left)
     return theirs[left].item()
 
 
