@@ -7,11 +7,15 @@ import contextlib
 import faulthandler
 import io
 import os
+import re
 import signal
 import socket
 import sys
 import time
 import traceback
+from ast import literal_eval
+from collections.abc import Iterator
+from itertools import accumulate, chain, islice, repeat, takewhile
 from typing import Any
 
 from hw_utils.core import pickling
@@ -22,6 +26,7 @@ from hw_utils.processes import frames
 from hw_utils.scripts.script import environment
 
 SAMPLE_S = 0.5
+FRAME = re.compile(r"file ('.*'|\".*\"), line (\d+), code (.*)>$")
 
 # Kernel to rank: CALL, EXIT. Rank to kernel: UP, STARTED, RESULT (pickled result after META), FAILED.
 CALL, EXIT, UP, STARTED, META, RESULT, FAILED = b"C", b"X", b"U", b"S", b"M", b"R", b"F"
@@ -66,13 +71,13 @@ def _settle(rank: int, spec: dict) -> None:
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
         # Not one of threading's: those may post, see work.py.
-        _thread.start_new_thread(_sample, (stack, _thread.get_ident()))
+        _thread.start_new_thread(_sample, (stack,))
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         _note_ways_out(stack)
 
 
-def _sample(stack: io.TextIOWrapper, first: int) -> None:
+def _sample(stack: io.TextIOWrapper) -> None:
     """Notes again and again where the threads are, the first one's frames last: SIGKILL leaves no other trace.
 
     Not by faulthandler, which reads the list of threads without its lock: gloo's threads come into it and go out of it
@@ -81,20 +86,36 @@ def _sample(stack: io.TextIOWrapper, first: int) -> None:
     never = _thread.allocate_lock()
     never.acquire()
     while not never.acquire(timeout=SAMPLE_S):
-        os.write(stack.fileno(), _where_threads_are(first).encode("utf-8", "backslashreplace"))
+        os.write(stack.fileno(), _where_threads_are().encode("utf-8", "backslashreplace"))
 
 
-def _where_threads_are(first: int) -> str:
-    """As faulthandler would write it; holds no frame when it returns."""
-    places = {}
-    for thread, frame in sys._current_frames().items():
-        lines = places[thread] = [f"Thread {thread:#x} (most recent call first):"]
-        while frame is not None:
-            lines.append(f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}')
-            frame = frame.f_back
-    places.pop(_thread.get_ident())
-    others = [lines for thread, lines in places.items() if thread != first]
-    return "".join(line + "\n" for lines in [*others, places.get(first, [])] for line in lines)
+def _frames_as_text() -> list[list[str]]:
+    """The texts of each thread's frames, innermost first; the first thread is the last.
+
+    One call of C code from the first frame to the last: were another thread to run in between, one of its functions
+    could return while its frame is held here, and its variables would live on, in the books of memory too.
+    """
+    return list(_texts_once_asked())  # nothing else may hold what it is given: that would keep a frame
+
+
+def _texts_once_asked() -> Iterator[list[str]]:
+    """The iterators of `_frames_as_text`, which have looked at no frame yet."""
+    threads = map(dict.values, islice(iter(sys._current_frames, None), 1))
+    and_callers = map(
+        accumulate, map(chain, zip(chain.from_iterable(threads)), repeat(repeat("f_back"))), repeat(getattr)
+    )
+    return map(list, map(map, repeat(repr), map(takewhile, repeat(bool), and_callers)))
+
+
+def _where_threads_are() -> str:
+    """As faulthandler would write it, without the thread that asks."""
+    text = ""
+    for thread, stack in enumerate(found := _frames_as_text()):
+        if not any(frame.endswith(f"code {_frames_as_text.__name__}>") for frame in stack):
+            text += f"Thread {'first' if stack is found[-1] else thread} (most recent call first):\n"
+            for file, line, name in (FRAME.search(frame).groups() for frame in stack):
+                text += f'  File "{literal_eval(file)}", line {line} in {name}\n'
+    return text
 
 
 def stack_path(directory: str, rank: int) -> str:

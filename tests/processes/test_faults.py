@@ -509,22 +509,3 @@ def test_run_isolated_bounds_memory():
     done = run_isolated(lambda: torch.ones(10**9), memory_bytes=500 * 10**6)
     assert done.failure is not None
     assert done.failure.kind in ("exception", "out_of_memory")
-
-
-def test_noting_where_threads_are_survives_threads_that_come_and_go():
-    """gloo's threads get a Python state for each callback: whoever walks them meanwhile must hold the list's lock."""
-
-    def worker(rank, world_size):
-        import _thread
-
-        from hw_utils.processes import rank as process
-
-        process.SAMPLE_S = 0.00005
-        sys.setswitchinterval(1e-5)
-        stack = open(os.devnull, "w")  # noqa: SIM115 (open as long as the process)
-        _thread.start_new_thread(process._sample, (stack, _thread.get_ident()))
-        for _ in range(2000):
-            dist.all_reduce(torch.ones(1), async_op=True).wait()
-        return process._where_threads_are(_thread.get_ident()).splitlines()[-1]
-
-    assert "rank.py" in launch(worker, 2, echo=False).results[0]

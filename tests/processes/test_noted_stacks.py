@@ -1,0 +1,84 @@
+"""A rank notes where its threads are: the note ends nothing, and keeps nothing alive."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import threading
+import weakref
+
+import torch
+import torch.distributed as dist
+
+from hw_utils import launch
+from hw_utils.processes import gang, rank
+
+OFTEN_S = 0.00005
+
+
+def test_it_survives_threads_that_come_and_go():
+    """gloo's threads get a Python state for each callback: whoever walks them meanwhile must hold the list's lock."""
+
+    def worker(_, world_size):
+        rank.SAMPLE_S = OFTEN_S
+        sys.setswitchinterval(1e-5)
+        stack = open(os.devnull, "w")  # noqa: SIM115 (open as long as the process)
+        _thread.start_new_thread(rank._sample, (stack,))
+        for _ in range(2000):
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+        return rank._frames_as_text()[-1]
+
+    assert any("code worker>" in frame for frame in launch(worker, 2, echo=False).results[0])
+
+
+class _Local:
+    pass
+
+
+def _dead_when_it_returns() -> weakref.ref:
+    local = _Local()
+    return weakref.ref(local)
+
+
+def test_a_functions_variables_end_with_it_while_frames_are_read():
+    """A frame that is held when its function returns keeps them: a tensor would be in the books of memory longer."""
+    is_over, interval_s = threading.Event(), sys.getswitchinterval()
+
+    def read() -> None:
+        while not is_over.is_set():
+            rank._frames_as_text()
+
+    reader = threading.Thread(target=read)
+    sys.setswitchinterval(1e-6)
+    reader.start()
+    try:
+        kept = sum(_dead_when_it_returns()() is not None for _ in range(100_000))
+    finally:
+        is_over.set()
+        reader.join()
+        sys.setswitchinterval(interval_s)
+    assert kept == 0
+
+
+def test_the_first_thread_is_last_under_one_name(tmp_path):
+    notes, is_over, is_up = [], threading.Event(), threading.Event()
+
+    def waits() -> None:
+        is_up.set()
+        is_over.wait()
+
+    waiting = threading.Thread(target=waits)
+    for others in ([], [waiting]):
+        for thread in others:
+            thread.start()
+            is_up.wait()
+        asking = threading.Thread(target=lambda: notes.append(rank._where_threads_are()))
+        asking.start()
+        asking.join()
+    is_over.set()
+    waiting.join()
+    first, second = map(gang._stacks, notes)
+    assert [thread for thread, _ in first][-1] == [thread for thread, _ in second][-1] == "first"
+    assert "waits" in [name for _, stack in second[:-1] for _, _, name in stack]
+    assert all("_where_threads_are" not in name for _, stack in second for _, _, name in stack)
