@@ -540,7 +540,7 @@ checks.lesson_01.fit_link(fit_link, cases=[{"latency_s": 3e-4, "bandwidth_Bps": 
 #
 # **Further reading**
 #
-# - **[torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html)**: every call of this lesson, from its
+# - **[torch.distributed](https://docs.pytorch.org/docs/2.13/distributed.html)**: every call of this lesson, from its
 #   makers.
 # - **[Writing distributed applications with PyTorch](https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html)**:
 #   the same first steps, started from a shell.

@@ -779,5 +779,5 @@ training_report.write("runs", "report.html")
 #    TensorFlow](https://arxiv.org/abs/1802.05799)**, 2018: the same ring, put under a training loop.
 # 4. P. Goyal et al., **[Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour](https://arxiv.org/abs/1706.02677)**,
 #    2017: what changes when N ranks make the batch N times larger, batch norm included.
-# 5. PyTorch, **[DistributedDataParallel](https://pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)**
-#    and its **[design note](https://pytorch.org/docs/stable/notes/ddp.html)**.
+# 5. PyTorch, **[DistributedDataParallel](https://docs.pytorch.org/docs/2.13/generated/torch.nn.parallel.DistributedDataParallel.html)**
+#    and its **[design note](https://docs.pytorch.org/docs/2.13/notes/ddp.html)**.

@@ -713,5 +713,5 @@ lesson_05.plot_waterfall(waterfall(ideal_s, alone_s, actual_s))
 #    Server](https://www.usenix.org/conference/osdi14/technical-sessions/presentation/li_mu)**, OSDI 2014.
 # 4. S. Rajbhandari et al., **[ZeRO: Memory Optimizations Toward Training Trillion Parameter
 #    Models](https://arxiv.org/abs/1910.02054)**, 2020: what else need not stand on every rank.
-# 5. PyTorch, **[Distributed communication package](https://pytorch.org/docs/stable/distributed.html)** and
-#    **[torch.profiler](https://pytorch.org/docs/stable/profiler.html)**.
+# 5. PyTorch, **[Distributed communication package](https://docs.pytorch.org/docs/2.13/distributed.html)** and
+#    **[torch.profiler](https://docs.pytorch.org/docs/2.13/profiler.html)**.

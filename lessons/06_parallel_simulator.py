@@ -849,5 +849,5 @@ lesson_06.plot_curves({"plain": plain, "4 processes, tensor parallel": gloo_run[
 #    networks](https://arxiv.org/abs/1404.5997)**, 2014: data parallel where weights are few, cut where they are many.
 # 4. A. B. Downey, **[The Little Book of Semaphores](https://greenteapress.com/wp/semaphores/)**: barriers that can be
 #    used again, and why the obvious one cannot.
-# 5. PyTorch, **[Tensor Parallelism](https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html)**: the same
+# 5. PyTorch, **[Tensor Parallelism](https://docs.pytorch.org/docs/2.13/distributed.tensor.parallel.html)**: the same
 #    two layers as styles that a module is given.

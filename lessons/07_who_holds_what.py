@@ -839,4 +839,4 @@ print("saved by 4 ranks, loaded by 3, the same weights:", abs(saved - loaded) < 
 #    Models](https://arxiv.org/abs/2205.05198)**, 2022: the activations of a layer, counted.
 # 4. Y. Zhao et al., **[PyTorch FSDP: Experiences on Scaling Fully Sharded Data
 #    Parallel](https://arxiv.org/abs/2304.11277)**, 2023, and the
-#    **[tutorial of fully_shard](https://pytorch.org/tutorials/intermediate/FSDP_tutorial.html)**.
+#    **[tutorial of fully_shard](https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html)**.

@@ -730,4 +730,4 @@ for own, n_chunks in ((passes, 1), (interleaved, 2)):
 #    the rest of the bubble.
 # 4. DeepSeek-AI, **[DualPipe](https://github.com/deepseek-ai/DualPipe)**: bubbles and memory of four schedules in one
 #    table. There B is the whole backward pass.
-# 5. **[PyTorch: torch.distributed.pipelining](https://docs.pytorch.org/docs/stable/distributed.pipelining.html)**.
+# 5. **[PyTorch: torch.distributed.pipelining](https://docs.pytorch.org/docs/2.13/distributed.pipelining.html)**.

@@ -45,7 +45,7 @@ class RemoteWork(WithFuture, Work):
             return
         self.has_outputs = True
         if data and not self.outputs:  # of sizes that nobody knew
-            self.outputs = [packed_tensors.unpacked((torch.uint8, len(part), part)) for part in data]
+            self.outputs = [packed_tensors.unpacked((torch.uint8, len(part), "cpu", part)) for part in data]
             return
         with unseen():
             for tensor, part in zip(self.outputs, data):

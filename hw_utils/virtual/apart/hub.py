@@ -212,7 +212,7 @@ class Hub:
             is_over = isinstance(handle, VirtualWork) and 0 <= handle.done_s <= self.engine.clock[rank]
             if is_over and number not in self.seen[rank]:
                 self.seen[rank].add(number)
-                found[number] = [packed_tensors.packed(t)[2] for t in handle.result()]
+                found[number] = [packed_tensors.packed(t)[-1] for t in handle.result()]
         return found
 
     def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
@@ -232,7 +232,7 @@ class Hub:
         self.seen[rank].discard(number)
         if getattr(handle, "is_send", False):
             return [], -1, handle.done_s
-        found = [packed_tensors.packed(t)[2] for t in handle.result()]
+        found = [packed_tensors.packed(t)[-1] for t in handle.result()]
         return found, getattr(handle, "peer", -1), handle.done_s
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -175,11 +176,11 @@ WHY = {
 @pytest.mark.parametrize("call", ["send", "isend", "broadcast"])
 @pytest.mark.parametrize("engine", ["greenlets", "processes", "launch"])
 def test_a_tensor_without_memory_is_an_error_that_says_so(kind: str, call: str, engine: str):
-    is_shape = kind == "meta" and engine == "greenlets"  # a collective of shapes takes its time and moves nothing
-    if call == "broadcast" and (is_shape or (kind, engine) == ("freed", "launch")):  # gloo crashes there
+    if call == "broadcast" and (kind, engine) == ("freed", "launch"):  # gloo crashes there
         return
     run = launch if engine == "launch" else simulate
-    with pytest.raises(WorkerFailed, match=WHY[kind]):
+    is_shape = kind == "meta" and call == "broadcast" and engine != "launch"  # takes its time and moves nothing
+    with nullcontext() if is_shape else pytest.raises(WorkerFailed, match=WHY[kind]):
         run(without_memory, WORLD_SIZE, (kind, call, engine == "processes"), echo=False)
 
 
