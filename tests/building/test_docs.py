@@ -28,3 +28,11 @@ def test_every_make_target_that_a_page_names_exists(page):
 
 def test_the_reference_is_what_the_docstrings_say():
     assert api.PAGE.read_text(encoding="utf-8") == api.page()
+
+
+@pytest.mark.parametrize("lesson", sorted((ROOT / "lessons").glob("0*.py")), ids=lambda path: path.stem)
+def test_a_lesson_sends_to_the_pages_of_the_torch_that_is_pinned(lesson):
+    """Pages of "stable" move and are renamed with each release of torch; those of a version stay where they are."""
+    (pinned,) = re.findall(r"^torch==(\d+\.\d+)", (ROOT / "requirements-cpu.txt").read_text(encoding="utf-8"), re.M)
+    named = re.findall(r"pytorch\.org/docs/([^/]+)/", lesson.read_text(encoding="utf-8"))
+    assert set(named) <= {pinned}
