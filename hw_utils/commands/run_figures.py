@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hw_utils.core.network import Cluster
+from hw_utils.core.network.nccl import Layout, share_between_hosts
 from hw_utils.core.run import Run
 from hw_utils.core.trace import SENDS, Trace
 
@@ -50,17 +51,26 @@ def _covered_s(spans: np.ndarray) -> float:
 
 
 def level_bytes(trace: Trace, cluster: Cluster) -> tuple[int, int]:
-    """Bytes that ranks sent (inside their hosts, in messages and collectives of ranks of more than one host)."""
+    """Bytes that ranks sent (inside their hosts, between hosts); of a collective by the algorithm that it takes."""
     records, sent = trace.summed()
     host_of = np.array([cluster.host_of(rank) for rank in range(trace.world_size)])
-    everybody = range(trace.world_size)
-    of_one_host = np.array([len({host_of[r] for r in group or everybody}) == 1 for group in trace.groups], bool)
     is_message = np.isin(records["op"], [i for i, name in enumerate(trace.names) if name in SENDS])
-    is_inside = np.where(
-        is_message, host_of[records["rank"]] == host_of[records["peer"]], of_one_host[records["group"]]
-    )
-    inside = int(sent[is_inside].sum())
-    return inside, int(sent.sum()) - inside
+    leaves = is_message & (host_of[records["rank"]] != host_of[records["peer"]])
+    between = float(sent[leaves].sum())
+    calls, which = np.unique(records[~is_message][["op", "group", "sent_bytes"]], return_inverse=True)
+    for call, n_bytes in zip(calls, np.bincount(which, sent[~is_message], len(calls)).tolist()):
+        members = trace.groups[call["group"]] or tuple(range(trace.world_size))
+        between += n_bytes * _share_between(trace.names[call["op"]], members, int(call["sent_bytes"]), cluster)
+    return int(sent.sum()) - round(between), round(between)
+
+
+def _share_between(op: str, members: tuple[int, ...], sent_bytes: int, cluster: Cluster) -> float:
+    """Of what a member of a collective sends, how much leaves its host."""
+    of_name = {"allreduce": "all_reduce", "alltoall": "all_to_all"}  # all others go around a ring
+    kind = next((kind for name, kind in of_name.items() if op.replace("_", "").startswith(name)), "all_gather")
+    n = len(members)
+    n_bytes = sent_bytes * n / (2 * (n - 1)) if kind == "all_reduce" and n > 1 else sent_bytes
+    return share_between_hosts(Layout.of(cluster, members), kind, n_bytes)
 
 
 def _communication(run: Run) -> str:
@@ -84,7 +94,7 @@ def _communication_of_all(trace: Trace) -> list[tuple[float, float]]:
 
 def _levels(trace: Trace, cluster: Cluster) -> str:
     inside, between = level_bytes(trace, cluster)
-    return f"sent inside hosts {text_of(inside)}, in calls that join hosts {text_of(between)}"
+    return f"sent inside hosts {text_of(inside)}, between hosts {text_of(between)}"
 
 
 def _memory(memory) -> str:

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_utils import Network, simulate
+from hw_utils import Cluster, Network, simulate
 from hw_utils.__main__ import main
-from hw_utils.commands.run_figures import communication_s
+from hw_utils.commands.run_figures import communication_s, level_bytes
 
 TRAINING = """
 import torch
@@ -36,8 +36,9 @@ def test_a_script_on_a_cluster_with_shapes_only_says_its_figures(tmp_path, capfd
     ranks, communication, sent, memory, *wrote = capfd.readouterr().out.splitlines()
     assert ranks.startswith("16 ranks, ")
     assert "s exposed, 0 s hidden" in communication
-    # 1.074 GB a rank: 2 (N - 1)/N of it in its host; then a row of it among all.
-    assert sent == "sent inside hosts 30.06 GB, in calls that join hosts 1.966 MB"
+    # 1.074 GB a rank: 2 (N - 1)/N of it in its host. Then a row of it among all, along a tree: of its 15 edges one
+    # joins the hosts, and takes the row once up and once down.
+    assert sent == "sent inside hosts 30.07 GB, between hosts 131.1 kB"
     assert "peak memory 2.148 GB, rank 0 at train.py, line 9: " in memory
     assert "parameters 1.074 GB, gradients 1.074 GB" in memory
     assert [Path(line.split()[-1]).name for line in wrote] == ["run.json", "run.html"]
@@ -61,6 +62,32 @@ def test_a_cluster_that_nobody_knows_is_refused_with_those_there_are(tmp_path, c
     with pytest.raises(SystemExit):
         main(["run", str(tmp_path / "train.py"), "--ranks", "2", "--cluster", "h1000"])
     assert "a cluster is a preset (a100, h100" in capfd.readouterr().err
+
+
+def _sent(rank: int, world_size: int, call: str) -> None:
+    if call == "message":
+        dist.send(torch.ones(25), 8) if rank == 0 else dist.recv(torch.ones(25), 0) if rank == 8 else None
+    elif call == "broadcast":
+        dist.broadcast(torch.ones(1600), 0)
+    elif call == "all_to_all":
+        dist.all_to_all_single(torch.ones(1600), torch.ones(1600))
+    else:
+        dist.all_reduce(torch.ones(1600), group=dist.new_group([0, 1, 8, 9]))
+
+
+@pytest.mark.parametrize(
+    ("call", "inside", "between"),
+    [
+        ("message", 0, 100),
+        ("broadcast", 15 * 6400 * 14 // 16, 15 * 6400 * 2 // 16),  # along a ring of 16, which leaves each host once
+        ("all_to_all", 16 * 7 * 400, 16 * 8 * 400),
+        ("all_reduce", 6 * 6400 * 2 // 3, 6 * 6400 // 3),  # of a tree's three edges one is between the hosts
+    ],
+)
+def test_bytes_of_a_call_are_those_of_its_links(call, inside, between):
+    cluster = Cluster.named("h100x16")
+    run = simulate(_sent, 16, (call,), cluster=cluster, compute="free", echo=False)
+    assert level_bytes(run.trace, cluster) == (inside, between)
 
 
 PREFETCHING = """

@@ -74,6 +74,18 @@ def price(layout: Layout, kind: str, n_bytes, itemsize: int = 1) -> Price:
     return min(offers, key=lambda offer: offer.seconds)
 
 
+def share_between_hosts(layout: Layout, kind: str, n_bytes, itemsize: int = 1) -> float:
+    """Of the bytes that members send in a collective, how much goes from one host to another; arguments of `price`."""
+    if layout.n_hosts == 1:
+        return 0.0
+    algorithm = price(layout, kind, n_bytes, itemsize).algorithm
+    if algorithm == "pairs":
+        return 1 - (layout.per_host - 1) / (layout.n_members - 1)
+    if algorithm == "ring":  # it leaves every host once
+        return layout.n_hosts / layout.n_members
+    return (layout.n_hosts - 1) / (layout.n_members - 1)  # a tree over hosts, or a ring of the members of one place
+
+
 def _around(layout: Layout, steps: list[schedules.Step]) -> tuple[float, int]:
     """Seconds and rounds of steps around a ring in which every host is left once a lap."""
     rounds = sum(step.times for step in steps)
