@@ -48,7 +48,7 @@ from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
-from hw_utils.virtual.ranks.shardings import worked_out_once
+from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.folding import Folding
@@ -357,23 +357,3 @@ def _world(engine: Engine):
         yield
     finally:
         c10d._world = before
-
-
-@contextmanager
-def meshes_of_their_own(engine: Engine):
-    """Two ranks' meshes are not equal: torch keeps what it finds for one, in tables of the process or the thread."""
-    from torch.distributed.device_mesh import DeviceMesh
-
-    original = DeviceMesh.__init__
-
-    def make(self, *arguments, **options) -> None:
-        original(self, *arguments, **options)
-        self._thread_id, self._hash = engine.rank, None
-        share_shardings()
-
-    with worked_out_once() as share_shardings:
-        DeviceMesh.__init__ = make
-        try:
-            yield
-        finally:
-            DeviceMesh.__init__ = original

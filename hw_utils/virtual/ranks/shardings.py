@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,12 +27,35 @@ _A_RANKS_OWN = ("mesh", "_hash")  # of a DTensorSpec; the rest is the same on ev
 _DTENSOR = "torch.distributed.tensor._api"
 
 
+_attempts = itertools.count()  # to run something in this process
+
+
 class _NotAlike(Exception):
     """This operation is left to torch."""
 
 
 @contextmanager
-def worked_out_once() -> Iterator[Callable[[], None]]:
+def meshes_of_their_own(engine) -> Iterator[None]:
+    """Two ranks' meshes are not equal, nor are those of two attempts: torch keeps what it finds for one in tables."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    original, attempt = DeviceMesh.__init__, next(_attempts)
+
+    def make(self, *arguments, **options) -> None:
+        original(self, *arguments, **options)
+        self._thread_id, self._hash = (attempt, engine.rank), None
+        share_shardings()
+
+    with _worked_out_once() as share_shardings:
+        DeviceMesh.__init__ = make
+        try:
+            yield
+        finally:
+            DeviceMesh.__init__ = original
+
+
+@contextmanager
+def _worked_out_once() -> Iterator[Callable[[], None]]:
     """A function that makes torch's table of shardings one for all ranks, once torch has loaded it."""
     shared: list[_Shardings] = []
 

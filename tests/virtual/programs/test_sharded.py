@@ -228,6 +228,15 @@ def test_what_one_rank_finds_about_a_sharding_is_on_the_mesh_of_each():
     both(uneven, 4)
 
 
+def hash_of_a_mesh(rank: int, world_size: int) -> int:
+    return hash(init_device_mesh("cpu", (world_size,)))
+
+
+def test_no_attempt_takes_what_torch_kept_for_the_mesh_of_another():
+    runs = [simulate(hash_of_a_mesh, 2, isolate=False, echo=False) for _ in range(2)]
+    assert len({found for run in runs for found in run.results}) == 4
+
+
 def one_step_of_adam(rank: int, world_size: int) -> None:
     model = fully_shard(mlp())
     model(torch.ones(2, WIDTH)).sum().backward()
