@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hw_utils.checks.lesson_03.equal import average, batches, start_equal
+from hw_utils.checks.lesson_03.batches import batches
+from hw_utils.checks.lesson_03.equal import average, start_equal
 from hw_utils.checks.lesson_03.speedup import k_star, speedup, test_accuracy, train
 from hw_utils.checks.lesson_03.step import step_equal, step_follows
 

@@ -88,7 +88,7 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
         return "divided, but never summed."
     if is_(total // n):
         return "the mean is rounded down: divide with /, not with //."
-    if any(is_(total / k) for k in range(1, 17)):
+    if any(is_(total / k) for k in range(1, 17) if k != n):
         return "the sum is divided by another number: the number of ranks is dist.get_world_size()."
     if np.allclose(got, total / n, rtol=2e-2, atol=0):
         return "the mean is right but rounded: add and divide in the parameter's own dtype."

@@ -1,4 +1,4 @@
-"""Lesson 03: who takes which examples; equal starts; the mean of the models."""
+"""Lesson 03: equal starts, and the mean of the models."""
 
 from __future__ import annotations
 
@@ -14,151 +14,15 @@ from hw_utils.checks.lesson_03 import causes
 from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
-from hw_utils.material.recipe import Recipe
 
 
-def _order(n_examples: int) -> torch.Tensor:
-    """Shuffled, and from 100 up, so that a place in the order cannot be taken for what stands there."""
-    return 100 + Recipe(seed=n_examples).order(0, n_examples)
+def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
+    """A model whose numbers name their rank: every tensor of rank r holds 10**r * [4/3, 7/3, ...].
 
-
-def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int) -> None:
-    what = f"batches of {n_examples} examples for {ranks_of(world_size)} of {batch_size}"
-    if not isinstance(data, list) or len(data) != world_size:
-        raise CheckFailed(f"{what}: expected the batches of {ranks_of(world_size)}.")
-    places, totals = _read_batches(data, what)
-    order = _order(n_examples).tolist()
-    _require_partition(places, order, what)
-    counts = [len(mine) for mine in places]
-    if len(set(counts)) > 1:
-        few, many = counts.index(min(counts)), counts.index(max(counts))
-        raise CheckFailed(
-            f"{what}: rank {many} has {counts[many]} batches, rank {few} only {counts[few]}.",
-            cause="a rank without examples still takes part in the all-reduce, or the others wait for it for ever: "
-            "give it an empty batch.",
-        )
-    n_iterations = -(-len(order) // (world_size * batch_size))
-    if counts[0] > n_iterations:
-        raise CheckFailed(
-            f"{what}: every rank has {counts[0]} batches, {n_iterations} take all examples.",
-            cause="an iteration in which nobody has an example is none: its n_total is 0, and the loss divides by it."
-            if any(not any(mine[k] for mine in places) for k in range(counts[0]))
-            else "an iteration takes N B examples, B for each rank: cut pieces of N B, not of B.",
-        )
-    for k in range(counts[0]):
-        _require_iteration(k, [mine[k] for mine in places], [mine[k] for mine in totals], order, batch_size, what)
-
-
-def _read_batches(ranks: Any, what: str) -> tuple[list[list[list[int]]], list[list[int]]]:
-    places, totals = [], []
-    for rank, mine in enumerate(ranks):
-        try:
-            pairs = [(np.asarray(p), n) for p, n in mine]
-            whole = all(p.ndim == 1 and (p.size == 0 or p.dtype.kind == "i") and type(n) is int for p, n in pairs)
-        except (TypeError, ValueError):
-            whole = False
-        if not whole:
-            raise CheckFailed(
-                f"{what}: rank {rank} did not give a list of pairs (1-dimensional integer tensor, int).",
-                cause=_why_no_pairs(mine),
-            )
-        places.append([[int(i) for i in p] for p, _ in pairs])
-        totals.append([n for _, n in pairs])
-    return places, totals
-
-
-def _why_no_pairs(mine: Any) -> str:
-    pairs = [pair for pair in mine if isinstance(pair, list) and len(pair) == 2] if isinstance(mine, list) else []
-    if pairs and any(isinstance(n, np.ndarray) and n.ndim and type(p) is int for p, n in pairs):
-        return "the two are swapped: first this rank's examples, then how many all ranks take together."
-    if pairs and any(isinstance(n, np.ndarray) for _, n in pairs):
-        return "how many all ranks take together is a plain int: len(piece)."
-    if pairs and any(np.asarray(p).dtype.kind == "f" and np.asarray(p).size for p, _ in pairs):
-        return "the entries of `order` stay the integers that they are."
-    return "an iteration is one pair: this rank's examples, and how many all ranks take together."
-
-
-def _require_partition(places: list[list[list[int]]], order: list[int], what: str) -> None:
-    mine = [[i for batch in batches for i in batch] for batches in places]
-    taken = [i for part in mine for i in part]
-    unknown = sorted(set(taken) - set(order))
-    if unknown:
-        raise CheckFailed(
-            f"{what}: example {unknown[0]} is not in the order that was given ({min(order)} to {max(order)}).",
-            cause="places in the order were returned, not what stands there: index the order with them.",
-        )
-    if len(set(taken)) < len(taken):
-        raise CheckFailed(f"{what}: {_twice(mine)}.", cause=causes.overlap(mine))
-    lost = [i for i in order if i not in set(taken)]
-    if lost:
-        raise CheckFailed(
-            f"{what}: {len(lost)} of {len(order)} examples are in nobody's batches, the first is example {lost[0]}.",
-            cause=causes.lost(mine, order),
-        )
-
-
-def _twice(mine: list[list[int]]) -> str:
-    first: dict[int, int] = {}
-    for rank, part in enumerate(mine):
-        for i in part:
-            if i in first:
-                both = f"rank {rank} takes" if first[i] == rank else f"ranks {first[i]} and {rank} both take"
-                return f"{both} example {i}{' twice' if first[i] == rank else ''}"
-            first[i] = rank
-    return ""
-
-
-def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int, what: str) -> None:
-    world_size = len(parts)
-    due = order[k * world_size * batch_size : (k + 1) * world_size * batch_size]
-    if sorted(i for part in parts for i in part) != sorted(due):
-        raise CheckFailed(
-            f"{what}: in iteration {k} the ranks together do not take the next {len(due)} examples of the order.",
-            cause="cut the order into chunks of N B first, then share each chunk; shards that are cut first make "
-            "another order than one worker's with batch N B.",
-        )
-    sizes = [len(part) for part in parts]
-    if max(sizes) - min(sizes) > 1:
-        raise CheckFailed(
-            f"{what}: in iteration {k} the ranks take {sizes} examples; a fair share differs by at most one.",
-            cause="the short last chunk goes to the first ranks alone: deal it out like cards, one at a time."
-            if len(due) < world_size * batch_size
-            else "the N B examples are all ranks' together: deal them out like cards, B to each.",
-        )
-    for rank, total in enumerate(totals):
-        if total != len(due):
-            raise CheckFailed(
-                f"{what}: in iteration {k} rank {rank} counts {total} for all ranks, together they take {len(due)}.",
-                cause="this is the rank's own number." if total == sizes[rank] else
-                "that is the whole epoch: this iteration's examples are asked." if total == len(order) else
-                "the last chunk of an epoch may be short: take its length, not N B.",
-            )  # fmt: skip
-
-
-@check(
-    "lesson_03.batches",
-    judge=_judge_batches,
-    cases=[
-        {"n_examples": n, "world_size": w, "batch_size": b}
-        for n, w, b in ((4, 2, 1), (12, 1, 5), (23, 4, 3), (5, 8, 2), (97, 3, 7))
-    ],
-    ok="every example is somebody's, nobody shares one, and N ranks together take the batches of one.",
-    hint="the hints of exercise 3.1a",
-    look="print what every rank gets for torch.arange(10), 2 ranks and batches of 2.",
-    hints={
-        "hint 2 of exercise 3.1a": "for all ranks, together they take|own number|take its length",
-        "hint 1 of exercise 3.1a": "cut the order|deal it|shares|strides|short end|empty batch|twice",
-    },
-)
-def batches(batches, /, n_examples: int, world_size: int, batch_size: int):
-    """Every rank's batches of one epoch, without any communication."""
-    order = _order(n_examples)
-    return [list(batches(order.clone(), rank, world_size, batch_size)) for rank in range(world_size)]
-
-
-def marked_model(rank: int) -> nn.Module:
-    """A model whose numbers name their rank: every tensor of rank r holds 10**r * [4/3, 7/3, ...]."""
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    Its last weight is frozen: nobody trains it, and it is a parameter like the others.
+    """
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)).to(getattr(torch, dtype))
+    model[2].weight.requires_grad_(False)
     with torch.no_grad():
         for tensor in model.state_dict().values():
             marks = 10**rank * (torch.arange(tensor.numel(), dtype=torch.float64) + 4 / 3)
@@ -168,19 +32,54 @@ def marked_model(rank: int) -> nn.Module:
     return model
 
 
-def _marks(rank: int) -> dict[str, np.ndarray]:
-    return {name: tensor.double().numpy() for name, tensor in marked_model(rank).state_dict().items()}
+def _marks(rank: int, dtype: str = "float32") -> dict[str, np.ndarray]:
+    return {name: tensor.double().numpy() for name, tensor in marked_model(rank, dtype).state_dict().items()}
 
 
-def _state(state: Any, rank: int, what: str) -> dict[str, np.ndarray]:
-    expected = _marks(rank)
+def _kept_by(model: nn.Module, parameters: dict[str, nn.Parameter], flags: dict[str, bool]) -> list[bool]:
+    """Whether the model's parameters are the objects they were, and are trained, or not, as they were."""
+    named = dict(model.named_parameters())
+    return [
+        all(new is parameters.get(name) for name, new in named.items()),
+        {name: new.requires_grad for name, new in named.items()} == flags,
+    ]
+
+
+def _flags(model: nn.Module) -> dict[str, bool]:
+    return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+
+
+def _state(state: Any, rank: int, what: str, dtype: str = "float32") -> dict[str, np.ndarray]:
+    expected = {name: t.numpy() for name, t in marked_model(rank, dtype).state_dict().items()}
     if not isinstance(state, dict) or state.keys() != expected.keys():
         raise CheckFailed(f"{what}: the model of rank {rank} has lost or gained tensors.")
     got = {name: np.asarray(value) for name, value in state.items()}
     for name, value in got.items():
-        if value.shape != expected[name].shape or value.dtype.kind not in "fiu":
-            raise CheckFailed(f"{what}: {name} of rank {rank} has changed its shape or type.")
+        if value.shape != expected[name].shape:
+            raise CheckFailed(f"{what}: {name} of rank {rank} has changed its shape.")
+        if value.dtype != expected[name].dtype:
+            raise CheckFailed(
+                f"{what}: {name} of rank {rank} is {value.dtype} now, it was {expected[name].dtype}.",
+                cause="write into the tensor that is there (p.data.copy_, p.data /=): what is put in its place brings "
+                "its own dtype.",
+            )
     return {name: value.astype(float) for name, value in got.items()}
+
+
+def _require_the_same(rank: int, same: Any, what: str) -> None:
+    """Raises CheckFailed unless the parameters are the objects they were, trained as they were."""
+    if not (isinstance(same, list) and len(same) == 2):
+        raise CheckFailed(f"{what}: expected to hear about the parameters of rank {rank}.")
+    if same[0] is not True:
+        raise CheckFailed(
+            f"{what}: rank {rank}'s model has new parameters.",
+            cause="the optimizer still steps the old ones: write into parameter.data, or with copy_ under no_grad.",
+        )
+    if same[1] is not True:
+        raise CheckFailed(
+            f"{what}: on rank {rank} requires_grad of a parameter is another one now.",
+            cause="requires_grad says what is trained, and stays: to write into a parameter, use p.data or no_grad.",
+        )
 
 
 def _numbers(array: np.ndarray) -> str:
@@ -191,7 +90,9 @@ def _numbers(array: np.ndarray) -> str:
 def _judge_start(data: dict[str, Any], world_size: int) -> None:
     what = f"start_equal on {ranks_of(world_size)}"
     results = results_of(data, world_size, what, hang="every rank must call the same broadcasts in the same order.")
-    states = [_state(result, rank, what) for rank, result in enumerate(results)]
+    if not all(isinstance(result, list) and len(result) == 2 for result in results):
+        raise CheckFailed(f"{what}: expected a model from every rank.")
+    states = [_state(state, rank, what) for rank, (state, _) in enumerate(results)]
     marks = [_marks(rank) for rank in range(world_size)]
     for rank, state in enumerate(states):
         for name, expected in marks[0].items():
@@ -201,6 +102,8 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, rank 0 began with {_numbers(expected)}.",
                 cause=causes.start(states, marks, name, rank),
             )
+    for rank, (_, same) in enumerate(results):
+        _require_the_same(rank, same, what)
     require_waits(Trace.from_plain(data["trace"]), what)
     _require_nothing_else(Trace.from_plain(data["trace"]), world_size, len(marks[0]), what)
 
@@ -214,6 +117,16 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
                 f"{n_tensors} parameters and buffers.",
                 cause="something is sent twice, or something else is (gradients?): one broadcast a tensor is enough.",
             )
+    n_bytes = sum(tensor.nbytes for tensor in marked_model(0).state_dict().values())
+    sent, due = sum(trace.bytes_sent(rank) for rank in range(world_size)), (world_size - 1) * n_bytes
+    if sent > due:
+        others = sorted(trace.ops - {"broadcast", "send", "recv", "isend", "irecv", "barrier"})
+        raise CheckFailed(
+            f"{what}: every value is right, but the ranks send {sent} bytes; rank 0's model has {n_bytes}, and "
+            f"{world_size - 1} others need it: {due} bytes.",
+            cause=f"{' and '.join(others) or 'something else'} sends more than rank 0's tensors: a broadcast from rank "
+            "0 sends those alone.",
+        )
 
 
 @check(
@@ -233,27 +146,29 @@ def start_equal(start_equal, /, world_size: int):
 
     def worker(rank, world_size):
         model = marked_model(rank)
-        model[2].weight.requires_grad_(False)  # frozen, and still a parameter
+        parameters, flags = dict(model.named_parameters()), _flags(model)
         start_equal(model)
-        return dict(model.state_dict())
+        return dict(model.state_dict()), _kept_by(model, parameters, flags)
 
     return on_ranks(world_size, worker)
 
 
-def _judge_average(data: dict[str, Any], world_size: int, own: bool) -> None:
+def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str = "float32") -> None:
     what = f"average on {ranks_of(world_size)}" + (" with a given all_reduce" if own else "")
     results = results_of(data, world_size, what, hang="every rank must call the same all-reduces in the same order.")
     if not all(isinstance(result, list) and len(result) == 4 for result in results):
         raise CheckFailed(f"{what}: expected a model, its calls and its gradients from every rank.")
-    states = [_state(state, rank, what) for rank, (state, *_) in enumerate(results)]
-    marks = [_marks(rank) for rank in range(world_size)]
+    states = [_state(state, rank, what, dtype) for rank, (state, *_) in enumerate(results)]
+    marks = [_marks(rank, dtype) for rank in range(world_size)]
+    tolerance = 1e-5 if dtype == "float32" else 1e-12
     for rank, state in enumerate(states):
         for name in [n for n in marks[0] if "running" not in n and "num" not in n]:
             expected = sum(m[name] for m in marks) / world_size
-            if np.allclose(state[name], expected, rtol=1e-5, atol=0):
+            if np.allclose(state[name], expected, rtol=tolerance, atol=0):
                 continue
             raise CheckFailed(
-                f"{what}: {name} of rank {rank} is {_numbers(state[name])}, the mean is {_numbers(expected)}.",
+                f"{what}: {name} of rank {rank} is {_numbers(state[name])}, the mean is {_numbers(expected)}"
+                + (", in float64." if dtype == "float64" else "."),
                 cause=causes.average(states, marks, name, rank),
             )
     for rank, state in enumerate(states):
@@ -287,11 +202,7 @@ def _require_kept(results: list[Any], what: str) -> None:
     for rank, (_, _, gradients, same) in enumerate(results):
         if not isinstance(gradients, dict) or not gradients:
             raise CheckFailed(f"{what}: expected a gradient of every parameter of rank {rank}.")
-        if same is not True:
-            raise CheckFailed(
-                f"{what}: rank {rank}'s model has new parameters.",
-                cause="the optimizer still steps the old ones: write the mean into parameter.data.",
-            )
+        _require_the_same(rank, same, what)
         for name, gradient in gradients.items():
             if not np.all(np.asarray(gradient) == _GRADIENT + 10**rank):
                 raise CheckFailed(
@@ -306,7 +217,10 @@ _GRADIENT = 0.5  # what every gradient is before, plus 10**rank
 @check(
     "lesson_03.average",
     judge=_judge_average,
-    cases=[{"world_size": w, "own": own} for w, own in ((1, False), (2, False), (5, False), (3, True))],
+    cases=[
+        *({"world_size": w, "own": own} for w, own in ((1, False), (2, False), (5, False), (3, True))),
+        {"world_size": 3, "own": False, "dtype": "float64"},
+    ],
     ok="every parameter is the mean over the ranks, whichever all-reduce is given.",
     hint="the hints of exercise 3.1c",
     look="print the first number of a parameter before the all-reduce, after it and after the division, on every rank.",
@@ -315,12 +229,12 @@ _GRADIENT = 0.5  # what every gradient is before, plus 10**rank
         "hint 1 of exercise 3.1c": "in place|parameter.data|go through all",
     },
 )
-def average(average, /, world_size: int, own: bool):
+def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
     """What each rank's model holds after `average(model)`, or with an all-reduce that counts its calls."""
 
     def worker(rank, world_size):
-        model, calls = marked_model(rank), []
-        parameters = dict(model.named_parameters())
+        model, calls = marked_model(rank, dtype), []
+        parameters, flags = dict(model.named_parameters()), _flags(model)
         for parameter in parameters.values():
             parameter.grad = torch.full_like(parameter, _GRADIENT + 10**rank)
 
@@ -329,7 +243,7 @@ def average(average, /, world_size: int, own: bool):
             dist.all_reduce(tensor)
 
         average(model, counted) if own else average(model)
-        same = all(new is parameters.get(name) for name, new in model.named_parameters())
+        same = _kept_by(model, parameters, flags)
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
         return dict(model.state_dict()), len(calls), gradients, same
 

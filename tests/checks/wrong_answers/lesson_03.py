@@ -881,3 +881,75 @@ for _name, _speedup, _says in [
 def leaves_one_out(k_star):
     rows = _each(lambda b, v, n: _three(statistics.median(b), statistics.median(v), v))(k_star)
     return {n: row for n, row in rows.items() if n > 1}
+
+
+@wrong("lesson_03.batches", says="right, but `order` is another one.*the caller's")
+def empties_the_order(order, rank, world_size, batch_size):
+    own = order.clone()
+    order.zero_()
+    return deal(own, rank, world_size, batch_size)
+
+
+@wrong("lesson_03.batches", says="an empty batch is order\\[:0\\]")
+def makes_an_empty_batch_of_floats(order, rank, world_size, batch_size):
+    return [(part if len(part) else torch.tensor([]), n) for part, n in deal(order, rank, world_size, batch_size)]
+
+
+@wrong("lesson_03.start_equal", says="the ranks send .* bytes.*all_gather sends more than rank 0's tensors")
+def gathers_everybodys_start(model):
+    for tensor in model.state_dict().values():
+        parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, tensor)
+        tensor.copy_(parts[0])
+
+
+@wrong("lesson_03.start_equal", says="broadcast_object_list sends more than rank 0's tensors")
+def sends_a_pickle(model):
+    box = [model.state_dict()]
+    dist.broadcast_object_list(box, 0)
+    model.load_state_dict(box[0])
+
+
+@wrong("lesson_03.start_equal", says="rank 0's model has new parameters.*optimizer still steps")
+def puts_new_parameters_in_place(model):
+    send_state(model)
+    for part in model.modules():
+        for name, parameter in list(part._parameters.items()):
+            part._parameters[name] = torch.nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+
+
+@wrong("lesson_03.start_equal", says="requires_grad of a parameter is another one")
+def freezes_all_to_write(model):
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    send_state(model)
+
+
+@wrong("lesson_03.average", says="requires_grad of a parameter is another one")
+def trains_all_afterwards(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+        all_reduce(parameter)
+        parameter /= dist.get_world_size()
+        parameter.requires_grad_(True)
+
+
+@wrong("lesson_03.average", says="only some parameters are averaged.*2.weight is not")
+def leaves_out_what_is_frozen(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="is float64 now, it was float32.*own dtype")
+def averages_in_doubles_for_good(model, all_reduce=dist.all_reduce):
+    mean_model(model.double(), all_reduce)
+
+
+@wrong("lesson_03.average", says="in float64.*right but rounded")
+def averages_in_float32(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        single = parameter.data.float()
+        all_reduce(single)
+        parameter.data.copy_(single / dist.get_world_size())
