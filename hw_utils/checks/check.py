@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 from hw_utils.checks.slips import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs
-from hw_utils.core.plain_data import plain
+from hw_utils.core.plain_data import encode, plain
 from hw_utils.core.run import Run
 from hw_utils.core.trace import Trace
 
@@ -42,6 +44,9 @@ class Check:
     # "hint 2 of exercise 2.2" -> what a failure that it explains says, as a regex; the first that is found is named
     hints: Mapping[str, str] = field(default_factory=dict)
     look: str = ""  # what to print next if no known mistake gives such data
+    is_formula: bool = (
+        False  # the answer gives a value and leaves the lists and dictionaries that it is given as they are
+    )
 
     def __post_init__(self) -> None:
         if self.name in REGISTRY and REGISTRY[self.name].driver.__qualname__ != self.driver.__qualname__:
@@ -72,7 +77,7 @@ class Check:
     def drive_one(self, answers: Sequence[Any], case: Case) -> Any:
         """Plain data from the student's code on one case; called in the student's process."""
         try:
-            return plain(self.driver(*answers, **case))
+            return plain(self.driver(*(_formula(a) if self.is_formula else a for a in answers), **case))
         except NotImplementedError as error:
             if not is_stubs(error):
                 raise
@@ -164,6 +169,26 @@ def require_waits(trace: Trace, what: str) -> None:
             )
 
 
+def _formula(answer: Callable[..., Any]) -> Callable[..., Any]:
+    """The answer; it fails if it changes a list or a dictionary that it was given. One far away gets copies anyway."""
+    if not isinstance(answer, FunctionType):
+        return answer
+
+    @functools.wraps(answer)
+    def call(*arguments: Any) -> Any:
+        before = [encode(plain(argument)) for argument in arguments]
+        result = answer(*arguments)
+        for name, was, argument in zip(inspect.signature(answer).parameters, before, arguments):
+            if encode(plain(argument)) != was:
+                raise CheckFailed(
+                    f"{answer.__name__} changes its argument `{name}`: the caller's is another one after the call.",
+                    cause=f"pop, sort, append and assignments work in place: on a copy of `{name}` they do no harm.",
+                )
+        return result
+
+    return call
+
+
 def case_text(case: Case) -> str:
     """`world_size=4, n_elements=10`."""
     return ", ".join(f"{k}={v!r}" for k, v in case.items()) or "its only case"
@@ -178,6 +203,7 @@ def check(
     hint: str = "",
     hints: Mapping[str, str] | None = None,
     look: str = "",
+    is_formula: bool = False,
 ):
     """Makes the decorated driver a `Check`.
 
@@ -188,6 +214,6 @@ def check(
     """
 
     def wrap(driver: Callable[..., Any]) -> Check:
-        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look)
+        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look, is_formula)
 
     return wrap

@@ -159,6 +159,7 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
 @check(
     "lesson_01.fit_link",
     judge=_judge_fit,
+    is_formula=True,
     cases=[
         {"latency_s": 1e-3, "bandwidth_Bps": 1e6, "noise": 0.0},
         {"latency_s": 7.6543215e-6, "bandwidth_Bps": 2345678.5, "noise": 0.0},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_03 import causes
 from hw_utils.checks.lesson_03.problem import ranks_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.recipe import Recipe
@@ -98,12 +98,12 @@ def _require_partition(places: list[list[list[int]]], order: list[int], what: st
             cause="places in the order were returned, not what stands there: index the order with them.",
         )
     if len(set(taken)) < len(taken):
-        raise CheckFailed(f"{what}: {_twice(mine)}.", cause=causes.overlap(mine))
+        raise CheckFailed(f"{what}: {_twice(mine)}.", cause=_why_shared(mine))
     lost = [i for i in order if i not in set(taken)]
     if lost:
         raise CheckFailed(
             f"{what}: {len(lost)} of {len(order)} examples are in nobody's batches, the first is example {lost[0]}.",
-            cause=causes.lost(mine, order),
+            cause=_why_lost(mine, order),
         )
 
 
@@ -116,6 +116,26 @@ def _twice(mine: list[list[int]]) -> str:
                 return f"{both} example {i}{' twice' if first[i] == rank else ''}"
             first[i] = rank
     return ""
+
+
+def _why_shared(mine: Sequence[Sequence[int]]) -> str:
+    """Why ranks share examples."""
+    if len(mine) > 1 and all(sorted(part) == sorted(mine[0]) for part in mine):
+        return "every rank takes the same data: the rank must decide which examples are its own."
+    if any(len(set(part)) < len(part) for part in mine):
+        return "a rank takes an example twice, perhaps to fill its last batch; leave the batch short instead."
+    return "the shards overlap: start at rank and go on in strides of world_size, no other step."
+
+
+def _why_lost(mine: Sequence[Sequence[int]], order: Sequence[int]) -> str:
+    """Why examples are in nobody's batches."""
+    if not any(mine):
+        return "no rank takes any example."
+    taken = {i for part in mine for i in part}
+    tail = [i not in taken for i in order]
+    if tail == sorted(tail):
+        return "the short end of the epoch is dropped: keep the last, smaller chunk."
+    return "some ranks' shares are missing: the N shares of a chunk together are the chunk."
 
 
 def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int, what: str) -> None:

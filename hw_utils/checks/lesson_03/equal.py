@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from hw_utils.checks.check import check, require_waits
-from hw_utils.checks.lesson_03 import causes
+from hw_utils.checks.lesson_03 import model_causes
 from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
@@ -100,7 +100,7 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
                 continue
             raise CheckFailed(
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, rank 0 began with {_numbers(expected)}.",
-                cause=causes.start(states, marks, name, rank),
+                cause=model_causes.start(states, marks, name, rank),
             )
     for rank, (_, same) in enumerate(results):
         _require_the_same(rank, same, what)
@@ -169,7 +169,7 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
             raise CheckFailed(
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, the mean is {_numbers(expected)}"
                 + (", in float64." if dtype == "float64" else "."),
-                cause=causes.average(states, marks, name, rank),
+                cause=model_causes.average(states, marks, name, rank),
             )
     for rank, state in enumerate(states):
         for name in [n for n in marks[0] if "running" in n or "num" in n]:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import check, require_waits
-from hw_utils.checks.lesson_03 import causes
+from hw_utils.checks.lesson_03 import model_causes
 from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
@@ -75,7 +75,7 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
                 name = owner(problem.model(), differs[0])
                 raise CheckFailed(
                     f"{what}: after step {k} {name} of rank {rank} differs from rank 0's.",
-                    cause=causes.unequal(problem, states, k, data["trace"]),
+                    cause=model_causes.unequal(problem, states, k, data["trace"]),
                 )
         if np.array_equal(states[0][k], states[0][k - 1]):
             raise CheckFailed(
@@ -83,11 +83,14 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
                 cause="the models are equal because none of them moved: backward, then optimizer.step().",
             )
     require_waits(Trace.from_plain(data["trace"]), what)
-    if problem.world_size > 1 and any(n_calls == 0 for _, n_calls in data["results"]):
-        raise CheckFailed(
-            f"{what}: every model is right, but the all_reduce that was given was never called.",
-            cause="hand it on: average(model, all_reduce). Else your own ring never runs in its place.",
-        )
+    for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
+        n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce"))
+        if n_calls < n or n_calls == 0:
+            times = "was never called" if n_calls == 0 else f"did {n_calls} of {n} all-reduces of rank {rank}"
+            raise CheckFailed(
+                f"{what}: every model is right, but the all_reduce that was given {times}.",
+                cause="hand it on: average(model, all_reduce). Else your own ring never runs in its place.",
+            )
 
 
 _SMALL = {"net": "small", "n_examples": 24, "batch_size": 3, "n_steps": 6}
@@ -126,7 +129,7 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
             raise CheckFailed(
                 f"{what}: after step {k} {name} of rank {rank} is off by {error.max():.2g} from one worker with batch "
                 f"{problem.world_size * problem.batch_size}.",
-                cause=causes.strays(problem, states, k, rank),
+                cause=model_causes.strays(problem, states, k, rank),
             )
 
 

@@ -257,6 +257,7 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
 @check(
     "lesson_05.scaling_metrics",
     judge=_judge_metrics,
+    is_formula=True,
     cases=[
         {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
         {"profiles": [[8, 0.15, 0.25, 0.4], [4, 0.12, 0.08, 0.2], [1, 0.1, 0.0, 0.1]]},

@@ -33,16 +33,11 @@ def _all_cuts(n_layers: int, n_stages: int) -> list[list[int]]:
 def _judge_balance(data: Any, layer_s: list[float], n_stages: int, slowest_s: float) -> None:
     shown = ", ".join(f"{s:g}" for s in layer_s)
     what = f"balance([{shown}], {n_stages})"
-    if data["layer_s"] != layer_s:
-        raise CheckFailed(
-            f"{what} changes the caller's list to {_short(data['layer_s'])}.",
-            cause="sort(), pop() and append() work in place: on a copy, list(layer_s), they do no harm.",
-        )
-    counts = data["counts"].tolist() if isinstance(data["counts"], np.ndarray) else whole_numbers(data["counts"])
+    counts = data.tolist() if isinstance(data, np.ndarray) else whole_numbers(data)
     if not isinstance(counts, list) or not all(type(n) is int for n in counts):
         nested = isinstance(counts, list) and any(isinstance(n, list) for n in counts)
         raise CheckFailed(
-            f"{what} gave {_short(data['counts'])}.",
+            f"{what} gave {_short(data)}.",
             cause="return how many layers each stage gets, a list of whole numbers"
             + (", not the layers themselves." if nested else "."),
         )
@@ -187,6 +182,7 @@ def _short(value: Any) -> str:
 @check(
     "lesson_08.balance",
     judge=_judge_balance,
+    is_formula=True,
     cases=[
         {"layer_s": layer_s, "n_stages": p, "slowest_s": slowest_s}
         for layer_s, p, slowest_s in (
@@ -215,8 +211,6 @@ def _short(value: Any) -> str:
 )
 def balance(answer, /, layer_s: list[float], n_stages: int, slowest_s: float):
     """The numbers of layers; slowest_s is what the best of all cuts has."""
-    mine = list(layer_s)
     with time_limit("balance"):
-        found = answer(mine, n_stages)
-        found = list(found) if isinstance(found, tuple | range) or hasattr(found, "__next__") else found
-    return {"counts": found, "layer_s": mine}
+        found = answer(list(layer_s), n_stages)
+        return list(found) if isinstance(found, tuple | range) or hasattr(found, "__next__") else found

@@ -953,3 +953,75 @@ def averages_in_float32(model, all_reduce=dist.all_reduce):
         single = parameter.data.float()
         all_reduce(single)
         parameter.data.copy_(single / dist.get_world_size())
+
+
+def training_with(rank, world_size, recipe, given, *, optimizer_of=None, noted=None, ends=None):
+    """The reference with one thing another way."""
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    send_state(model)
+    curve = []
+    for k, (x, y, n_total) in enumerate(batches_of(rank, world_size, recipe, train_set), 1):
+        if optimizer_of is not None:
+            optimizer = optimizer_of(model)
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model, given(k))
+        if k % recipe.every == 0:
+            now = accuracy(model, test_set)
+            curve.append((k, now if noted is None else noted(now, curve)))
+            if now >= recipe.target or (ends is not None and ends(curve)):
+                break
+    return curve
+
+
+@wrong("lesson_03.train", says="momentum is lost")
+def makes_an_optimizer_each_time(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training_with(
+        rank,
+        world_size,
+        recipe,
+        lambda k: all_reduce,
+        optimizer_of=lambda m: torch.optim.SGD(m.parameters(), recipe.step, momentum=recipe.momentum),
+    )
+
+
+@wrong("lesson_03.train", says="best accuracy so far is noted")
+def notes_the_best(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training_with(
+        rank, world_size, recipe, lambda k: all_reduce, noted=lambda now, curve: max([now, *(a for _, a in curve)])
+    )
+
+
+@wrong("lesson_03.train", says="a worse look than the one before is no end")
+def loses_patience(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training_with(
+        rank,
+        world_size,
+        recipe,
+        lambda k: all_reduce,
+        ends=lambda curve: len(curve) > 2 and curve[-1][1] < curve[-2][1],
+    )
+
+
+@wrong("lesson_03.train", says="did 4 of 12 all-reduces of rank 0.*in every iteration")
+def hands_it_on_at_first(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training_with(rank, world_size, recipe, lambda k: all_reduce if k < 3 else dist.all_reduce)
+
+
+@wrong("lesson_03.test_accuracy", says="model of rank 0 is another one afterwards.*no_grad")
+def freezes_the_model(model, test_set):
+    model.requires_grad_(False)
+    return accuracy(model, test_set)
+
+
+@wrong("lesson_03.k_star", says="changes its argument `curve`.*on a copy of `curve`")
+def pops_the_curve(curve, target):
+    while curve:
+        k, accuracy = curve.pop(0)
+        if accuracy >= target:
+            return k
+    return math.inf
+
+
+@wrong("lesson_03.k_star", says="got 10, expected 15")
+def rounds_before_comparing(curve, target):
+    return next((k for k, accuracy in curve if round(accuracy, 2) >= target), math.inf)

@@ -911,7 +911,7 @@ for _name, _answer, _says in [
     (
         "takes_layers_out",
         lambda s, p: [len([s.pop() for _ in range(n)]) for n in _best(s, p, max)],
-        "changes the caller",
+        "changes its argument",
     ),
     ("all_in_one", lambda s, p: [len(s)] + [0] * (p - 1), "every stage has a layer"),
     ("no_list", lambda s, p: None, "a list of whole numbers"),

@@ -1,4 +1,4 @@
-"""Lesson 03: which known mistake gives these numbers. Each function names one, or says nothing."""
+"""Lesson 03: which known mistake gives these accuracies, curves and speedups. Each function names one, or nothing."""
 
 from __future__ import annotations
 
@@ -8,208 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hw_utils.checks.lesson_03.problem import Problem, curve_in_one_process, owner
+from hw_utils.checks.lesson_03.problem import curve_in_one_process
 from hw_utils.checks.slips import slip
-from hw_utils.core.trace import Trace
 from hw_utils.material.recipe import Recipe
-
-State = Mapping[str, np.ndarray]
-
-
-def overlap(mine: Sequence[Sequence[int]]) -> str:
-    """Why ranks share examples."""
-    if len(mine) > 1 and all(sorted(part) == sorted(mine[0]) for part in mine):
-        return "every rank takes the same data: the rank must decide which examples are its own."
-    if any(len(set(part)) < len(part) for part in mine):
-        return "a rank takes an example twice, perhaps to fill its last batch; leave the batch short instead."
-    return "the shards overlap: start at rank and go on in strides of world_size, no other step."
-
-
-def lost(mine: Sequence[Sequence[int]], order: Sequence[int]) -> str:
-    """Why examples are in nobody's batches."""
-    if not any(mine):
-        return "no rank takes any example."
-    taken = {i for part in mine for i in part}
-    tail = [i not in taken for i in order]
-    if tail == sorted(tail):
-        return "the short end of the epoch is dropped: keep the last, smaller chunk."
-    return "some ranks' shares are missing: the N shares of a chunk together are the chunk."
-
-
-def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
-    """Why a rank does not begin with rank 0's numbers."""
-    wrong = [n for n in marks[0] if not np.array_equal(states[rank][n], marks[0][n])]
-    got = states[rank][name]
-    same_as = [r for r, mark in enumerate(marks) if np.array_equal(got, mark[name])]
-    if len(marks) > 1 and np.allclose(got, sum(m[name] for m in marks) / len(marks), rtol=1e-5):
-        return "the mean of all ranks is equal too, but it is nobody's initial weights: broadcast, do not average."
-    if not same_as and np.allclose(got, marks[0][name], rtol=1e-2):
-        return "rank 0's numbers came rounded: send every tensor in its own dtype, not as float16 or float32."
-    if not same_as and all(np.array_equal(s[name], got) for s in states):
-        return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
-    if same_as == [rank] and len(wrong) < len(marks[0]):
-        return _unsent(wrong)
-    if same_as == [rank]:
-        return "nothing was received: dist.broadcast(tensor, 0) for every tensor, and no copy of it in between."
-    return f"rank {same_as[0]} was the root; the lesson asks for rank 0." if same_as else ""
-
-
-def _unsent(names: Sequence[str]) -> str:
-    buffers = [n for n in names if "running" in n or "num_batches" in n]
-    if len(buffers) == len(names):
-        return "parameters are sent, buffers are not: model.state_dict() has both."
-    if all("bias" in n for n in names if n not in buffers):
-        return "weights are sent, biases are not: go through every parameter."
-    return "only some tensors are sent: go through all of them."
-
-
-def average(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
-    """Why a parameter is not the mean."""
-    n = len(marks)
-    total = sum(m[name] for m in marks)
-    got = states[rank][name]
-
-    def is_(expected: np.ndarray) -> bool:
-        return bool(np.allclose(got, expected, rtol=1e-5, atol=0))
-
-    if n > 1 and all(np.array_equal(s[name], marks[0][name]) for s in states):
-        return "rank 0's numbers were sent to all: that is a broadcast, not a mean."
-    if is_(marks[rank][name]):
-        some = [m for m in marks[0] if m != name and not np.array_equal(states[rank][m], marks[rank][m])]
-        if some:
-            return f"only some parameters are averaged ({some[0]} is, {name} is not): go through all of them."
-        return "nothing changed: the parameters themselves must change in place, not their gradients or a copy."
-    if is_(total):
-        right = [r for r, s in enumerate(states) if np.allclose(s[name], total / n, rtol=1e-5, atol=0)]
-        return f"only rank {right[0]} divides." if right else "the sum is not divided by the number of ranks."
-    if is_(total / n**2):
-        return "it is divided twice."
-    if is_(marks[rank][name] / n):
-        return "divided, but never summed."
-    if is_(total // n):
-        return "the mean is rounded down: divide with /, not with //."
-    if any(is_(total / k) for k in range(1, 17) if k != n):
-        return "the sum is divided by another number: the number of ranks is dist.get_world_size()."
-    if np.allclose(got, total / n, rtol=2e-2, atol=0):
-        return "the mean is right but rounded: add and divide in the parameter's own dtype."
-    return ""
-
-
-def _names(problem: Problem, mask: np.ndarray) -> list[str]:
-    model = problem.model()
-    return list(dict.fromkeys(owner(model, int(i)) for i in np.flatnonzero(mask)))
-
-
-def _local(problem: Problem, before: np.ndarray, k: int) -> list[np.ndarray]:
-    """Each rank's own gradient at step k (from 1), of the mean over its examples, times its weight N b_r / b."""
-    chunk = list(problem.chunks())[k - 1]
-    parts = problem.shares(chunk)
-    return [
-        problem.gradient(before[r], part) * len(part) * problem.world_size / len(chunk) for r, part in enumerate(parts)
-    ]
-
-
-def unequal(problem: Problem, states: Sequence[np.ndarray], k: int, trace: dict) -> str:
-    """Why the ranks' models differ after step k."""
-    after = np.stack([s[k] for s in states])
-    before = np.stack([s[k - 1] for s in states])
-    moved = [r for r in range(len(states)) if not np.array_equal(after[r], before[r])]
-    if len(moved) < len(states):
-        return f"only rank {moved[0]} steps: every rank computes, steps and takes part in the average."
-    silent = not len(Trace.from_plain(trace))
-    differs = (after != after[0]).any(0)
-    if not differs.all():
-        same = _names(problem, ~differs)
-        whole = [name for name in same if name not in _names(problem, differs)]
-        if whole:
-            return f"only some parameters are averaged ({whole[0]} is): every one must be."
-    if silent:
-        return "nothing was sent: after the local step comes average(model, all_reduce)."
-    local = before.mean(0) - problem.step * np.stack(_local(problem, before, k))
-    if problem.momentum == 0 and _scaled(after, local):
-        return "the average comes before the step: first x - alpha G, then the mean over the ranks."
-    return "something that differs between ranks touches the model after the average."
-
-
-def _scaled(after: np.ndarray, local: np.ndarray) -> bool:
-    return bool(np.allclose(after, local, rtol=1e-5, atol=1e-6))
-
-
-def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) -> str:
-    """Why a rank leaves the path of the one big batch at step k."""
-    if k == 0:
-        return "the weights were changed before the first step."
-    gone = [r for r, part in enumerate(problem.shares(list(problem.chunks())[k - 1])) if not len(part)]
-    if problem.momentum and gone:
-        return (
-            f"rank {gone[0]} has no examples at this step, but it has momentum: optimizer.step() there too, with a "
-            "gradient of zeros, not without one."
-        )
-    if problem.momentum and k > 1:
-        return "the optimizer's own momentum is enough: make no new optimizer, and no step by hand."
-    n, a = problem.world_size, problem.step
-    x = states[rank][k - 1].astype(float)
-    chunk = list(problem.chunks())[k - 1]
-    parts = problem.shares(chunk)
-    whole = problem.gradient(states[rank][k - 1], chunk)
-    own = [problem.gradient(states[rank][k - 1], part) for part in parts]
-    own_sum = [g * len(part) for g, part in zip(own, parts)]
-    candidates = [
-        (n * (x - a * whole), "the models are summed and not divided by the number of ranks."),
-        ((x - a * whole) / n, "it is divided twice by the number of ranks."),
-        (x - a * n * whole, "the gradients are summed, not averaged: the step is N times too long."),
-        (
-            x - a * whole / n,
-            "the loss lacks the factor N: sum of losses * N / n_total, because the average divides by N.",
-        ),
-        (x - a * own[0] / n, "only rank 0 steps: the others average in weights that did not move."),
-        (
-            x - a * own[rank],
-            "only rank 0's examples count: its model was sent to all, or its gradient."
-            if rank == 0 and all(np.array_equal(s[k], states[0][k]) for s in states)
-            else "this rank's model follows its own examples alone: nothing was averaged, or before the step.",
-        ),
-        (x - a * own[0], "only rank 0's examples count: its model was sent to all, or its gradient."),
-        (x - 2 * a * whole, "twice as far as it should: one optimizer.step() an iteration."),
-        (x - a * sum(own) / n, "the mean of the ranks' means, but their batches differ in length: weigh by n_total."),
-        (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
-        (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
-        (x + a * whole, "the step goes uphill: minus alpha G."),
-        (x, "nothing moved: backward, then optimizer.step()."),
-    ]
-    error = np.abs(states[rank][k] - (x - a * whole)).max()
-    if problem.net == "small" and error < 1e-6:
-        return "right but for its last digits: somewhere float64 numbers become float32."
-    for candidate, cause in candidates:
-        if np.allclose(candidate, x - a * whole, rtol=1e-5, atol=1e-7):
-            continue  # with these ranks this mistake is none
-        if np.allclose(states[rank][k], candidate, rtol=1e-5, atol=1e-7):
-            return cause
-    return _strays_late(problem, states, k, rank, x, whole, own)
-
-
-def _strays_late(problem: Problem, states, k: int, rank: int, x: np.ndarray, whole: np.ndarray, own) -> str:
-    moved = states[rank][k] - states[rank][k - 1]
-    if k > 1:
-        earlier = list(problem.chunks())[k - 2]
-        before = problem.gradient(states[rank][k - 2], earlier)
-        if np.allclose(moved, -problem.step * (whole + before), rtol=1e-4, atol=1e-7):
-            return "gradients of the last iteration are still there: optimizer.zero_grad() before backward."
-    right = np.isclose(states[rank][k], x - problem.step * whole, rtol=1e-5, atol=1e-7)
-    whole_names = [name for name in _names(problem, right) if name not in _names(problem, ~right)]
-    if whole_names:
-        return f"only some parameters are averaged ({whole_names[0]} is right): every one must be."
-    times = float(moved @ whole) / float(-problem.step * whole @ whole)
-    if np.allclose(moved, -times * problem.step * whole, rtol=1e-3, atol=1e-7):
-        return (
-            f"the direction is right, the step {times:.3g} times as long: step with `optimizer` (its lr here: "
-            f"{problem.step:g}), and leave the gradient as long as it is."
-        )
-    if problem.world_size == 1 and k == 1:
-        return (
-            "one rank, first step: the loss is another one. cross_entropy takes the model's own scores and y, no more."
-        )
-    return ""
 
 
 def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
@@ -262,6 +63,8 @@ def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
     for size, name in sizes.items():
         if name == "training" and all(abs(a * size - round(a * size)) < 1e-4 for _, a in curve):
             return "k* is read off the training set; only the test set counts."
+    if len(curve) > 1 and curve[-1][1] < min(curve[-2][1], recipe.target):
+        return "a worse look than the one before is no end: accuracy goes up and down, and recipe.target decides."
     if curve[-1][1] < recipe.target:
         return "training ended after one epoch, or too early by one: go on until recipe.max_iterations."
     return "it stopped at an accuracy that is not the test set's."
@@ -279,6 +82,11 @@ def curve(got: Sequence[tuple[int, float]], recipe: Recipe, world_size: int) -> 
         return "k* is read off the training set; only the test set counts."
     if world_size > 1 and follows(curve_in_one_process(recipe, world_size, starts="mean"), len(test_set)):
         return "the ranks begin from different weights: start_equal(model) before the first step."
+    best = np.maximum.accumulate([a for _, a in curve_in_one_process(recipe, world_size)])
+    if all(abs(g[1] - b) <= 1.01 / len(test_set) for g, b in zip(got, best)):
+        return "the best accuracy so far is noted: note that of this iteration, also where it is lower."
+    if recipe.momentum and follows(curve_in_one_process(replace(recipe, momentum=0.0), world_size), len(test_set)):
+        return "momentum is lost: step with the optimizer of recipe.start, the same one in every iteration."
     each = curve_in_one_process(replace(recipe, every=1, target=2.0), world_size)
     early = [[k, dict(map(tuple, each)).get(k - 1, -1)] for k, _ in got]
     if follows(early, len(test_set)) and got[0][0] > 1:
