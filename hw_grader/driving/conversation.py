@@ -20,7 +20,7 @@ from hw_grader.driving.parcel import Line, Parcel, Unpacker
 CALLS = frozenset({
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_reduce", "reduce", "broadcast", "barrier", "gather",
     "scatter", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
-    "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size",
+    "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size", "new_group",
 })  # fmt: skip
 CLOCKS = frozenset({"perf_counter", "time", "monotonic", "sleep", "perf_counter_ns", "monotonic_ns", "time_ns"})
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
@@ -78,8 +78,8 @@ class Conversation:
             self._reply(getattr(time, message["clock"])(*unpacker.unpack(message["given"])), [])
         elif message.get("dist") in CALLS:
             args, options = unpacker.unpack(message["given"])
-            args = [_special(a) for a in args]
-            options = {k: _special(v) for k, v in options.items()}
+            args = [self._special(a) for a in args]
+            options = {k: self._special(v) for k, v in options.items()}
             function = getattr(dist, message["dist"])
             result = _at_line(lambda: function(*args, **options), message)
             self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
@@ -142,10 +142,27 @@ class Conversation:
                 self.session.made[second] = kind()
         return self.session.made[second]
 
+    def _special(self, value: Any) -> Any:
+        """Reductions, batched operations and groups, which are not plain, from their names and numbers."""
+        if type(value) is tuple and value and value[0] == "reduction" and value[1] in REDUCTIONS:
+            return getattr(dist.ReduceOp, value[1])
+        if type(value) is tuple and len(value) == 2 and value[0] == "group" and type(value[1]) is int:
+            return self.session.groups[value[1]]
+        if type(value) is list and value and type(value[0]) is tuple and value[0][:1] == ("p2p",):
+            kinds = {"isend": dist.isend, "irecv": dist.irecv}
+            return [
+                dist.P2POp(kinds[kind], tensor, peer, self._special(group), tag, group_peer)
+                for _, kind, tensor, peer, group, tag, group_peer in value
+            ]
+        return value
+
     def _keep(self, result: Any, tensors: list) -> Any:
-        """Works stay here; the answer gets their numbers."""
+        """Works and groups stay here; the answer gets their numbers."""
         if isinstance(result, list):
             return [self._keep(one, tensors) for one in result]
+        if isinstance(result, dist.ProcessGroup):
+            self.session.groups.append(result)
+            return ("group", len(self.session.groups) - 1)
         if hasattr(result, "wait"):
             self.session.works.append((result, list(tensors)))
             return ("work", len(self.session.works) - 1)
@@ -164,16 +181,6 @@ class Conversation:
 def _gradients(outputs: list, inputs: list, upstream: list) -> list:
     pairs = [(o, u) for o, u in zip(outputs, upstream, strict=True) if u is not None]
     return list(torch.autograd.grad([o for o, _ in pairs], inputs, [u for _, u in pairs], allow_unused=True))
-
-
-def _special(value: Any) -> Any:
-    """Reductions and batched operations, which are not plain, from their names."""
-    if type(value) is tuple and value and value[0] == "reduction" and value[1] in REDUCTIONS:
-        return getattr(dist.ReduceOp, value[1])
-    if type(value) is list and value and type(value[0]) is tuple and value[0][:1] == ("p2p",):
-        kinds = {"isend": dist.isend, "irecv": dist.irecv}
-        return [dist.P2POp(kinds[kind], tensor, peer, tag=tag) for _, kind, tensor, peer, tag in value]
-    return value
 
 
 def _at_line(call, message: dict) -> Any:

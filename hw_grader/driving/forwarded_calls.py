@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from hw_grader.driving.conversation import CALLS, CLOCKS
-from hw_grader.driving.far_group import Worlds
+from hw_grader.driving.far_group import FarGroup, Worlds
 from hw_grader.driving.parcel import tensor_bytes
 
 _here = threading.local()  # .call: the call that this thread serves
@@ -57,6 +57,20 @@ class P2POp:
     def __init__(self, op: Any, tensor: torch.Tensor, peer: int | None = None, group: Any = None, tag: int = 0,
                  group_peer: int | None = None) -> None:  # fmt: skip
         self.op, self.tensor, self.peer, self.tag = op, tensor, peer, tag
+        self.group, self.group_peer = group, group_peer
+
+
+class Subgroup:
+    """What new_group gives to its members: the group itself is on the driver's side."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def size(self) -> int:
+        return dist.get_world_size(self)
+
+    def rank(self) -> int:
+        return dist.get_rank(self)
 
 
 def forward_calls() -> None:
@@ -90,9 +104,9 @@ def _asking(name: str, real: Any) -> Any:
         rank = rank_of_call()
         if rank is None:
             return real(*args, **options)
-        if name in ("get_rank", "get_world_size") and not any([*args, *options.values()]):
-            return rank[0 if name == "get_rank" else 1]
         given = [[_plain(a) for a in args], {k: _plain(v) for k, v in options.items()}]
+        if name in ("get_rank", "get_world_size") and not any([*given[0], *given[1].values()]):
+            return rank[0 if name == "get_rank" else 1]
         result, tensors = calling().ask({"dist": name}, given)
         return _works(result, tensors)
 
@@ -100,12 +114,16 @@ def _asking(name: str, real: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, FarGroup):
+        return None  # all ranks, as where no group is named
     if isinstance(value, dist.ReduceOp.RedOpType):
         return ("reduction", value.name)
     if isinstance(value, dist.ReduceOp):
         return ("reduction", dist.ReduceOp.RedOpType(value.op).name if hasattr(value, "op") else "SUM")
     if isinstance(value, list) and value and isinstance(value[0], P2POp):
-        return [("p2p", op.op.__name__, op.tensor, op.peer, op.tag) for op in value]
+        return [("p2p", op.op.__name__, op.tensor, op.peer, _plain(op.group), op.tag, op.group_peer) for op in value]
+    if isinstance(value, Subgroup):
+        return ("group", value.number)
     return value
 
 
@@ -114,7 +132,7 @@ def _works(result: Any, tensors: list[torch.Tensor]) -> Any:
         return [_works(one, tensors) for one in result]
     if type(result) is tuple and result[:1] == ("work",):
         return Work(result[1], tensors)
-    return result
+    return Subgroup(result[1]) if type(result) is tuple and result[:1] == ("group",) else result
 
 
 def _clock(name: str, real: Any) -> Any:

@@ -7,11 +7,14 @@ import json
 import linecache
 import pkgutil
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cloudpickle
 import pytest
+import torch
+import torch.distributed as dist
 
 from hw_grader.driving.driver_processes import Driving, Rooms
 from hw_grader.driving.judge_processes import judge_of
@@ -41,7 +44,7 @@ pytestmark = needs_sandbox
 @pytest.fixture(scope="module", autouse=True)
 def by_value() -> Iterator[None]:
     """The tests' own modules are not in the sandbox."""
-    modules = [algorithms, right_answers, wrong_answers]
+    modules = [algorithms, right_answers, wrong_answers, sys.modules[__name__]]
     for package in (right_answers, wrong_answers):
         modules += [
             importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)
@@ -99,6 +102,46 @@ for one in alternatives():
 def test_right_answers_of_another_kind_are_right_from_afar(check):
     found = {one.name: problem(check, list(one.answers), slice(-1, None)) for one in _RIGHT[check]}
     assert found == dict.fromkeys(found, "")
+
+
+def _start_and(more: Callable[[int, int], None]) -> Callable[[torch.nn.Module], None]:
+    def start_equal(model: torch.nn.Module) -> None:
+        for tensor in model.state_dict().values():
+            dist.broadcast(tensor, 0, group=dist.group.WORLD)
+        more(dist.get_rank(dist.group.WORLD), dist.get_world_size())
+
+    return start_equal
+
+
+def _objects(rank: int, n: int) -> None:
+    everybody, first, mine = [None] * n, [rank], [None]
+    dist.all_gather_object(everybody, rank)
+    dist.broadcast_object_list(first, 0)
+    dist.gather_object(rank, [None] * n if rank == 0 else None, 0)
+    dist.scatter_object_list(mine, everybody if rank == 0 else None, 0)
+    assert (everybody, first, mine) == (list(range(n)), [0], [rank])
+
+
+def _subgroups(rank: int, n: int) -> None:
+    alone, everybody = dist.new_group([0]), dist.new_group(list(range(n)))
+    assert (dist.get_rank(alone), everybody.size()) == (0 if rank == 0 else -1, n)
+    came = torch.zeros(1)
+    right, left = (rank + 1) % n, (rank - 1) % n
+    ops = [
+        dist.P2POp(dist.isend, torch.ones(1) * rank, right, everybody),
+        dist.P2POp(dist.irecv, came, left, everybody),
+    ]
+    if n > 1:
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        assert came.item() == left
+
+
+@pytest.mark.parametrize("more", [_objects, _subgroups])
+def test_object_collectives_and_groups_cross(more):
+    """Whatever they send, the check then says; but no rank fails."""
+    found = problem("lesson_03.start_equal", [_start_and(more)])
+    assert "every value is right, but" in found
 
 
 @pytest.mark.parametrize("name", SUBTLE)
