@@ -37,6 +37,7 @@ class Pipe:
         self.same_x = case["texts"] == "same x"
         self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
         self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
+        self.alive: dict[int, list[int]] = {}  # of a micro-batch that went back: its tensors that each part left alive
         self.touched: list[list] = []
         self.graphs: set[int] = set()
 
@@ -66,8 +67,11 @@ class Pipe:
 
     def backward(self, k: int, gradient: torch.Tensor) -> None:
         """From the gradient of the scores."""
+        gradient = gradient.clone()  # Python 3.10's caller holds the one that it gave until this returns
+        self.alive[k] = [0] * len(self.keepers)
         for place, keeper in reversed(list(enumerate(self.keepers))):
             gradient = self._backward(place, keeper, k, gradient)
+            self.alive[k][place] = keeper.n_alive(k)  # now: the next part may put its own in the same place
         del self.needed[k]
 
     def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
@@ -103,4 +107,4 @@ class Pipe:
             keeper.n_bytes() - keeper.at_first - sum(needed[place] for needed in self.needed.values())
             for place, keeper in enumerate(self.keepers)
         ]
-        return [too_many, [keeper.n_alive(k) for keeper in self.keepers]]
+        return [too_many, self.alive.pop(k)]

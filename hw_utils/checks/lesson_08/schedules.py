@@ -40,7 +40,7 @@ def _judge_numbers(data: Any, world_size: int, n_batches: int) -> None:
     judge_run(words(world_size, n_batches), data, world_size, n_batches)
 
 
-_SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8))
+_SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8), (2, 13))
 _SAME_STAGES = [
     {"world_size": p, "n_batches": m, "seconds": s}
     for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))

@@ -244,6 +244,14 @@ class BeginsAtZero(_Stage):
 _EVERYTHING = []
 
 
+@wrong("lesson_08.stage_lets_go", says="tensors that part 1 got or made .* still alive, though not on the object")
+class KeepsTheLastGradientOnAFunction(_Stage):
+    def backward(self, k, gradient):
+        found = super().backward(k, gradient)
+        KeepsTheLastGradientOnAFunction.backward.last = found  # None once the first part's turn has come
+        return found
+
+
 @wrong("lesson_08.stage_lets_go", says="still alive, though not on the object|still keeps")
 class KeepsItInAGlobal(_Stage):
     def forward(self, k, x):
@@ -444,6 +452,11 @@ _NUMBERS = [
 for _name, _change, _says in _NUMBERS:
     wrong_values("lesson_08.gpipe", _name, _of(_name, **_change), says=_says)
     wrong_values("lesson_08.one_f_one_b", _name, _of(_name, _OneFOneB, **_change), says=_says)
+for _check, _kind in (("gpipe", _Schedule), ("one_f_one_b", _OneFOneB)):
+    _change = {"order": lambda self, m, rank, world_size, kind=_kind: kind().order(min(m, 8), rank, world_size)}
+    wrong_values(
+        f"lesson_08.{_check}", "takes_eight", _of("takes_eight", _kind, **_change), says="13 micro-batches.* 8"
+    )
 
 
 @wrong("lesson_08.gpipe", says="goes back through|made 0 backward passes|never went back")
