@@ -722,7 +722,7 @@ def _save(store, step, shard, n_elements, *, name="step {step}, shard {rank}", b
         newest()
         if barrier:
             dist.barrier()
-    store.write(name.format(step=step, rank=rank), shard if kind is None else shard.to(kind))
+    store.write(name.format(step=step, parity=step % 2, rank=rank), shard if kind is None else shard.to(kind))
     if not first:
         if barrier:
             dist.barrier()
@@ -734,7 +734,7 @@ def _load(store, *, name="step {step}, shard {rank}", whole=False, pad=True, cei
     size, rank = dist.get_world_size(), dist.get_rank()
     old, new = -(-n // n_saved), -(-n // size)
     if whole:
-        parts = [store.read(name.format(step=step, rank=j)) for j in range(n_saved)]
+        parts = [store.read(name.format(step=step, parity=step % 2, rank=j)) for j in range(n_saved)]
         return torch.nn.functional.pad(torch.cat(parts)[:n], (0, new * size - n))[rank * new : (rank + 1) * new].clone()
     if not ceil:
         new = n // size
@@ -744,14 +744,17 @@ def _load(store, *, name="step {step}, shard {rank}", whole=False, pad=True, cei
         low, high = max(start, j * old), min(stop, (j + 1) * old)
         if low < high:
             place = j * old if old_size else 0
-            parts.append(store.read(name.format(step=step, rank=j), low - place + shift, high - place + shift))
+            parts.append(
+                store.read(name.format(step=step, parity=step % 2, rank=j), low - place + shift, high - place + shift)
+            )
     flat = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
     return torch.nn.functional.pad(flat, (0, new - len(flat))) if pad else flat
 
 
-_ONE = "shard {rank}"
+_ONE, _TWO = "shard {rank}", "step {parity}, shard {rank}"
 for _name, _save_change, _load_change, _says in [
     ("overwrites_the_old_step", {"name": _ONE}, {"name": _ONE}, "a mixture of two steps"),
+    ("has_two_names_in_turn", {"name": _TWO}, {"name": _TWO}, "a mixture of two steps"),
     ("says_it_first", {"first": True}, {}, "a step counts once all of its shards are there"),
     ("waits_for_nobody", {"barrier": False}, {}, "a step counts once all of its shards are there"),
     ("reads_everything", {}, {"whole": True}, "only what overlaps is read"),
@@ -783,7 +786,7 @@ def saves_nothing(store, step, shard, n_elements):
 
 
 def loads_the_first(store):
-    return store.read("step 99999, shard 0")
+    return store.read("step 99000, shard 0")
 
 
 def loads_in_double(store):
