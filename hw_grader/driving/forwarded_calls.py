@@ -108,7 +108,7 @@ def _asking(name: str, real: Any) -> Any:
         if name in ("get_rank", "get_world_size") and not any([*given[0], *given[1].values()]):
             return rank[0 if name == "get_rank" else 1]
         result, tensors = calling().ask({"dist": name}, given)
-        return _works(result, tensors)
+        return _handles(result, tensors)
 
     return ask
 
@@ -127,9 +127,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _works(result: Any, tensors: list[torch.Tensor]) -> Any:
+def _handles(result: Any, tensors: list[torch.Tensor]) -> Any:
     if type(result) is list:
-        return [_works(one, tensors) for one in result]
+        return [_handles(one, tensors) for one in result]
     if type(result) is tuple and result[:1] == ("work",):
         return Work(result[1], tensors)
     return Subgroup(result[1]) if type(result) is tuple and result[:1] == ("group",) else result

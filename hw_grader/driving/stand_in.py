@@ -68,7 +68,7 @@ class Session:
         self.path, self.copy, self.id = path, copy, os.urandom(8).hex()
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
-        self.groups: list[torch.distributed.ProcessGroup] = []
+        self.groups: list[dist.ProcessGroup] = []
         self.passes: dict[int, tuple[list, list]] = {}  # number -> outputs and inputs of a model's forward pass
         self.far: dict[int, Any] = {}
         self.held = Held()

@@ -44,9 +44,7 @@ class Check:
     # "hint 2 of exercise 2.2" -> what a failure that it explains says, as a regex; the first that is found is named
     hints: Mapping[str, str] = field(default_factory=dict)
     look: str = ""  # what to print next if no known mistake gives such data
-    is_formula: bool = (
-        False  # the answer gives a value and leaves the lists and dictionaries that it is given as they are
-    )
+    is_formula: bool = False  # the answer gives a value, and leaves what it is given as it is
 
     def __post_init__(self) -> None:
         if self.name in REGISTRY and REGISTRY[self.name].driver.__qualname__ != self.driver.__qualname__:

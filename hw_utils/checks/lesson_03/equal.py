@@ -11,7 +11,7 @@ from torch import nn
 
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
-from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, results_of
+from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, require_given, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -36,17 +36,13 @@ def _marks(rank: int, dtype: str = "float32") -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy() for name, tensor in marked_model(rank, dtype).state_dict().items()}
 
 
-def _kept_by(model: nn.Module, parameters: dict[str, nn.Parameter], flags: dict[str, bool]) -> list[bool]:
-    """Whether the model's parameters are the objects they were, and are trained, or not, as they were."""
-    named = dict(model.named_parameters())
+def _kept_by(model: nn.Module, parameters: dict[str, nn.Parameter]) -> list[bool]:
+    """Whether a marked model's parameters are the objects they were, and are trained, or frozen, as they were."""
+    pairs = list(zip(model.named_parameters(), marked_model(0).parameters()))
     return [
-        all(new is parameters.get(name) for name, new in named.items()),
-        {name: new.requires_grad for name, new in named.items()} == flags,
+        all(now is parameters.get(name) for (name, now), _ in pairs),
+        all(now.requires_grad == before.requires_grad for (_, now), before in pairs),
     ]
-
-
-def _flags(model: nn.Module) -> dict[str, bool]:
-    return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
 
 
 def _state(state: Any, rank: int, what: str, dtype: str = "float32") -> dict[str, np.ndarray]:
@@ -124,8 +120,8 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
         raise CheckFailed(
             f"{what}: every value is right, but the ranks send {sent} bytes; rank 0's model has {n_bytes}, and "
             f"{world_size - 1} others need it: {due} bytes.",
-            cause=f"{' and '.join(others) or 'something else'} sends more than rank 0's tensors: a broadcast from rank "
-            "0 sends those alone.",
+            cause=f"more travels than rank 0's tensors{', by ' * bool(others)}{', '.join(others)}: a broadcast from "
+            "rank 0 sends those alone.",
         )
 
 
@@ -146,9 +142,9 @@ def start_equal(start_equal, /, world_size: int):
 
     def worker(rank, world_size):
         model = marked_model(rank)
-        parameters, flags = dict(model.named_parameters()), _flags(model)
+        parameters = dict(model.named_parameters())
         start_equal(model)
-        return dict(model.state_dict()), _kept_by(model, parameters, flags)
+        return dict(model.state_dict()), _kept_by(model, parameters)
 
     return on_ranks(world_size, worker)
 
@@ -156,7 +152,7 @@ def start_equal(start_equal, /, world_size: int):
 def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str = "float32") -> None:
     what = f"average on {ranks_of(world_size)}" + (" with a given all_reduce" if own else "")
     results = results_of(data, world_size, what, hang="every rank must call the same all-reduces in the same order.")
-    if not all(isinstance(result, list) and len(result) == 4 for result in results):
+    if not all(isinstance(result, list) and len(result) == 4 and type(result[1]) is int for result in results):
         raise CheckFailed(f"{what}: expected a model, its calls and its gradients from every rank.")
     states = [_state(state, rank, what, dtype) for rank, (state, *_) in enumerate(results)]
     marks = [_marks(rank, dtype) for rank in range(world_size)]
@@ -180,13 +176,11 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
                 )
     _require_kept(results, what)
     require_waits(Trace.from_plain(data["trace"]), what)
-    if own and any(type(n) is not int or n == 0 for _, n, *_ in results):
-        raise CheckFailed(
-            f"{what}: it was never called.",
-            cause="dist.all_reduce stands in the function: call the argument, so that your ring can take its place.",
-        )
-    n_parameters = len(results[0][2])
-    n_calls = len(Trace.from_plain(data["trace"]).of_rank(0).of_op("all_reduce"))
+    all_reduces = [len(Trace.from_plain(data["trace"]).of_rank(r).of_op("all_reduce")) for r in range(world_size)]
+    for rank, (_, n_given, *_) in enumerate(results if own else ()):
+        cause = "dist.all_reduce stands in the function: call the argument, so that your ring can take its place."
+        require_given(n_given, all_reduces[rank], rank, f"{what}: every parameter", cause)
+    n_parameters, n_calls = len(results[0][2]), all_reduces[0]
     if world_size > 1 and n_calls > n_parameters:
         raise CheckFailed(
             f"{what}: every value is right after {n_calls} all-reduces a rank; {n_parameters} parameters need one "
@@ -234,7 +228,7 @@ def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
 
     def worker(rank, world_size):
         model, calls = marked_model(rank, dtype), []
-        parameters, flags = dict(model.named_parameters()), _flags(model)
+        parameters = dict(model.named_parameters())
         for parameter in parameters.values():
             parameter.grad = torch.full_like(parameter, _GRADIENT + 10**rank)
 
@@ -243,7 +237,7 @@ def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
             dist.all_reduce(tensor)
 
         average(model, counted) if own else average(model)
-        same = _kept_by(model, parameters, flags)
+        same = _kept_by(model, parameters)
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
         return dict(model.state_dict()), len(calls), gradients, same
 

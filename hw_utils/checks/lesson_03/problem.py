@@ -40,6 +40,14 @@ def results_of(data: Any, world_size: int, what: str, *, hang: str) -> list[Any]
     return results
 
 
+def require_given(n_calls: int, n_all_reduces: int, rank: int, what: str, cause: str) -> None:
+    """Raises CheckFailed unless every all-reduce of a rank went through the function that was given."""
+    if n_calls >= max(n_all_reduces, 1):
+        return
+    times = f"did {n_calls} of {n_all_reduces} all-reduces of rank {rank}" if n_calls else "was never called"
+    raise CheckFailed(f"{what} is right, but the all_reduce that was given {times}.", cause=cause)
+
+
 def ranks_of(n: int) -> str:
     """`1 rank`, `4 ranks`."""
     return "1 rank" if n == 1 else f"{n} ranks"

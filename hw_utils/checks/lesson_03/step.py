@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
-from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, results_of
+from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, require_given, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -85,12 +85,8 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
     require_waits(Trace.from_plain(data["trace"]), what)
     for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
         n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce"))
-        if n_calls < n or n_calls == 0:
-            times = "was never called" if n_calls == 0 else f"did {n_calls} of {n} all-reduces of rank {rank}"
-            raise CheckFailed(
-                f"{what}: every model is right, but the all_reduce that was given {times}.",
-                cause="hand it on: average(model, all_reduce). Else your own ring never runs in its place.",
-            )
+        cause = "hand it on: average(model, all_reduce). Else your own ring never runs in its place."
+        require_given(n_calls, n, rank, f"{what}: every model", cause)
 
 
 _SMALL = {"net": "small", "n_examples": 24, "batch_size": 3, "n_steps": 6}

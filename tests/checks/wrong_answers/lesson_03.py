@@ -545,7 +545,10 @@ def batches_of(rank, world_size, recipe, train_set):
         yield *train_set[places], n_total
 
 
-def training(rank, world_size, recipe, *, on="test", equal=True, before=False, stops=True, ours=None, always=False):
+def training(
+    rank, world_size, recipe, *, on="test", equal=True, before=False, stops=True, ours=None, always=False,
+    given=lambda k: dist.all_reduce, optimizer_of=None, noted=lambda now, curve: now, gives_up=lambda curve: False,
+):  # fmt: skip
     """A training with one thing wrong."""
     model, optimizer, train_set, test_set = recipe.start(rank)
     if equal:
@@ -554,10 +557,15 @@ def training(rank, world_size, recipe, *, on="test", equal=True, before=False, s
     for k, (x, y, n_total) in enumerate(batches_of(*(ours or (rank, world_size)), recipe, train_set), start=1):
         if before and k % recipe.every == 0:
             curve.append((k, accuracy(model, test_set)))
+        if optimizer_of is not None:
+            optimizer = optimizer_of(model)
         local_step(model, optimizer, x, y, n_total)
-        mean_model(model)
+        mean_model(model, given(k))
         if not before and (k % recipe.every == 0 or always):
-            curve.append((k, accuracy(model, train_set if on == "train" else test_set)))
+            now = accuracy(model, train_set if on == "train" else test_set)
+            curve.append((k, noted(now, curve)))
+            if gives_up(curve):
+                break
         if stops and curve and curve[-1][1] >= recipe.target:
             break
     return curve
@@ -895,7 +903,7 @@ def makes_an_empty_batch_of_floats(order, rank, world_size, batch_size):
     return [(part if len(part) else torch.tensor([]), n) for part, n in deal(order, rank, world_size, batch_size)]
 
 
-@wrong("lesson_03.start_equal", says="the ranks send .* bytes.*all_gather sends more than rank 0's tensors")
+@wrong("lesson_03.start_equal", says="the ranks send .* bytes.*more travels than rank 0's tensors, by all_gather:")
 def gathers_everybodys_start(model):
     for tensor in model.state_dict().values():
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
@@ -903,7 +911,7 @@ def gathers_everybodys_start(model):
         tensor.copy_(parts[0])
 
 
-@wrong("lesson_03.start_equal", says="broadcast_object_list sends more than rank 0's tensors")
+@wrong("lesson_03.start_equal", says="more travels than rank 0's tensors, by broadcast_object_list:")
 def sends_a_pickle(model):
     box = [model.state_dict()]
     dist.broadcast_object_list(box, 0)
@@ -955,56 +963,33 @@ def averages_in_float32(model, all_reduce=dist.all_reduce):
         parameter.data.copy_(single / dist.get_world_size())
 
 
-def training_with(rank, world_size, recipe, given, *, optimizer_of=None, noted=None, ends=None):
-    """The reference with one thing another way."""
-    model, optimizer, train_set, test_set = recipe.start(rank)
-    send_state(model)
-    curve = []
-    for k, (x, y, n_total) in enumerate(batches_of(rank, world_size, recipe, train_set), 1):
-        if optimizer_of is not None:
-            optimizer = optimizer_of(model)
-        local_step(model, optimizer, x, y, n_total)
-        mean_model(model, given(k))
-        if k % recipe.every == 0:
-            now = accuracy(model, test_set)
-            curve.append((k, now if noted is None else noted(now, curve)))
-            if now >= recipe.target or (ends is not None and ends(curve)):
-                break
-    return curve
-
-
 @wrong("lesson_03.train", says="momentum is lost")
 def makes_an_optimizer_each_time(rank, world_size, recipe, all_reduce=dist.all_reduce):
-    return training_with(
-        rank,
-        world_size,
-        recipe,
-        lambda k: all_reduce,
-        optimizer_of=lambda m: torch.optim.SGD(m.parameters(), recipe.step, momentum=recipe.momentum),
-    )
+    def new(model):
+        return torch.optim.SGD(model.parameters(), recipe.step, momentum=recipe.momentum)
+
+    return training(rank, world_size, recipe, given=lambda k: all_reduce, optimizer_of=new)
 
 
 @wrong("lesson_03.train", says="best accuracy so far is noted")
 def notes_the_best(rank, world_size, recipe, all_reduce=dist.all_reduce):
-    return training_with(
-        rank, world_size, recipe, lambda k: all_reduce, noted=lambda now, curve: max([now, *(a for _, a in curve)])
-    )
+    def best(now, curve):
+        return max([now, *(a for _, a in curve)])
+
+    return training(rank, world_size, recipe, given=lambda k: all_reduce, noted=best)
 
 
 @wrong("lesson_03.train", says="a worse look than the one before is no end")
 def loses_patience(rank, world_size, recipe, all_reduce=dist.all_reduce):
-    return training_with(
-        rank,
-        world_size,
-        recipe,
-        lambda k: all_reduce,
-        ends=lambda curve: len(curve) > 2 and curve[-1][1] < curve[-2][1],
-    )
+    def falls(curve):
+        return len(curve) > 2 and curve[-1][1] < curve[-2][1]
+
+    return training(rank, world_size, recipe, given=lambda k: all_reduce, gives_up=falls)
 
 
 @wrong("lesson_03.train", says="did 4 of 12 all-reduces of rank 0.*in every iteration")
 def hands_it_on_at_first(rank, world_size, recipe, all_reduce=dist.all_reduce):
-    return training_with(rank, world_size, recipe, lambda k: all_reduce if k < 3 else dist.all_reduce)
+    return training(rank, world_size, recipe, given=lambda k: all_reduce if k < 3 else dist.all_reduce)
 
 
 @wrong("lesson_03.test_accuracy", says="model of rank 0 is another one afterwards.*no_grad")
