@@ -1010,3 +1010,28 @@ def pops_the_curve(curve, target):
 @wrong("lesson_03.k_star", says="got 10, expected 15")
 def rounds_before_comparing(curve, target):
     return next((k for k, accuracy in curve if round(accuracy, 2) >= target), math.inf)
+
+
+@wrong("lesson_03.average", says="the largest of all ranks' numbers")
+def takes_the_largest(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.data, op=dist.ReduceOp.MAX)
+
+
+@wrong("lesson_03.average", says="on every rank.*the smallest of all")
+def takes_the_median(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        parts = [torch.empty_like(parameter.data) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, parameter.data)
+        parameter.data.copy_(torch.stack(parts).median(0).values)
+
+
+@wrong("lesson_03.average", says="the mean with one neighbour")
+def averages_with_a_neighbour(model, all_reduce=dist.all_reduce):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for parameter in model.parameters() if n > 1 else ():
+        came = torch.empty_like(parameter.data)
+        work = dist.isend(parameter.data.clone(), (rank + 1) % n)
+        dist.recv(came, (rank - 1) % n)
+        work.wait()
+        parameter.data.add_(came).div_(2)
