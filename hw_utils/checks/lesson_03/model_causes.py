@@ -50,15 +50,13 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
 
     if n > 1 and all(np.array_equal(s[name], marks[0][name]) for s in states):
         return (
-            "rank 0's numbers are on every rank: that is a broadcast, not a mean, or the smallest of all (ReduceOp.MIN, "
-            "a median): sum, and divide."
+            "rank 0's numbers are on every rank: that is a broadcast, not a mean, or the smallest of all "
+            "(ReduceOp.MIN, a median): sum, and divide."
         )
     if n > 1 and all(np.array_equal(s[name], np.maximum.reduce([m[name] for m in marks])) for s in states):
         return "that is the largest of all ranks' numbers (ReduceOp.MAX): an all_reduce without an op sums."
     if n > 2 and any(is_((marks[rank][name] + marks[other % n][name]) / 2) for other in (rank - 1, rank + 1)):
-        return (
-            "that is the mean with one neighbour: an exchange brings one rank's numbers, the mean needs everybody's."
-        )
+        return "that is the mean with one neighbour: an exchange brings one rank's numbers, the mean needs everybody's."
     if is_(marks[rank][name]):
         some = [m for m in marks[0] if m != name and not np.array_equal(states[rank][m], marks[rank][m])]
         if some:
