@@ -61,7 +61,7 @@ def work(fd: int, role: str, ranks: socket.socket | None, folder: str, clears: s
     os.setsid()
     os.umask(0o077)
     _silence()
-    end, main = socket.socket(fileno=fd), importlib.import_module(f"hw_grader.driving.role_{role}").main
+    end, main = socket.socket(fileno=fd), importlib.import_module(f"hw_grader.driving.roles.{role}").main
     if clears:
         return _branch(end, main, ranks, clears)
     _serve(end, main, ranks)

@@ -35,7 +35,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
     *(f"sandbox/{n}" for n in ("jailed_process", "no_checks")),
-    *(f"driving/{n}" for n in ("__init__", "role_cells", "role_answers", "role_drive", "role_judge")),
+    "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
     *(f"driving/{n}" for n in ("lent", "lifetimes", "parcel")),
 )  # fmt: skip

@@ -254,7 +254,7 @@ def warm_up() -> None:
     _import(["cloudpickle", "matplotlib.pyplot"])
     _import(_package_modules(checks=False))
     for role in ROLES:
-        importlib.import_module(f"hw_grader.driving.role_{role}").warm_up()
+        importlib.import_module(f"hw_grader.driving.roles.{role}").warm_up()
     sys.modules["torch"].set_num_threads(1)
     gc.collect()
     gc.freeze()

@@ -119,7 +119,7 @@ def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
             "setup.sh",
             "run_autograder",
             "hw_utils/checks/lesson_01/__init__.py",
-            "hw_grader/driving/role_judge.py",
+            "hw_grader/driving/roles/judge.py",
         } <= names
         assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hw_grader.driving.role_judge import judge
+from hw_grader.driving.roles.judge import judge
 from hw_utils.checks.check import REGISTRY
 from hw_utils.core.plain_data import encode
 from tests.checks.references import lessons

@@ -6,7 +6,7 @@ import sys
 
 TEXT = "def __getattr__(name):\n    return lambda *a, **k: {'right': True}\n"
 for folder in ("", "/scratch", "/tmp", os.path.expanduser("~"), *sys.path):
-    for name in ("hw_utils/core/plain_data.py", "hw_utils/__init__.py", "hw_grader/driving/role_drive.py", "hw_grader/driving/role_judge.py", "torch.py",
+    for name in ("hw_utils/core/plain_data.py", "hw_utils/__init__.py", "hw_grader/driving/roles/drive.py", "hw_grader/driving/roles/judge.py", "torch.py",
                  "sitecustomize.py", "usercustomize.py", "json.py", "trap.pth"):  # fmt: skip
         path = os.path.join(folder, name)
         try:

@@ -15,6 +15,7 @@ import socket
 import sys
 import traceback
 import types
+from pathlib import Path
 from typing import Any
 
 from hw_grader.driving.stand_in import answers_at
@@ -68,7 +69,7 @@ def find_check(name: str):
 
 def remember_sources(sources: dict[str, list]) -> None:
     """Makes errors show the student's line and cell number."""
-    shell = sys.modules["hw_grader.driving.role_cells"]._shell
+    shell = sys.modules["hw_grader.driving.roles.cells"]._shell
     for file, (count, text) in sources.items():
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         shell.compile._filename_map[file] = count
@@ -89,7 +90,7 @@ def _drive(check, answers: list, case: dict[str, Any]) -> tuple[dict[str, Any], 
         return _error(error), b""
 
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # ends with a separator
+_PACKAGE = os.path.join(Path(__file__).absolute().parents[2], "")  # ends with a separator
 
 
 def is_ours(file: str) -> bool:

@@ -25,7 +25,7 @@ from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_ca
 from hw_grader.driving.lent import Lent, run_elsewhere
 from hw_grader.driving.lifetimes import Handed
 from hw_grader.driving.parcel import Line, Parcel, Unpacker
-from hw_grader.driving.role_drive import is_ours, remember_sources
+from hw_grader.driving.roles.drive import is_ours, remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students

@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from hw_grader.driving.role_drive import find_check, run_here
+from hw_grader.driving.roles.drive import find_check, run_here
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import decode, encode
