@@ -50,15 +50,15 @@ def test_the_grader_and_its_workers_hold_no_more_after_600_submissions_than_afte
     with batch.cluster("", 2) as client:
         for n, (_, record) in enumerate(batch.grade_all(client, handed_in, Release("a", "n", (), ""), Times())):
             assert record.points == 1
-            if n in (300, 600):
+            if n in (300, 310, 320, 590, 600, 610):  # the least of three: some submissions are on their way at each
                 while any(client.processing().values()):
                     pass  # the scheduler is in this process: what it holds for a task at work is more or less
                 there.append(sum(client.run(n_objects).values()))
                 here.append(n_objects())
         kept = client.run(kept_of_itself)
         monitor = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.monitor.maxlen)
-    assert here[1] - here[0] < 3 * SOME, here
-    assert there[1] - there[0] < 3 * SOME, there
+    for counts in (here, there):
+        assert min(counts[3:]) - min(counts[:3]) < 3 * SOME, counts
     assert {(k["profile"], k["monitor"] < 100) for k in kept.values()} == {(0, True)}
     assert monitor < 100
 
