@@ -134,7 +134,7 @@ checks.lesson_07.activation_bytes(
 # these two calls of a layer and nothing else of it.
 #
 # Fill in `Recomputed`: `n_segments` segments of at most ceil(L / n_segments) layers. Targets: after forward one input a
-# segment at most hangs on the object, at no time do more than ceil(L / n_segments) layers keep theirs (together
+# segment at most is kept beside the layers, at no time do more than ceil(L / n_segments) layers keep theirs (together
 # $2\sqrt L$ for $\sqrt L$ segments), the last segment is not computed twice (so at most 4/3 of the time), and
 # gradients equal those of the plain layers to 1e-12.
 #
@@ -679,8 +679,8 @@ checks.lesson_07.fully_sharded_in_time(
 # and time, `store.read(name, start, stop)`, which reads these elements and no others, and `store.names()`.
 # `save_shards` writes this rank's padded shard of a vector of n_elements at that step. `load_shards` returns this
 # rank's padded shard of the newest step that is whole, on any number of ranks. Targets: equal to the bit, dtype
-# included; a rank writes its shard and reads its share, and 256 bytes beside them; after every single write of a save,
-# all ranks load one whole step.
+# included; a rank writes its shard, which stays as it is, and reads its share, and 256 bytes beside them; after every
+# single write of a save, all ranks load one whole step, whatever number of ranks saved the step before.
 #
 # <details><summary>Hint 1: places in the flat vector</summary>
 #

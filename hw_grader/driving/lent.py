@@ -23,6 +23,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from hw_utils.material.by_hand.interface import Interface
+
 FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
 KEPT_EQUAL = (nn.Module, torch.optim.Optimizer)
 OURS = "hw_utils.checks"  # what is defined there is not in the answer's process
@@ -81,7 +83,7 @@ class Lent:
         if isinstance(value, FUNCTIONS):
             return {"function": self.function(value)}
         if hasattr(type(value), "LENDS"):
-            parts = {name: getattr(value, name) for name in type(value).LENDS}
+            parts = {name: getattr(value, name) for name in value.LENDS}
             return {"layer": [[name, pack(part)] for name, part in parts.items()]}
         is_settings = dataclasses.is_dataclass(value) and not isinstance(value, type)
         if isinstance(value, (*KEPT_EQUAL, Dataset)) or is_settings:
@@ -110,7 +112,7 @@ class Lent:
         if self.ask is not None and kind == "function":
             return Asking(self.ask, content)
         if self.ask is not None and kind == "layer":
-            return _Layer({name: unpack(part) for name, part in content})
+            return Interface({name: unpack(part) for name, part in content})
         raise ValueError(f"not a packed value: {kind!r}"[:100])
 
     def dump(self) -> bytes:
@@ -273,13 +275,6 @@ class Asking:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._ask(self.number, args, options)
-
-
-class _Layer:
-    """A communication layer of the driver's, on the answer's side: its values, and its methods to ask for."""
-
-    def __init__(self, parts: dict[str, Any]) -> None:
-        self.__dict__.update(parts)
 
 
 def state_of(thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:

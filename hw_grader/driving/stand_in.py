@@ -195,7 +195,7 @@ class FarObject:
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._set[name] = value
-        self._ask({"tensors": self._number})
+        self.kept_tensors()
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         return self._ask({"method": [self._number, name]}, args, options)
@@ -203,9 +203,12 @@ class FarObject:
     def _ask(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         return self._session.call({**what, "object": self._number}, [self._set, *args], options)
 
-    def kept_tensors(self) -> dict[str, torch.Tensor]:
-        """Path -> tensor that hangs on its attributes, each with all the memory that it is a view of."""
-        return self._ask({"tensors": self._number})
+    def kept_tensors(self, *, beside_models: bool = False) -> dict[str, torch.Tensor]:
+        """Path -> tensor that hangs on its attributes, each with all the memory that it is a view of.
+
+        beside_models: without memory in which the weights and gradients of lent models lie.
+        """
+        return self._ask({"tensors": self._number, "beside_models": beside_models})
 
     def kept_anywhere(self) -> dict[str, torch.Tensor]:
         """The same, and what its class, global names and lent models have come to keep, floats of Python's included."""

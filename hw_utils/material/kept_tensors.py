@@ -56,6 +56,22 @@ def kept_elsewhere(
     return _found(set(), waiting, _parts_of_notebook, with_numbers)
 
 
+def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
+    """The same without memory in which the models' own weights and gradients lie; of such memory the rest, if any."""
+    own: dict[int, dict[int, int]] = {}  # memory -> place in it -> bytes
+    for tensor in (t for model in models for p in model.parameters() for t in (p.detach(), p.grad) if t is not None):
+        own.setdefault(tensor.untyped_storage().data_ptr(), {})[tensor.data_ptr()] = tensor.nbytes
+    found = {}
+    for path, tensor in tensors.items():
+        memory = tensor.untyped_storage()
+        if memory.data_ptr() not in own:
+            found[path] = tensor
+        elif (rest := memory.nbytes() - sum(own[memory.data_ptr()].values())) > 0:
+            found[path] = torch.zeros(-(-rest // tensor.element_size()), dtype=tensor.dtype)
+            own[memory.data_ptr()] = {0: memory.nbytes()}  # said once
+    return found
+
+
 def _found(
     seen: set[int], waiting: deque, parts: Callable[[Any], Iterator[tuple[str, Any]]], with_numbers: bool
 ) -> dict[str, torch.Tensor]:

@@ -33,7 +33,7 @@ OPS = ("sum", "mean")
 class Rendezvous:
     """What a rank calls `context`: `world_size`, `all_gather`, `all_reduce`; `calls` has one row a rank and call."""
 
-    LENDS = ("world_size", "all_gather", "all_reduce")  # what an answer in another process may use
+    LENDS = ("world_size", "all_gather", "all_reduce")  # what an answer may use
 
     def __init__(self, turns: Turns) -> None:
         self.world_size = turns.world_size

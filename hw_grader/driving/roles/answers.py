@@ -30,7 +30,7 @@ from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
-from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.own.copies import is_constant
@@ -88,10 +88,14 @@ class Answers:
     def kept(self, thing: Any, served: Served) -> dict[str, torch.Tensor]:
         """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
         known = {tensor.data_ptr() for tensor in self.from_the_start}
-        models = [m for m in served.lent.things if isinstance(m, nn.Module)]
+        models = _models(served.lent)
         beside = kept_elsewhere(served.answers, models, with_numbers=True)
         mine = kept_tensors(thing, with_numbers=True)
-        return {path: t for path, t in beside.items() if t.data_ptr() not in known} | mine
+        return beside_models({path: t for path, t in beside.items() if t.data_ptr() not in known} | mine, models)
+
+
+def _models(lent: Lent) -> list[nn.Module]:
+    return [thing for thing in lent.things if isinstance(thing, nn.Module)]
 
 
 def _accept(server: socket.socket, answers: Answers) -> None:
@@ -206,7 +210,8 @@ class Call:
             value = getattr(kept[number], name)
             return ("method",) if callable(value) and not isinstance(value, torch.Tensor) else value
         if "tensors" in message:
-            return kept_tensors(kept[message["tensors"]])
+            found = kept_tensors(kept[message["tensors"]])
+            return beside_models(found, _models(self.lent)) if message["beside_models"] else found
         if "anywhere" in message:
             return self.answers.kept(kept[message["anywhere"]], self.served)
         return self._hook(*message["hook"])

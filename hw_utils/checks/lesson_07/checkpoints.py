@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch.distributed as dist
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.core.errors import CheckFailed
+from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.store import Store
 from hw_utils.simulate import simulate
 
@@ -33,22 +35,27 @@ def _shard(vector: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
 
 
 def _save(
-    rank: int, world_size: int, save: Any, n_elements: int, slow: int, dtype: str
-) -> list[tuple[int, str, torch.Tensor, float]]:
+    rank: int, world_size: int, save: Any, steps: Sequence[int], content: dict[str, torch.Tensor], n_elements: int,
+    slow: int, dtype: str,
+) -> dict[str, Any]:  # fmt: skip
     """This rank's writes with their step; rank `slow` has the slowest disk."""
-    store = Store(seconds_a_byte=1e-3 * (20 if rank == slow else 1))
+    store = Store(content, seconds_a_byte=1e-3 * (20 if rank == slow else 1))
     found: list[tuple[int, str, torch.Tensor, float]] = []
-    for step in STEPS:
+    changed: list[int] = []
+    for step in steps:
         done = len(store.writes)
-        save(store, step, _shard(_vector(n_elements, step, dtype), rank, world_size), n_elements)
+        mine = _shard(_vector(n_elements, step, dtype), rank, world_size)
+        shard = mine.clone()
+        save(interface(store), step, shard, n_elements)
+        changed += [] if torch.equal(shard, mine) else [step]
         found += [(step, *write) for write in store.writes[done:]]
         dist.barrier()  # as the steps of a training between two saves
-    return found
+    return {"writes": found, "changed": changed}
 
 
 def _load(rank: int, world_size: int, load: Any, content: dict[str, torch.Tensor]) -> dict[str, Any]:
     store = Store(content)
-    shard = load(store)
+    shard = load(interface(store))
     return {"shard": shard, "reads": sum(n for _, n in store.reads)}
 
 
@@ -63,16 +70,13 @@ def _load_often(rank: int, world_size: int, load: Any, contents: list[dict[str, 
     return found
 
 
-def _moments(saved: dict[str, Any]) -> tuple[list[str], list[dict[str, torch.Tensor]]]:
+def _moments(saved: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, torch.Tensor]]]:
     """What the store holds after the first save, and after each write of the second, with a name each."""
-    rows = sorted(
-        ((written_s, step, name, tensor) for each in saved["results"] for step, name, tensor, written_s in each),
-        key=lambda row: (row[0], row[2]),
-    )
-    n_first = sum(step == STEPS[0] for _, step, _, _ in rows)
+    rows = [row for run in saved for row in _in_time(run)]
+    n_first = sum(step == STEPS[0] for step, _, _ in rows)
     content: dict[str, torch.Tensor] = {}
     names, contents = [], []
-    for k, (_, _, name, tensor) in enumerate(rows, start=1):
+    for k, (_, name, tensor) in enumerate(rows, start=1):
         content[name] = torch.as_tensor(tensor)
         if k >= n_first:
             names.append(f"{k - n_first} of {len(rows) - n_first} writes of step {STEPS[1]}")
@@ -80,21 +84,39 @@ def _moments(saved: dict[str, Any]) -> tuple[list[str], list[dict[str, torch.Ten
     return names, contents
 
 
-def _judge(data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64") -> None:
+def _in_time(run: dict[str, Any]) -> list[tuple[int, str, torch.Tensor]]:
+    """(step, name, tensor) of all ranks' writes, in the order in which they were there."""
+    rows = [(written_s, name, step, t) for each in run["results"] for step, name, t, written_s in each["writes"]]
+    return [(step, name, tensor) for _, name, step, tensor in sorted(rows, key=lambda row: row[:2])]
+
+
+def _judge(
+    data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None
+) -> None:
     item = DTYPES[dtype].itemsize
     what = f"{n_elements} elements{'' if dtype == 'float64' else f' of {dtype}'} from {n_ranks(old)} to {n_ranks(new)}"
-    require_no_deadlock(data["saved"], f"{what}: saving")
-    writes = [w for each in data["saved"]["results"] for w in each if w[0] == STEPS[0]]
-    if not writes:
+    what += f", the step before saved by {n_ranks(before)}" if before else ""
+    for run in data["saved"]:
+        require_no_deadlock(run, f"{what}: saving")
+    if not any(each["writes"] for run in data["saved"] for each in run["results"]):
         raise CheckFailed(f"{what}: nothing is written.", cause="store.write(name, shard) on every rank.")
-    most = max(
-        sum(np.asarray(tensor).nbytes for step, _, tensor, _ in each if step == STEPS[0])
-        for each in data["saved"]["results"]
-    )
-    share = -(-n_elements // old) * item
-    if old > 1 and most > share + 256:
-        raise CheckFailed(f"{what}: a rank writes {most} bytes a step, its shard has {share}.",
-                          cause="every rank writes its own shard, and nobody gathers.")  # fmt: skip
+    if any(each["changed"] for run in data["saved"] for each in run["results"]):
+        raise CheckFailed(
+            f"{what}: after it was saved, a rank's shard has other numbers than before.",
+            cause="the training goes on with that shard: write it as it is, and change a copy if you must.",
+        )
+    for step in STEPS:
+        n = before if before and step == STEPS[0] else old
+        sent = [_written(each, step) for run in data["saved"] for each in run["results"]]
+        share = -(-n_elements // n) * item
+        if n > 1 and max(sent) > share + 256:
+            raise CheckFailed(
+                f"{what}: a rank writes {max(sent)} bytes a step, its shard has {share}.",
+                cause=f"what is written beside the shard has {max(sent) - share} bytes: the step, the number of ranks "
+                "and n_elements are three numbers, and one rank's write."
+                if _writes_own_shard(data["saved"], step, share)
+                else "every rank writes its own shard, and nobody gathers.",
+            )
     require_no_deadlock(data["whole"], f"{what}: loading what is whole")
     _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]], dtype)
     limit = -(-n_elements // new) * item + 256
@@ -109,6 +131,17 @@ def _judge(data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str
         results = [each[k] for each in data["between"]["results"]]
         steps = STEPS[:1] if k == 0 else STEPS
         _judge_moment(f"{what}: loading after {name}", results, new, n_elements, steps, dtype)
+
+
+def _written(each: dict[str, Any], step: int) -> int:
+    return sum(np.asarray(tensor).nbytes for other, _, tensor, _ in each["writes"] if other == step)
+
+
+def _writes_own_shard(saved: list[dict[str, Any]], step: int, share: int) -> bool:
+    """Whether each rank has one write of a shard's bytes, and the rest is something else."""
+    writes = [[np.asarray(t).nbytes for other, _, t, _ in each["writes"] if other == step] for run in saved
+              for each in run["results"]]  # fmt: skip
+    return all(share in mine for mine in writes if mine)
 
 
 def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int], dtype: str) -> None:
@@ -147,10 +180,12 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
         return "load returns the rank's new shard, a flat tensor."
     if got.shape != right.shape:
         return "a new shard has ceil(n_elements / ranks) elements, the last one padded with zeros."
-    if got.dtype != right.dtype:
+    if got.dtype != right.dtype and np.array_equal(got.astype(right.dtype), right):
         return "numbers change their dtype on the way: what is loaded has the dtype of what was saved."
     if np.allclose(got, right, rtol=1e-6, atol=0):
         return "numbers are rounded on the way: write and read them in the dtype that they have."
+    if (right == 0).any() and np.array_equal(got[right > 0], right[right > 0]):
+        return "what lies behind the last element is padding: zeros."
     steps = set((got[got > 0] // MARK).tolist())
     if len(steps) > 1 or not is_whole:
         return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
@@ -174,7 +209,8 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
             (6, 4, 7, 5),
         )
     ]
-    + [{"old": 3, "new": 5, "n_elements": 4, "slow": 1, "dtype": dtype} for dtype in ("float16", "int64")],
+    + [{"old": 3, "new": 5, "n_elements": 4, "slow": 1, "dtype": dtype} for dtype in ("float16", "int64")]
+    + [{"old": a, "new": 2, "n_elements": 12, "slow": 1, "before": b} for a, b in ((2, 3), (4, 2))],
     ok="shards are the same to the bit on other ranks, read once, and whole at every moment of a save.",
     hint="hint 1 of exercise 7.6",
     hints={
@@ -183,10 +219,19 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
     },
     look="save 6 elements on 2 ranks, and print what each of 3 ranks reads.",
 )
-def shards(save, load, /, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64"):
-    """Two steps saved on `old` ranks, and loaded on `new` ones at every moment of the second save."""
-    saved = observe(lambda: simulate(_save, old, (save, n_elements, slow, dtype), compute="free", echo=False))
-    names, contents = ([], []) if saved["deadlock"] else _moments(saved)
+def shards(
+    save, load, /, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None
+):
+    """Two steps saved on `old` ranks (the first one on `before`, if given), and loaded on `new` ones at every moment
+    of the second save."""
+    saved: list[dict[str, Any]] = []
+    for n, steps in [(before, STEPS[:1]), (old, STEPS[1:])] if before else [(old, STEPS)]:
+        content = {name: torch.as_tensor(tensor) for run in saved for _, name, tensor in _in_time(run)}
+        args = (save, steps, content, n_elements, min(slow, n - 1), dtype)
+        saved.append(observe(partial(simulate, _save, n, args, compute="free", echo=False)))
+        if saved[-1]["deadlock"]:
+            return {"saved": saved}
+    names, contents = _moments(saved)
     if not contents:
         return {"saved": saved}
     last, before = (load, contents[-1]), (load, contents[:-1])

@@ -47,8 +47,8 @@ def _worker(
         else:
             came.append(k)
             whole += bytes_in_lists(gradients[0])
-            held.append(whole + bytes_beside(floats_kept(gradients[0]), own))
-            anywhere.append(whole + bytes_beside(floats_anywhere(gradients[0]), own))
+            held.append(whole + bytes_beside(floats_kept(gradients[0], own), own))
+            anywhere.append(whole + bytes_beside(floats_anywhere(gradients[0], own), own))
         moments.append(moment())
 
     def listen(own: torch.nn.Module) -> None:
@@ -126,7 +126,9 @@ def _judge(
         if result["left"]:
             raise CheckFailed(
                 f"{what}: after wait() the whole gradient of `{result['left'][0]}` still stands on rank {rank}.",
-                cause="p.grad = None for every parameter of a bucket once its flat vector is made: others keep the "
+                cause="buckets start in their order, whatever is full first: one that is full early waits for its turn."
+                if order
+                else "p.grad = None for every parameter of a bucket once its flat vector is made: others keep the "
                 "rest.",
             )
     for step in range(STEPS):
@@ -242,17 +244,27 @@ def _judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world
             f"{what}: wait() gave {shown}, expected {len(right)}, one a bucket.",
             cause="wait returns the list of shards, and starts a new one for the next backward.",
         )
+    if all(_same(mine, whole[rank]) for mine, whole in zip(got, right[::-1])) and len(got) > 1:
+        raise CheckFailed(
+            f"{what}: wait() gave the shard of the last bucket first.",
+            cause="buckets go from the last parameter to the first, and the list in their order.",
+        )
     for k, (mine, whole) in enumerate(zip(got, right)):
         expected = whole[rank]
         if not isinstance(mine, np.ndarray) or mine.shape != expected.shape:
             shape = getattr(mine, "shape", None)
             raise CheckFailed(f"{what}: shard of bucket {k} has shape {shape}, expected {expected.shape}.",
                               cause="a shard is 1/N of the padded bucket, flat.")  # fmt: skip
-        if not np.allclose(mine, expected, rtol=1e-10, atol=1e-12):
+        if not _same(mine, expected):
             raise CheckFailed(
                 f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
                 cause=_why(mine, whole, rank, world_size),
             )
+
+
+def _same(mine: Any, right: np.ndarray) -> bool:
+    is_alike = isinstance(mine, np.ndarray) and mine.shape == right.shape
+    return is_alike and np.allclose(mine, right, rtol=1e-10, atol=1e-12)
 
 
 def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str:
@@ -267,6 +279,11 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
     packed = np.pad(packed, (0, len(flat) - len(packed))).reshape(whole.shape)
     if not np.array_equal(packed, whole) and np.allclose(mine, packed[rank], rtol=1e-9, atol=1e-12):
         return "a parameter without a gradient counts as zeros, at its own place in the bucket."
+    if np.allclose(mine, whole[rank], rtol=1e-5, atol=1e-6):
+        return "right to six places: gradients travel in the dtype that they have."
+    ends = [np.roll(flat, n).reshape(whole.shape) for n in range(1, world_size) if not flat[-n:].any()]
+    if any(np.allclose(mine, shifted[rank], rtol=1e-9, atol=1e-12) for shifted in ends):
+        return "the padding stands behind the gradients, not before them."
     near = [cause for cause, value in causes.items() if np.allclose(mine, value, rtol=1e-9, atol=1e-12)]
     other = [r for r in range(world_size) if np.allclose(mine, whole[r], rtol=1e-9, atol=1e-12)]
     if near or not other:

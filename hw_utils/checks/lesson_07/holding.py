@@ -13,7 +13,7 @@ import torch
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run import Run
-from hw_utils.material.kept_tensors import NUMBERS
+from hw_utils.material.kept_tensors import NUMBERS, beside_models
 
 MOMENT_S = 1e-3
 _MOST_THINGS = 10_000
@@ -21,14 +21,20 @@ _SETTINGS = 6  # an optimizer's learning rate, betas and so on in one place
 ELSEWHERE = "something outlives the step outside the object: under a global name, on the class or on a parameter."
 
 
-def floats_kept(thing: Any) -> list[torch.Tensor]:
-    """The float tensors that hang on an object, one of each memory; masks and random states are not floats."""
-    return _floats(kept_tensors(thing))
+def floats_kept(thing: Any, model: torch.nn.Module | None = None) -> list[torch.Tensor]:
+    """The float tensors that hang on an object, one of each memory; masks and random states are not floats.
+
+    model: of the memory in which its weights and gradients lie only what is beside them.
+    """
+    if model is None:
+        return _floats(kept_tensors(thing))
+    return _floats(beside_models(kept_tensors(thing), [model]) if is_here(thing) else
+                   thing.kept_tensors(beside_models=True))  # fmt: skip
 
 
-def floats_anywhere(thing: Any) -> list[torch.Tensor]:
+def floats_anywhere(thing: Any, model: torch.nn.Module | None = None) -> list[torch.Tensor]:
     """Those that an object in another process keeps there, on it or elsewhere; one that is here has the run's books."""
-    return floats_kept(thing) if is_here(thing) else _floats(thing.kept_anywhere())
+    return floats_kept(thing, model) if is_here(thing) else _floats(thing.kept_anywhere())
 
 
 def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -60,7 +66,13 @@ def bytes_beside(tensors: Iterable[torch.Tensor], model: torch.nn.Module) -> int
 
 def bytes_in_lists(thing: Any) -> int:
     """Bytes of the numbers that hang on an object as raw bytes or as lists of Python's floats."""
-    total, seen, waiting = 0, {id(thing)}, deque(getattr(thing, "__dict__", {}).values())
+    seen = {id(thing)}
+    return sum(_bytes_in(value, seen) for value in getattr(thing, "__dict__", {}).values())
+
+
+def _bytes_in(value: Any, seen: set[int]) -> int:
+    """Of one attribute; a few settings, in one list or in some, are none."""
+    total, n_floats, n_most, waiting = 0, 0, 0, deque([value])
     while waiting and len(seen) < _MOST_THINGS:
         value = waiting.popleft()
         if id(value) in seen:
@@ -69,11 +81,11 @@ def bytes_in_lists(thing: Any) -> int:
             total += memoryview(value).nbytes
         elif isinstance(value, list | tuple | deque | dict):
             parts = list(value.values() if isinstance(value, dict) else value)
-            n_floats = sum(type(part) is float for part in parts)
-            total += 8 * n_floats if n_floats > _SETTINGS else 0
+            here = sum(type(part) is float for part in parts)
+            n_floats, n_most = n_floats + here, max(n_most, here)
             waiting.extend(part for part in parts if type(part) is not float)
         seen.add(id(value))
-    return total
+    return total + (8 * n_floats if n_most > _SETTINGS or n_floats > 4 * _SETTINGS else 0)
 
 
 def is_here(thing: Any) -> bool:

@@ -9,25 +9,37 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks.check import check, observe
-from hw_utils.checks.lesson_07.holding import floats_kept, n_bytes
+from hw_utils.checks.check import check
+from hw_utils.checks.lesson_07.holding import (
+    MOMENT_S,
+    bytes_in_lists,
+    floats_kept,
+    is_here,
+    moment,
+    n_bytes,
+    observe_memory,
+)
 from hw_utils.core.errors import CheckFailed
+from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import KeepingLayer, drawn_weights
 from hw_utils.simulate import simulate
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 N, WIDTH, HIDDEN = 3, 4, 5
+MANY = 4096  # examples whose input has more bytes than many random states
 
 
 def _layers(n_layers: int, dropout: float) -> list[KeepingLayer]:
     return [KeepingLayer(drawn_weights(HIDDEN, WIDTH, k), FORWARD_S, BACKWARD_S, dropout) for k in range(n_layers)]
 
 
-def _numbers(seed: int) -> torch.Tensor:
-    return torch.randn(N, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def _numbers(seed: int, n_examples: int) -> torch.Tensor:
+    return torch.randn(n_examples, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float) -> dict[str, Any]:
+def _worker(
+    rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int
+) -> dict[str, Any]:
     layers = _layers(n_layers, dropout)
     calls: list[tuple[str, int]] = []
     most = [0]
@@ -38,18 +50,22 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_segments: in
 
     for k, layer in enumerate(layers):
         layer.watch = partial(watch, k)
-    model, found = make(layers, n_segments), []
+    moments = [moment()]
+    model, found = make([interface(layer) for layer in layers], n_segments), []
     for step in range(2):
         torch.manual_seed(7 + step)
-        y = model.forward(_numbers(100 + step))
-        kept = -(-n_bytes(floats_kept(model)) // (8 * N * WIDTH))
+        y = model.forward(_numbers(100 + step, n_examples))
+        kept = -(-(n_bytes(floats_kept(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
         in_layers = sum(layer.saved is not None for layer in layers)
-        gradient = model.backward(_numbers(200 + step))
+        moments.append(moment())
+        gradient = model.backward(_numbers(200 + step, n_examples))
         after = sum(layer.saved is not None for layer in layers)
         found.append({"y": y, "x": gradient, "kept": kept, "in_layers": in_layers, "after": after})
         found[-1]["draw"] = torch.rand(1).item()
     return {
         "steps": found,
+        "moments": moments,
+        "is_here": is_here(model),
         "weights": [layer.gradient for layer in layers],
         "most": most[0],
         "n_forward": sum(what == "forward" for what, _ in calls),
@@ -58,7 +74,7 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_segments: in
     }
 
 
-def _plain(n_layers: int, dropout: float) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
+def _plain(n_layers: int, dropout: float, n_examples: int) -> tuple[list[dict[str, Any]], list[torch.Tensor]]:
     """Without recomputation: each step's output and input gradient, and the weights' gradients."""
     layers, found = _layers(n_layers, dropout), []
     for layer in layers:
@@ -66,21 +82,21 @@ def _plain(n_layers: int, dropout: float) -> tuple[list[dict[str, Any]], list[to
     with torch.random.fork_rng(devices=[]):
         for step in range(2):
             torch.manual_seed(7 + step)
-            x = _numbers(100 + step)
+            x = _numbers(100 + step, n_examples)
             for layer in layers:
                 x = layer.forward(x)
-            gradient = _numbers(200 + step)
+            gradient = _numbers(200 + step, n_examples)
             for layer in reversed(layers):
                 gradient = layer.backward(gradient)
             found.append({"y": x.numpy(), "x": gradient.numpy(), "draw": torch.rand(1).item()})
     return found, [layer.gradient for layer in layers]
 
 
-def _judge(data: Any, n_layers: int, n_segments: int, dropout: float) -> None:
+def _judge(data: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int = N) -> None:
     what = f"{n_layers} layers in {n_segments} segment{'' if n_segments == 1 else 's'}"
     what += f", dropout {dropout:g}" if dropout else ""
     (result,) = data["results"]
-    _judge_numbers(what, result, n_layers, dropout)
+    _judge_numbers(what, result, n_layers, dropout, n_examples)
     longest = math.ceil(n_layers / n_segments)
     kept = max(step["kept"] for step in result["steps"])
     if kept > n_segments:
@@ -88,6 +104,17 @@ def _judge(data: Any, n_layers: int, n_segments: int, dropout: float) -> None:
             f"{what}: after forward the object keeps {kept} inputs, {n_segments} are enough.",
             cause="only the first input of each segment is kept; forget those of the step before.",
         )
+    if n_examples == MANY and (held := data["held"][0]):  # of few examples a random state is more than an input
+        inputs = [  # the worker keeps this step's output, and both results of the step before
+            (at - held[0]) / (8 * n_examples * WIDTH) - step["in_layers"] - 1 - 2 * k
+            for k, (at, step) in enumerate(zip(held[1:], result["steps"]))
+        ]
+        if max(inputs) > n_segments + 0.5:
+            raise CheckFailed(
+                f"{what}: after forward {max(inputs):.3g} inputs are kept beside the layers and the output, "
+                f"{n_segments} are enough.",
+                cause="something keeps them outside the object: under a global name, on the class or in a function.",
+            )
     if result["most"] > longest:
         raise CheckFailed(
             f"{what}: {result['most']} layers keep their input at once, {longest} at most is asked.",
@@ -108,13 +135,14 @@ def _judge(data: Any, n_layers: int, n_segments: int, dropout: float) -> None:
         raise CheckFailed(f"{what}: {after} layers still keep an input after backward.", cause="a layer is "
                           "recomputed after its own backward pass.")  # fmt: skip
     seconds = 2 * n_layers * (FORWARD_S + BACKWARD_S) + 2 * least * FORWARD_S
+    seconds += len(result["moments"]) * MOMENT_S
     if data["seconds"] > seconds * (1 + 1e-6):
         raise CheckFailed(f"{what}: two steps take {data['seconds']:g} s, at most {seconds:g} s are asked.",
                           cause="something else takes time between the passes.")  # fmt: skip
 
 
-def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float) -> None:
-    steps, weights = _plain(n_layers, dropout)
+def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_examples: int) -> None:
+    steps, weights = _plain(n_layers, dropout, n_examples)
     if result["n_backward"] != 2 * n_layers:
         raise CheckFailed(
             f"{what}: {result['n_backward']} backward passes in two steps, expected {2 * n_layers}.",
@@ -134,6 +162,8 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float) -> Non
                     f"{what}: {said} in step {k} is not that of the plain layers.",
                     cause=cause
                     if dropout and name == "x"
+                    else "step 0 is right, so something of it is used again: forward begins with no starts kept."
+                    if k
                     else "layers go in their order, and back in the reverse one, each with the input it had.",
                 )
     for k, (got, right) in enumerate(zip(result["weights"], weights)):
@@ -161,13 +191,14 @@ def _same(got: Any, right: np.ndarray) -> bool:
     cases=[
         {"n_layers": n, "n_segments": s, "dropout": p}
         for n, s, p in ((2, 2, 0.0), (4, 1, 0.0), (9, 3, 0.0), (16, 4, 0.0), (10, 3, 0.0), (9, 3, 0.5))
-    ],
+    ]
+    + [{"n_layers": 12, "n_segments": 4, "dropout": 0.0, "n_examples": MANY}],
     ok="gradients are exact, inputs of one segment and the first of each are kept, the last segment runs once.",
     hint="hint 1 of exercise 7.2",
     hints={"hint 2 of exercise 7.2": "random|dropout", "hint 1 of exercise 7.2": "keep|last segment|kept no input"},
     look="print each call of forward and backward with its layer, for 4 layers in 2 segments.",
 )
-def recomputed(make, /, n_layers: int, n_segments: int, dropout: float):
+def recomputed(make, /, n_layers: int, n_segments: int, dropout: float, n_examples: int = N):
     """Two steps through layers that say when they keep an input, each pass taking a known time."""
-    args = (make, n_layers, n_segments, dropout)
-    return observe(lambda: simulate(_worker, 1, args, compute="free", echo=False))
+    args = (make, n_layers, n_segments, dropout, n_examples)
+    return observe_memory(lambda: simulate(_worker, 1, args, compute="free", echo=False, memory=True))

@@ -49,7 +49,10 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
         "weights and gradients are float16 here, 2 bytes a parameter each.": held(
             stage, gradients=2 * parts["gradients"], weights=2 * parts["weights"]
         ),
-        "the gradients are float16 too: 2 bytes a parameter.": held(stage, gradients=2 * parts["gradients"]),
+        "weights and gradients are float16 too, 2 bytes a parameter each: one of them has 4.": (
+            held(stage, gradients=2 * parts["gradients"]),
+            held(stage, weights=2 * parts["weights"]),
+        ),
         "stage 1 cuts the optimizer alone, stage 2 gradients too, stage 3 weights too: one stage too many.": held(
             min(stage + 1, 3)
         ),
@@ -122,6 +125,13 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         "recomputing leaves what the linear layers and norms keep.": 0.0,
         "q, k and v are three tensors, and their shared input is a fourth.": (right - 3 * plain, right - 2 * plain),
         "that is in GB: bytes are asked.": right / GB,
+        "that is counted in numbers: bytes are asked, 2 of each, and 1 of a mask's.": (linear - 2 * mask) / 2
+        + 2 * mask
+        + (0 if recompute else scores + bits),
+        "that is float32: these numbers are float16, 2 bytes each.": 2 * (linear - 2 * mask)
+        + 2 * mask
+        + (0 if recompute else 4 * scores + bits),
+        "that is GPT-3's own ratio: a s / h is another one for other sizes.": 114 / 2 * plain,
         "the squares belong to each example of the batch, once.": (linear + square / batch, linear + square * batch),
         "with recompute the square mask is not kept, either.": linear + bits if recompute else float("nan"),
         "that is bytes a number of the input: bytes of the layer are asked.": right / (plain / 2),

@@ -17,6 +17,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Event, Trace
+from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import SlotLayer, drawn_weights
 from hw_utils.simulate import simulate
 
@@ -39,8 +40,9 @@ def _worker(
         SlotLayer(k, drawn_weights(h, width, k), rank, world_size, forward_s, backward_s, log)
         for k, h in enumerate(hidden)
     ]
+    at_first = [layer.shard.clone() for layer in layers]
     moments = [moment()]
-    model = make(layers)
+    model = make([interface(layer) for layer in layers])
     outputs, shards, kept, anywhere, times = [], [], [], [], [time.perf_counter()]
     for step in range(n_steps):
         for passed, found, seed in ((model.forward, outputs, step), (model.backward, shards, 10 + step)):
@@ -50,7 +52,8 @@ def _worker(
             anywhere.append(holding.n_bytes(holding.floats_anywhere(model)) + holding.bytes_in_lists(model))
             moments.append(moment())
     found = {"outputs": outputs, "shards": shards, "kept": kept, "anywhere": anywhere, "times": times, "log": log}
-    return found | {"moments": moments, "is_here": holding.is_here(model)}
+    changed = [k for k, layer in enumerate(layers) if not torch.equal(layer.shard, at_first[k])]
+    return found | {"moments": moments, "is_here": holding.is_here(model), "changed": changed}
 
 
 def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
@@ -90,7 +93,12 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
         )
     for rank, result in enumerate(data["results"]):
         _judge_passes(f"{what}: rank {rank}", result["log"], len(hidden))
-        _judge_slots(f"{what}: rank {rank}", result["log"])
+        if result["changed"]:
+            raise CheckFailed(
+                f"{what}: rank {rank}'s layer.shard of layer {result['changed'][0]} has other numbers than before.",
+                cause="it is the weight, which only an optimizer changes: gather from it, and receive in tensors of "
+                "your own.",
+            )
     for step in range(2):
         outputs, cut = _serial(hidden, width, world_size, step)
         for rank, result in enumerate(data["results"]):
@@ -118,20 +126,6 @@ def _judge_passes(what: str, log: list, n_layers: int) -> None:
         )
 
 
-def _judge_slots(what: str, log: list) -> None:
-    full: set[int] = set()
-    for name, k, _ in log:
-        if name == "fill":
-            full.add(k)
-        elif name == "clear":
-            full.discard(k)
-        elif k not in full:
-            raise CheckFailed(
-                f"{what}: layer {k} has weights for its {name} pass that layer.fill did not bring.",
-                cause="the slot is filled by layer.fill(full) and emptied by layer.clear(), by nothing else.",
-            )
-
-
 def _judge_numbers(
     what: str, result: Any, step: int, output: np.ndarray, cut: list[np.ndarray], rank: int, world_size: int
 ) -> None:
@@ -150,11 +144,14 @@ def _judge_numbers(
             continue
         causes = {
             "that is the sum over the ranks: the mean is asked.": whole[rank] * world_size,
+            "divided by the number of ranks twice.": whole[rank] / world_size,
             "it is zero: its buffer was read before wait(), or is another layer's.": 0 * whole[rank],
         }
         named = [cause for cause, value in causes.items() if _same(mine, value)]
         named += [f"that is layer {j}'s shard: the list is in the order of the layers." for j, w in enumerate(cut)
                   if _same(mine, w[rank])]  # fmt: skip
+        if np.shape(mine) == whole[rank].shape and np.allclose(mine, whole[rank], rtol=1e-5, atol=1e-6):
+            named.append("right to six places: gradients travel in the dtype that they have.")
         other = "the flat gradient is padded at its end, cut for the ranks in their order, summed and divided."
         raise CheckFailed(
             f"{what}: the gradient shard of layer {k} is not the mean of all ranks' gradients.",
@@ -171,6 +168,8 @@ def _judge_memory(what: str, result: Any, trace: Trace, sizes: list[int], world_
         most, at_s, names = _most_whole(result["log"], trace, sizes, world_size)
         if most > 2:
             cause = "everything is gathered before it is needed: one layer ahead is enough."
+            if _cleared_late(result["log"]):
+                cause = "a slot is emptied late: layer.clear() comes right after the layer's pass, before the next one."
             if _never_cleared(result["log"]):
                 cause = "a slot is never emptied: layer.clear() after each pass, forward and backward."
             raise CheckFailed(
@@ -223,6 +222,19 @@ def _named(layers: set) -> str:
 def _never_cleared(log: list) -> list[int]:
     last = {k: name for name, k, _ in log if name in ("fill", "clear")}
     return sorted(k for k, name in last.items() if name == "fill")
+
+
+def _cleared_late(log: list) -> bool:
+    """Whether a layer is still full at another layer's pass, after its own."""
+    passed: set[int] = set()
+    for name, k, _ in log:
+        if name in ("forward", "backward"):
+            if passed - {k}:
+                return True
+            passed.add(k)
+        elif name == "clear":
+            passed.discard(k)
+    return False
 
 
 def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> None:
@@ -289,8 +301,14 @@ def _why_slow(name: str, trace: Trace, log: list, n_layers: int, pass_s: float) 
         return (
             "a layer is gathered when it is used: start the next one's gather before this one computes, and wait later."
         )
-    if name == "backward" and any(_waits(e) for e in trace.of_op(*SCATTERS)):
+    scatters = list(trace.of_op(*SCATTERS))
+    if name == "backward" and scatters and min(e.start_s for e in scatters) >= max(starts) + 0.99 * pass_s:
+        return "all reduce_scatters start after the last pass: start each as soon as its layer's gradient is there."
+    if name == "backward" and any(_waits(e) for e in scatters):
         return "each reduce_scatter is waited for where it starts: keep its handle, and wait at the end of backward."
+    begun = max((e.order for e in scatters), default=0)
+    if name == "backward" and any(e.waited is not None and e.waited < begun for e in scatters):
+        return "a reduce_scatter is waited for before backward goes on: keep its handle, and wait for all at the end."
     if name == "backward" and behind:
         return "backward goes from the last layer to the first: the next one is k - 1."
     return "the network rests while a layer computes: what comes next is under way before the pass begins."

@@ -16,6 +16,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import RECEIVES, SENDS, Trace
+from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.orders import in_flight, play
 from hw_utils.material.by_hand.stages import TimedStage
 from hw_utils.simulate import simulate
@@ -47,7 +48,7 @@ def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: 
     stage = WatchedStage(rank, world_size, WIDTH, *times, _rows(2, n_batches))
     stage.is_theirs(batches)
     mine = list(batches)
-    loss = answer(stage, mine, rank, world_size)
+    loss = answer(interface(stage), mine, rank, world_size)
     now = zip(batches, mine, _rows(1, n_batches))
     changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
     return {

@@ -34,7 +34,7 @@ class KeepingLayer:
     `saved` is what it keeps now, None or a tensor; `gradient` the sum of its weight's gradients.
     """
 
-    LENDS = ("forward", "backward")  # what an answer in another process may use
+    LENDS = ("forward", "backward")  # what an answer may use
 
     def __init__(self, weight: torch.Tensor, forward_s: float = 0.0, backward_s: float = 0.0, dropout: float = 0.0):
         self.weight, self.dropout = weight, dropout

@@ -23,7 +23,7 @@ class TimedStage:
     until backward is over. `gradient` is the sum of the weight's gradients, `passes` what happened, and when.
     """
 
-    LENDS = ("forward", "backward")  # what an answer in another process may use
+    LENDS = ("forward", "backward")  # what an answer may use
 
     def __init__(
         self, number: int, n_stages: int, width: int, forward_s: float, backward_s: float,

@@ -14,7 +14,7 @@ class Store:
     `writes` and `reads` say what this rank did: (name, tensor, when it was there), (name, bytes).
     """
 
-    LENDS = ("write", "read", "names")  # what an answer in another process may use
+    LENDS = ("write", "read", "names")  # what an answer may use
 
     def __init__(self, content: Mapping[str, torch.Tensor] | None = None, seconds_a_byte: float = 0.0) -> None:
         self.content = dict(content or {})

@@ -261,6 +261,31 @@ class _Sharded:
 
 
 @right("lesson_07.sharded_adam")
+class HasTheModelInOneFlatVector(_Sharded):
+    """As DeepSpeed has it: parameters are views, and what is gathered is theirs at once."""
+
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        parameters = list(model.parameters())
+        self.whole = self.flat(parameters)
+        for p, part in zip(parameters, self.whole[: self.n].split([p.numel() for p in parameters])):
+            p.data = part.view(p.shape)
+        self.m = torch.zeros(self.size, dtype=self.dtype)
+        self.v = self.m.clone()
+
+    def step(self):
+        g = torch.empty_like(self.m)
+        dist.reduce_scatter_tensor(g, self.flat(p.grad for p in self.model.parameters()))
+        g /= dist.get_world_size()
+        self.t += 1
+        self.m.lerp_(g, 0.1)
+        self.v.mul_(0.999).addcmul_(g, g, value=0.001)
+        mine = self.whole[self.own].clone()
+        mine -= self.lr * self.m / (1 - 0.9**self.t) / ((self.v / (1 - 0.999**self.t)).sqrt() + 1e-8)
+        dist.all_gather_into_tensor(self.whole, mine)
+
+
+@right("lesson_07.sharded_adam")
 class HasTorchsAdamOnItsShard(_Sharded):
     def __init__(self, model, lr):
         super().__init__(model, lr)

@@ -21,7 +21,8 @@ def _state(n, size, stage, *, optimizer=12, gradients=2, weights=2, cut=None):
 for _name, _formula, _says in [
     ("forgets_the_copy", lambda n, s, k: _state(n, s, k, optimizer=8), "12 bytes a parameter, not 8"),
     ("in_single_precision", lambda n, s, k: _state(n, s, k, gradients=4, weights=4), "float16 here, 2 bytes"),
-    ("float32_gradients", lambda n, s, k: _state(n, s, k, gradients=4), "the gradients are float16 too"),
+    ("float32_gradients", lambda n, s, k: _state(n, s, k, gradients=4), "one of them has 4"),
+    ("float32_weights", lambda n, s, k: _state(n, s, k, weights=4), "one of them has 4"),
     ("one_stage_early", lambda n, s, k: _state(n, s, k, cut=(0, 1, 2)), "one stage too many"),
     ("one_stage_late", lambda n, s, k: _state(n, s, k, cut=(2, 3, 4)), "one stage too few"),
     ("only_one_part", lambda n, s, k: 16 * n - (12, 12, 2, 2)[k] * n * (k > 0) * (1 - 1 / s), "stays cut in stages"),
@@ -47,6 +48,9 @@ for _name, _formula, _says in [
         lambda s, b, h, a, r: 36 * s * b * h + (0 if r else 6 * a * b * s * s),
         "a dropout mask has 1 byte",
     ),
+    ("counts_numbers", lambda s, b, h, a, r: 18 * s * b * h + (0 if r else 3 * a * b * s * s), "counted in numbers"),
+    ("in_float32", lambda s, b, h, a, r: 66 * s * b * h + (0 if r else 9 * a * b * s * s), "that is float32"),
+    ("gpt_3_alone", lambda s, b, h, a, r: (34 if r else 114) * s * b * h, "another one for other sizes"),
     ("no_masks", lambda s, b, h, a, r: 32 * s * b * h + (0 if r else 4 * a * b * s * s), "masks of dropout are kept"),
     ("narrow_inside", lambda s, b, h, a, r: 22 * s * b * h + (0 if r else 5 * a * b * s * s), "4 times the width"),
     ("one_example", lambda s, b, h, a, r: 34 * s * h + (0 if r else 5 * a * s * s), "each example of the batch"),
@@ -191,6 +195,64 @@ class StartsAgainWithTheOutput(_Recomputed):
         return y
 
 
+@wrong("lesson_07.recomputed", says="x_in cannot be set")
+class HangsInputsOnLayers(_Recomputed):
+    def forward(self, x):
+        for segment in self.segments:
+            for layer in segment:
+                layer.x_in = x
+                x = layer.forward(x)
+        return x
+
+
+@wrong("lesson_07.recomputed", says="saved is not part of it")
+class LooksIntoLayers(_Recomputed):
+    def forward(self, x):
+        y = super().forward(x)
+        self.last = self.segments[-1][0].saved
+        return y
+
+
+@wrong("lesson_07.recomputed", says="keeps .* inputs, .* are enough")
+class KeepsInputsAsLists(_Recomputed):
+    def forward(self, x):
+        self.listed = {}
+        for k, segment in enumerate(self.segments):
+            for layer in segment:
+                self.listed[layer] = x.tolist()
+                x = layer.forward(x, keep=k == len(self.segments) - 1)
+        return x
+
+    def again(self, k):
+        state = torch.get_rng_state()
+        for layer in self.segments[k]:
+            layer.forward(torch.tensor(self.listed[layer], dtype=torch.float64))
+        torch.set_rng_state(state)
+
+
+_INPUTS: dict = {}
+
+
+@wrong("lesson_07.recomputed", says="inputs are kept beside the layers.*outside the object|not that of the plain")
+class KeepsInputsInAGlobal(_Recomputed):
+    def forward(self, x):
+        _INPUTS.clear()
+        for k, segment in enumerate(self.segments):
+            for layer in segment:
+                _INPUTS[layer] = x
+                x = layer.forward(x, keep=k == len(self.segments) - 1)
+        return x
+
+    def again(self, k):
+        for layer in self.segments[k]:
+            layer.forward(_INPUTS[layer])
+
+
+@wrong("lesson_07.recomputed", says="step 0 is right, so something of it is used again")
+class UsesTheStartsOfTheFirstStep(_Recomputed):
+    clears = False
+
+
 # 7.3
 
 
@@ -217,6 +279,9 @@ class _Adam:
     own_gradient = False
     other_shard = False
     floor = False
+    eps_inside = False
+    barrier = False
+    single = False
 
     def __init__(self, model, lr, betas=(0.9, 0.999), eps=1e-8):
         self.parameters = list(model.parameters())
@@ -247,11 +312,15 @@ class _Adam:
         m.mul_(self.betas[0]).add_(g, alpha=1 - self.betas[0])
         v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
         a, b = (1 - beta**self.t if self.corrects else 1 for beta in self.betas)
+        if self.eps_inside:
+            return w - self.lr * (m / a) / (v / b + self.eps).sqrt()
         return w - self.lr * (m / a) / ((v / b).sqrt() + self.eps)
 
     def step(self):
         n = self.size * dist.get_world_size()
-        g = self.reduced(n)
+        if self.barrier:
+            dist.barrier()
+        g = self.reduced(n).float().double() if self.single else self.reduced(n)
         flat = _flat(self.parameters, n)[:n].clone()
         rank = (dist.get_rank() + self.other_shard) % dist.get_world_size()
         place = slice(rank * self.size, (rank + 1) * self.size)
@@ -273,7 +342,10 @@ for _name, _change, _says in [
     ("KeepsFlatVectors", {"keeps_flat": True}, "flat vectors of a step are kept"),
     ("WritesNothing", {"writes": False}, "the weights never move"),
     ("ReducesNothing", {"own_gradient": True}, "the rank's own gradients: they are never reduced"),
-    ("StepsTheNextShard", {"other_shard": True}, "lie at the same places|weight .* is"),
+    ("StepsTheNextShard", {"other_shard": True}, "some weights are others' now"),
+    ("HasEpsInTheRoot", {"eps_inside": True}, "eps belongs outside the root|formula"),
+    ("HasABarrier", {"barrier": True}, "a barrier takes rounds, too"),
+    ("TravelsInSingle", {"single": True}, "right to six places|the first step is right"),
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
@@ -472,7 +544,7 @@ for _name, _change, _says in [
     ("WaitsAndKeeps", {"piles_up": True}, "flat vectors pile up"),
     ("StartsWhatIsFull", {"finishes": False}, "not full when backward ends are started in wait"),
     ("DropsBeforeItCopies", {"drops_early": True}, "set to None before they were copied"),
-    ("FillsFromTheFront", {"backwards": True}, "buckets go in their order|expected|shape"),
+    ("FillsFromTheFront", {"backwards": True}, "buckets go from the last parameter to the first"),
     ("ReducesForAll", {"all_reduces": True}, "all_reduce sends twice as much"),
     ("TurnsThePieces", {"rotated": 1}, "that is rank . shard: the ranks' pieces|that is rank .'s shard"),
     ("NeverStartsOver", {"starts_over": False}, "wait\\(\\) starts over|out of range"),
@@ -566,6 +638,7 @@ class _Sharded:
     reverses = True
     gathers_twice = False
     waits = True
+    steps = False
 
     def __init__(self, layers):
         self.layers, self.flights, self.kept = layers, {}, []
@@ -597,7 +670,9 @@ class _Sharded:
             if not self.late:
                 self.ahead_of(k, 1)
             x = layer.forward(x)
-            if self.clears:
+            if self.clears == "late" and k:
+                self.layers[k - 1].clear()
+            if self.clears is True or layer is self.layers[-1]:
                 layer.clear()
             if self.late:
                 self.ahead_of(k, 1)
@@ -620,7 +695,9 @@ class _Sharded:
             work.wait()
         for k in list(self.flights):
             self.flights.pop(k)[0].wait()
-        shards = [shard / size if self.mean else shard for shard in shards]
+        shards = [shard / size**self.mean for shard in shards]
+        for layer, shard in zip(self.layers, shards) if self.steps else []:
+            layer.shard.sub_(shard)
         return shards if self.reverses else shards[::-1]
 
 
@@ -628,6 +705,9 @@ for _name, _change, _says in [
     ("GathersEverything", {"everything": True}, "everything is gathered before it is needed"),
     ("NeverClears", {"clears": False}, "a slot is never emptied"),
     ("AddsGradientsUp", {"mean": False}, "that is the sum over the ranks"),
+    ("ClearsLate", {"clears": "late"}, "a slot is emptied late"),
+    ("DividesTwice", {"mean": 2}, "divided by the number of ranks twice"),
+    ("StepsInPlace", {"steps": True}, "layer.shard of layer 0 has other numbers than before"),
     ("GathersTwoAhead", {"ahead": 2}, "whole or on their way at once"),
     ("KeepsWhatItGathered", {"keeps": True}, "whole weights or gradients hang on an attribute"),
     ("PrefetchesForwards", {"backward_order": 1}, "gathered once for forward and once|whole or on their way"),
@@ -671,11 +751,13 @@ class KeepsTheWholeOutside(_Sharded):
 @wrong("lesson_07.fully_sharded", says="between the passes the object keeps")
 class KeepsListsOfTheWhole(_Sharded):
     def use(self, k):
+        self.gather(k)
+        self.whole = self.flights[k][1]
         super().use(k)
-        self.kept.append(self.layers[k].full.tolist())
+        self.kept.append(self.whole.tolist())
 
 
-@wrong("lesson_07.fully_sharded", says="that layer.fill did not bring")
+@wrong("lesson_07.fully_sharded", says="full cannot be set")
 class FillsByHand(_Sharded):
     def use(self, k):
         self.gather(k)
@@ -711,11 +793,18 @@ class WaitsForWhatItStarts(_Sharded):
 # 7.6
 
 
-def _save(store, step, shard, n_elements, *, name="step {step}, shard {rank}", barrier=True, first=False, kind=None):
+def _save(
+    store, step, shard, n_elements, *, name="step {step}, shard {rank}", barrier=True, first=False, kind=None,
+    note="one", empties=False,
+):  # fmt: skip
     rank = dist.get_rank()
 
     def newest():
-        if rank == 0:
+        if rank == 0 and note != "one":
+            if note == "two" or "ranks" not in store.names():
+                store.write("ranks", torch.tensor([dist.get_world_size(), n_elements]))
+            store.write("newest", torch.tensor([step]))
+        elif rank == 0:
             store.write("newest", torch.tensor([step, dist.get_world_size(), n_elements]))
 
     if first:
@@ -727,10 +816,14 @@ def _save(store, step, shard, n_elements, *, name="step {step}, shard {rank}", b
         if barrier:
             dist.barrier()
         newest()
+    if empties:
+        shard.zero_()
 
 
-def _load(store, *, name="step {step}, shard {rank}", whole=False, pad=True, ceil=True, shift=0, old_size=True):
-    step, n_saved, n = store.read("newest").tolist()
+def _load(
+    store, *, name="step {step}, shard {rank}", note="one", whole=False, pad=True, ceil=True, shift=0, old_size=True
+):
+    step, n_saved, n = [*store.read("newest").tolist(), *(store.read("ranks").tolist() if note != "one" else [])]
     size, rank = dist.get_world_size(), dist.get_rank()
     old, new = -(-n // n_saved), -(-n // size)
     if whole:
@@ -747,13 +840,16 @@ def _load(store, *, name="step {step}, shard {rank}", whole=False, pad=True, cei
             parts.append(
                 store.read(name.format(step=step, parity=step % 2, rank=j), low - place + shift, high - place + shift)
             )
-    flat = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+    flat = torch.cat(parts or [store.read(name.format(step=step, parity=step % 2, rank=0), 0, 0)])
     return torch.nn.functional.pad(flat, (0, new - len(flat))) if pad else flat
 
 
 _ONE, _TWO = "shard {rank}", "step {parity}, shard {rank}"
 for _name, _save_change, _load_change, _says in [
     ("overwrites_the_old_step", {"name": _ONE}, {"name": _ONE}, "a mixture of two steps"),
+    ("has_the_ranks_of_the_first_save", {"note": "once"}, {"note": "once"}, "the store has no 'step"),
+    ("has_its_notes_in_two_writes", {"note": "two"}, {"note": "two"}, "older step|mixture|fails"),
+    ("empties_the_shard", {"empties": True}, {}, "a rank's shard has other numbers than before"),
     ("has_two_names_in_turn", {"name": _TWO}, {"name": _TWO}, "a mixture of two steps"),
     ("says_it_first", {"first": True}, {}, "a step counts once all of its shards are there"),
     ("waits_for_nobody", {"barrier": False}, {}, "a step counts once all of its shards are there"),
@@ -783,6 +879,29 @@ def gathers_on_rank_0(store, step, shard, n_elements):
 
 def saves_nothing(store, step, shard, n_elements):
     dist.barrier()
+
+
+def counts_the_ranks_by_all_names(store):
+    step, _, n_elements = store.read("newest").tolist()
+    ranks = 1 + max(int(name.rpartition(" ")[2]) for name in store.names() if "shard" in name)
+
+    class Counted:
+        def read(self, name, *places):
+            return torch.tensor([step, ranks, n_elements]) if name == "newest" else store.read(name, *places)
+
+    return _load(Counted())
+
+
+def pads_with_ones(store):
+    shard = _load(store)
+    n_elements = int(store.read("newest")[2])
+    shard[max(0, n_elements - dist.get_rank() * len(shard)) :] = 1
+    return shard
+
+
+def writes_long_notes(store, step, shard, n_elements):
+    store.write(f"long {step}, {dist.get_rank()}", torch.zeros(100, dtype=torch.float64))
+    _save(store, step, shard, n_elements)
 
 
 def loads_the_first(store):
@@ -817,5 +936,9 @@ wrong_values("lesson_07.shards", "reads_whole_shards", _save, reads_whole_shards
 wrong_values("lesson_07.shards", "loads_the_newest_by_text", _save, loads_the_newest_by_text, says="older step")
 wrong_values("lesson_07.shards", "gathers_on_rank_0", gathers_on_rank_0, _load, says="a rank writes .* its shard has")
 wrong_values("lesson_07.shards", "saves_nothing", saves_nothing, _load, says="nothing is written")
+wrong_values("lesson_07.shards", "counts_the_ranks_by_all_names", _save, counts_the_ranks_by_all_names,
+             says="fails|mixture|places")  # fmt: skip
+wrong_values("lesson_07.shards", "pads_with_ones", _save, pads_with_ones, says="is padding: zeros")
+wrong_values("lesson_07.shards", "writes_long_notes", writes_long_notes, _load, says="beside the shard has 8.. bytes")
 wrong_values("lesson_07.shards", "loads_the_first", _save, loads_the_first, says="that is an older step")
 wrong_values("lesson_07.shards", "returns_nothing", _save, lambda store: None, says="load returns the rank's new shard")
