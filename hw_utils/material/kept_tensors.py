@@ -72,6 +72,14 @@ def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module
     return found
 
 
+def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
+    """How many of the numbers lie in the memory that a tensor is a view of."""
+    if not value.dtype.is_floating_point or value.layout != torch.strided:
+        return 0
+    memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
+    return int(torch.isin(numbers.to(value.dtype).double(), memory.double()).sum())
+
+
 def _found(
     seen: set[int], waiting: deque, parts: Callable[[Any], Iterator[tuple[str, Any]]], with_numbers: bool
 ) -> dict[str, torch.Tensor]:

@@ -173,7 +173,7 @@ HINTS: dict[str, dict[int, str]] = {
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
-            "LooksTheOpUp WritesIntoOneBufferARank WritesIntoOneBufferForAll "
+            "LooksTheOpUp LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
         ),
         1: "SumsBeforeAllHaveArrived NeverClearsTheTotal SharesOneResult ReusesTheGroupAtOnce",
         2: "AddsWithoutALock ClearsTheTotalWhileOthersRead",
@@ -182,13 +182,14 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
-            "always_gives_a_table forgets_the_return "
+            "always_gives_a_table forgets_the_return splits_in_single_precision "
         ),
     },
     "lesson_06.dp_step": {
         0: (
             "reduces_nothing never_clears_gradients forgets_the_step reduces_twice returns_the_loss_of_all_ranks "
-            "steps_by_hand only_rank_zero_steps averages_the_weights averages_the_weights_first "
+            "steps_by_hand steps_with_the_step_size_alone only_rank_zero_steps averages_the_weights "
+            "averages_the_weights_first "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step "
         ),
@@ -212,7 +213,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.column_forward": {
         0: (
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
-            "ColumnAsserts "
+            "ColumnAsserts CutsItsPartOutOfTheWhole "
         ),
         1: (
             "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
@@ -257,12 +258,13 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
+            "empties_the_input "
         ),
     },
     "lesson_06.parallelize": {
         0: (
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
-            "takes_uneven_parts asserts_the_size "
+            "takes_uneven_parts asserts_the_size hangs_the_whole "
         ),
         1: "forgets_the_transpose",
         2: "makes_one_model_for_all_ranks gives_one_model cuts_the_model_itself copies_shallowly",

@@ -7,9 +7,19 @@ from typing import Any
 from hw_utils.checks.lesson_04.judges import short
 from hw_utils.core.errors import CheckFailed
 
+LABEL_OF_0 = 1000  # example k has the label k more than that
+
 
 def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int) -> None:
-    epochs = data["epochs"]
+    for batch in (batch for parts in data["epochs"] for part in parts for batch in part):
+        if isinstance(batch, str):
+            raise CheckFailed(f"batches: a batch is a {batch}, expected a pair (x, y) of tensors.",
+                              cause="a DataLoader on the data set gives such pairs: return the loader.")  # fmt: skip
+        if batch[1] != [LABEL_OF_0 + k for k in batch[0]]:
+            cause = "x and y have changed places." if batch[0] == [LABEL_OF_0 + k for k in batch[1]] else _APART
+            raise CheckFailed(f"batches: examples {short(batch[0])} come with labels {short(batch[1])}.", cause=cause)
+    epochs = [[[x for x, _ in part] for part in parts] for parts in data["epochs"]]
+    again, other_seed = ([[x for x, _ in part] for part in data[name]] for name in ("again", "other_seed"))
     size = total_batch // world_size
     for rank, part in enumerate(epochs[0]):
         wrong = [len(batch) for batch in part[:-1] if len(batch) != size]
@@ -23,23 +33,30 @@ def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int)
                 cause=cause,
             )
     _judge_cover(epochs[0], n_examples, world_size)
-    _judge_mixed(data, epochs, n_examples, world_size)
-    _judge_dealt(epochs[0], data["alone"], world_size)
+    _judge_mixed(epochs, again, other_seed, n_examples, world_size)
+    _judge_dealt(epochs[0], [x for x, _ in data["alone"]], world_size)
 
 
-def _judge_mixed(data: Any, epochs: list, n_examples: int, world_size: int) -> None:
+_APART = "x and y of an example stay together: mix examples, not tensors."
+
+
+def _judge_mixed(epochs: list, again: list, other_seed: list, n_examples: int, world_size: int) -> None:
     if epochs[0] == epochs[1]:
         cause = "sampler.set_epoch(epoch) tells the sampler which order to use; without it every epoch is the same."
         if [i for batch in epochs[0][0] for i in batch] == list(range(0, n_examples, world_size)):
             cause = "nothing is mixed, the order is that of the data set: shuffle=True is the sampler's."
         raise CheckFailed("batches: epoch 1 has the same order as epoch 0.", cause=cause)
-    if data["again"] != epochs[0]:
+    same = [(a, b) for b in range(len(epochs)) for a in range(b) if epochs[a] == epochs[b]]
+    if same and n_examples > 8:  # of so few examples two epochs may be alike by chance
+        raise CheckFailed(f"batches: epoch {same[0][1]} has the same order as epoch {same[0][0]}.",
+                          cause="every epoch has an order of its own: sampler.set_epoch(epoch), as it is.")  # fmt: skip
+    if again != epochs[0]:
         raise CheckFailed(
             "batches: the same epoch and seed give another order the second time.",
             cause="torch's common generator mixes them (DataLoader with shuffle=True, randperm without a generator):"
             " the sampler, with the seed, is what mixes.",
         )
-    if data["other_seed"] == epochs[0]:
+    if other_seed == epochs[0]:
         raise CheckFailed(
             "batches: another seed gives the same order.",
             cause="pass seed to the sampler, or every run of a course sees the examples in one order.",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import sync as sync_judges
-from hw_utils.checks.lesson_04.batches import judge_batches
+from hw_utils.checks.lesson_04.batches import LABEL_OF_0, judge_batches
 from hw_utils.checks.lesson_04.loop import observed
 
 ALL = ["weight", "bias", "scalar"]
@@ -25,24 +27,27 @@ ALL = ["weight", "bias", "scalar"]
     ok="parts are disjoint, cover everything, make up one rank's batches, and are mixed anew each epoch.",
     hint="hint 1 of exercise 4.2a",
     hints={
-        "hint 2 of exercise 4.2a": "epoch is the same|nothing is mixed|common generator|epoch 1 has the same order",
+        "hint 2 of exercise 4.2a": "epoch is the same|nothing is mixed|common generator|same order|order of its own",
         "hint 1 of exercise 4.2a": "rank|seed|total_batch|drop|cards|sampler",
     },
     look="print the lists of examples of every rank, for 8 examples and 2 ranks.",
 )
 def batches(batches, /, n_examples: int, world_size: int, total_batch: int):
-    """Which examples each rank gets, in two epochs."""
-    numbers = torch.arange(n_examples)
-    dataset = TensorDataset(numbers, numbers)
+    """Which examples each rank gets, in four epochs."""
+    dataset = TensorDataset(torch.arange(n_examples), LABEL_OF_0 + torch.arange(n_examples))
 
-    def epoch(number: int, seed: int = 3) -> list[list[list[int]]]:
-        ranks = range(world_size)
-        parts = [batches(dataset, rank, world_size, total_batch, epoch=number, seed=seed) for rank in ranks]
-        return [[x.tolist() for x, _ in part] for part in parts]
+    def epoch(number: int, seed: int = 3, n_ranks: int = world_size) -> list[list[Any]]:
+        parts = [batches(dataset, rank, n_ranks, total_batch, epoch=number, seed=seed) for rank in range(n_ranks)]
+        return [[_as_lists(batch) for batch in part] for part in parts]
 
-    alone = [x.tolist() for x, _ in batches(dataset, 0, 1, total_batch, epoch=0, seed=3)]
-    found = {"epochs": [epoch(0), epoch(1)], "again": epoch(0), "other_seed": epoch(0, seed=30)}
-    return {**found, "alone": alone}
+    found = {"epochs": [epoch(k) for k in range(4)], "again": epoch(0), "other_seed": epoch(0, seed=30)}
+    return {**found, "alone": epoch(0, n_ranks=1)[0]}
+
+
+def _as_lists(batch: Any) -> Any:
+    """[examples, labels], or the name of what is no pair of tensors."""
+    is_pair = isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(t, torch.Tensor) for t in batch)
+    return [t.flatten().tolist() for t in batch] if is_pair else type(batch).__name__
 
 
 class _Bare(nn.Module):
@@ -57,6 +62,7 @@ class _Bare(nn.Module):
             if gradient is not None:
                 parameter.grad = torch.from_numpy(gradient).float()
             self.register_parameter(name, parameter)
+        self.register_buffer("running_mean", torch.full((3,), rank + 1.0))
 
 
 def _drive_sync(rank, world_size, sync, names):
@@ -74,7 +80,7 @@ _GRADIENT_CASES = (
     {"world_size": 3, "names": ["bias"]},
     {"world_size": 2, "names": ALL},
     {"world_size": 4, "names": [*ALL, "frozen"]},
-    {"world_size": 3, "names": ["bias", "unused", "weight"]},
+    {"world_size": 3, "names": ["bias", "unused", "weight", "still"]},
     {"world_size": 4, "names": ["bias", "branch", "weight"]},
 )
 _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names": [*ALL, "frozen"]})

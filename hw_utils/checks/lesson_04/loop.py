@@ -52,14 +52,35 @@ def _slow_sync(model: nn.Module) -> None:
 
 
 def _drive_train(rank, world_size, train, n_iterations, momentum):
-    model, said = _Slow(n_iterations), []
+    model, said, said_at, n_steps = _Slow(n_iterations), [], [], [0]
+
+    def arriving():
+        for batch in batches:
+            time.sleep(seconds.BATCH_S)
+            yield batch
+
+    def sync(model: nn.Module) -> None:
+        n_steps[0] += 1
+        _slow_sync(model)
+
+    def report(text: str) -> None:
+        time.sleep(seconds.REPORT_S)
+        said.append(text)
+        said_at.append(n_steps[0])
+
     optimizer = TimedSGD(model.parameters(), seconds.STEP_S, lr=judges.STEP_SIZE, momentum=momentum)
     x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
-    returned = train(model, batches, _slow_sync, optimizer, said.append)
+    returned = train(model, arriving(), sync, optimizer, report)
     losses = returned[0] if isinstance(returned, list | tuple) and returned else None
     graphs = [isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses or []] if _many(losses) else []
-    found = {"returned": returned, "graphs": any(graphs), "always_trains": model.always_trains, "said": said}
+    found = {
+        "returned": returned,
+        "graphs": any(graphs),
+        "always_trains": model.always_trains,
+        "said": said,
+        "said_at": said_at,
+    }
     return {**found, "weight": model.linear.weight.detach()}
 
 
@@ -116,4 +137,5 @@ def evaluate(evaluate, /, sizes: list[int]):
     scores, y = map(torch.tensor, judges.evaluation(sizes))
     model = _Answers().train()
     returned = evaluate(model, list(zip(scores.float().split(sizes), y.split(sizes))))
-    return {"returned": returned, "training": model.trained, "graph": model.recorded}
+    found = {"returned": returned, "training": model.trained, "graph": model.recorded}
+    return {**found, "follows": model.weight.requires_grad, "weight": model.weight.item()}

@@ -16,7 +16,10 @@ def judge_calls(data: Any, measured: Mapping[str, int]) -> None:
     for method, expected in measured.items():
         said = data.get(method) if isinstance(data, dict) else None
         if said is None:
-            raise CheckFailed(f"calls[{method!r}] is not filled in.")
+            raise CheckFailed(
+                f"calls[{method!r}] is not filled in.",
+                cause='calls is a dictionary with two numbers: {"all_reduce": ..., "ddp": ...}.',
+            )
         got = number(said, f"calls[{method!r}]")
         if got != expected:
             raise CheckFailed(
@@ -58,13 +61,17 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
             (sent / 1e3, "these are kilobytes: bytes are asked."),
             (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
             (sent / 2, "half of it: a ring has two phases."),
+            (
+                sum(trace.bytes_sent(r) for r in range(world_size)) / world_size,
+                "that is the mean over the ranks: each has its own number.",
+            ),
             (sum(trace.bytes_sent(r) for r in range(world_size)), "that is what all ranks send together."),
             (data["n_bytes"], "that is the whole model once, whatever the method."),
         )
         raise CheckFailed(
             f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
             f" the ledger says {sent:,}.",
-            cause=_why_bytes(got, causes, method),
+            cause=_why_bytes(got, causes, world_size, rank),
         )
     _judge_odd_bytes(data, trace, method, world_size)
 
@@ -73,7 +80,7 @@ def _judge_odd_bytes(data: Any, trace: Trace, method: str, world_size: int) -> N
     """A model of 1,001 bytes sends as much for each byte as the one that was run."""
     for rank, said in enumerate(data["odd"]):
         got, due = number(said, f"bytes_sent({method!r}, {rank}, ...)"), trace.bytes_sent(rank) / data["n_bytes"] * 1001
-        if not math.isclose(got, due, rel_tol=1e-9, abs_tol=1e-9):
+        if abs(got - due) > 0.5:  # to the byte
             raise CheckFailed(
                 f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, n_bytes=1001) is {got:,.2f}; by the"
                 f" ledger's share it is {due:,.2f}.",
@@ -81,11 +88,12 @@ def _judge_odd_bytes(data: Any, trace: Trace, method: str, world_size: int) -> N
             )
 
 
-def _why_bytes(got: float, causes, method: str) -> str:
-    cause = next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-9)), "")
-    if not cause and method == "one" and got:
+def _why_bytes(got: float, causes, world_size: int, rank: int) -> str:
+    if world_size == 1 and got:
         return "one rank has nobody to send to."
-    return cause
+    if not got and rank:
+        return "every rank sends something: with gather/scatter its gradients to the root."
+    return next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-9)), "")
 
 
 def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:
@@ -95,6 +103,10 @@ def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -
         return
     known = _mistakes(data, measured, world_size, n_tensors, method)
     cause = next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
+    if not cause and math.isclose(got, measured, rel_tol=1e-2):
+        cause = "right to two digits, so rounded: return it as it is."
+    if not cause and world_size == 1:
+        cause = "one rank has nobody to send to, and the compute to itself."
     raise CheckFailed(
         f"predicted_s({method!r}, world_size={world_size}, ...) is {got:.6g} s; your own code takes {measured:.6g} s.",
         cause=cause,
@@ -136,6 +148,12 @@ def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, metho
         ("N - 1 others: nobody sends to itself.", total(latency=itself, n_bytes=itself)),
     ]  # fmt: skip
     others = 1 / max(world_size - 1, 1)
+    one_each = "each of the N - 1 messages of a phase pays the latency, one after the other, for each tensor."
+    found += [
+        (one_each, total(latency=others)),
+        (one_each, total(latency=1 / world_size)),
+        ("the compute is divided by 4, however many ranks there are.", total(compute=world_size / 4)),
+    ]
     found.append(
         (
             "N - 1 messages, one after the other, and that twice: a port takes one at a time.",
@@ -143,6 +161,13 @@ def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, metho
         )
     )
     if root:
+        found.append(("the port brings in what is gathered as well: as many bytes as it sends.", total(n_bytes=0.5)))
+        found.append(
+            (
+                "the N - 1 messages of a gather share the root's port, too.",
+                total(latency=world_size * others / 2, n_bytes=world_size * others / 2),
+            )
+        )
         found.append(("a gather or scatter moves whole tensors: no chunk of 1/N.", total(n_bytes=1 / world_size)))
     elif method == "all_reduce":
         found += [("a message of a ring is one chunk: 1/N of the tensor.", total(n_bytes=world_size))]

@@ -22,6 +22,7 @@ PARAMETERS = {
     "frozen": ((4,), "frozen"),
     "unused": ((6,), "none"),
     "branch": ((3,), "rank 0"),
+    "still": ((2,), "zeros"),
 }
 
 
@@ -30,6 +31,8 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
     shape, kind = PARAMETERS[name]
     if kind in ("frozen", "none") or (kind == "rank 0" and rank != 0):
         return None
+    if kind == "zeros":
+        return np.zeros(shape)
     return (10.0**rank * np.arange(1, math.prod(shape) + 1)).reshape(shape)
 
 
@@ -71,7 +74,7 @@ def _judge_gradient(who: str, got: list[Any], name: str) -> None:
     each = [gradient(name, rank) for rank in range(n)]
     if all(g is None for g in each):
         for rank, value in enumerate(got):
-            if value is not None and np.any(np.asarray(value) != 0):
+            if value is not None and (PARAMETERS[name][1] == "frozen" or np.any(np.asarray(value) != 0)):
                 what = f"{name!r} has no gradient anywhere, but rank {rank} ends with {short(_list(value))}"
                 cause = "a frozen parameter takes no part: leave out those whose requires_grad is False."
                 if PARAMETERS[name][1] != "frozen":
@@ -123,6 +126,11 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str) -> s
         ),
         (lambda r: mean / n, "it is divided by the world size twice."),
         (lambda r: mean * n / max(n - 1, 1), "rank 0's own gradient counts too: N ranks, so divide by N."),
+        (lambda r: (sum(each) - each[0]) / max(n - 1, 1), "rank 0's own gradient is missing from the mean."),
+        (lambda r: (sum(each) + each[0]) / (n + 1), "rank 0's own gradient counts twice."),
+        (lambda r: np.floor(mean), "these are whole numbers: divide with /, not with //."),
+        (lambda r: each[-1] / n, "this is the largest one over N: all_reduce sums if it is told nothing."),
+        (lambda r: np.prod(each, axis=0) / n, "this is a product over N: all_reduce sums if it is told nothing."),
         (lambda r: np.full_like(mean, mean.mean()), "the mean is taken over the ranks, not over the elements."),
         (lambda r: (sum(each) - each[0]) / n, "rank 0's own gradient is missing from the mean."),
         (
@@ -151,6 +159,8 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str) -> s
     for value, cause in causes:
         if all(_same(got, value(rank)) for rank, got in wrong.items()):
             return cause
+    if all(np.shape(got) == mean.shape and np.allclose(got, mean, rtol=1e-2) for got in wrong.values()):
+        return "right to two digits or three: gradients travel in the dtype that they have."
     if any(got is None for got in wrong.values()):
         return "p.grad is None on this rank: give it the mean as well."
     if all(np.size(got) == 1 or np.ptp(np.asarray(got, "f8")) == 0 for got in wrong.values()) and mean.size > 1:

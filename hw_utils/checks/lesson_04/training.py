@@ -46,6 +46,14 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
             cause=_why_losses(each, got, expected, _Others(seed, [(x[b].astype("f8"), y[b]) for b in batches], order,
                                                             world_size, n_iterations, total_batch)),
         )  # fmt: skip
+    trace = Trace.from_plain(data["trace"])
+    a_sync = {"all_reduce": 2, "gather_scatter": 4}.get(method)  # calls a rank: one, or two, for weight and bias
+    calls = sum(e.op in _SYNCS for e in trace.of_rank(0))
+    if world_size > 1 and calls == (a_sync or 0) * n_iterations and all(close(one, each[0], 1e-6) for one in each[1:]):
+        raise CheckFailed(
+            f"{who}: every rank has the losses of the whole batch, and so computed all of it.",
+            cause="N ranks share the work: hand rank and world_size to batches.",
+        )
     test_x, test_y = examples(60, seed=2)
     for rank in range(world_size):
         loss = number(_field(data, rank, "test_loss", who), "test_loss")
@@ -56,7 +64,6 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
                 cause=_why_test(loss, whole, _seeded(seed), (x, y), (test_x, test_y)),
             )
-    trace = Trace.from_plain(data["trace"])
     _judge_method(trace, method, who)
     if method in ("gather_scatter", "all_reduce"):
         _judge_iteration_s(data, trace, who, n_iterations)
@@ -91,9 +98,10 @@ def _judge_output(output: Any, who: str, n_iterations: int) -> None:
                 cause="train reports by print if it is given nothing else: give the other ranks a report that does"
                 " nothing.",
             )
-    if n_iterations >= 20 and texts and not texts[0].strip():
+    if n_iterations >= 20 and texts and "iteration 20: loss" not in texts[0]:
         raise CheckFailed(
-            f"{who}: rank 0 printed nothing in {n_iterations} iterations; it reports every 20.",
+            f"{who}: rank 0 printed {short(texts[0].strip()) if texts[0].strip() else 'nothing'} in {n_iterations} "
+            "iterations; it reports every 20.",
             cause="give train a report that prints on rank 0: print itself.",
         )
 
@@ -108,7 +116,10 @@ def _seeded(seed: int) -> Softmax:
 def _field(data: Any, rank: int, name: str, who: str) -> Any:
     got = result(data, rank)
     if not isinstance(got, dict) or name not in got:
-        raise CheckFailed(f"{who}: rank {rank} must return a dictionary with {name!r}, got {short(got)}.")
+        raise CheckFailed(
+            f"{who}: rank {rank} must return a dictionary with {name!r}, got {short(got)}.",
+            cause="every rank returns losses, iteration_s, test_loss and accuracy, under these names.",
+        )
     return got[name]
 
 

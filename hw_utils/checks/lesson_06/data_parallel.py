@@ -12,6 +12,7 @@ from hw_utils.checks.lesson_06.shards import distance, n_ranks, random_tensor, r
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.models import SimpleMLP
 
+_MOMENTUM = 0.5
 _STEP_SIZE, _LESSONS_STEP_SIZE = 0.04, 0.05  # of SGD; not the lesson's, so that one written in shows
 
 
@@ -40,7 +41,7 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         model = _model(seed, rank if apart else 0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=_STEP_SIZE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=_STEP_SIZE, momentum=_MOMENTUM)
         mine = shards[rank]
         losses = [dp_step(model, optimizer, x[mine], y[mine], context, rank) for _ in range(n_steps)]
         losses = [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in losses]
@@ -50,14 +51,14 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
 
 
 def _train_plainly(
-    n_examples: int, n_steps: int, seed: int, *, weights=None, factor=1.0, clear=True, back=None
+    n_examples: int, n_steps: int, seed: int, *, weights=None, factor=1.0, clear=True, back=None, momentum=_MOMENTUM
 ) -> tuple[list[float], np.ndarray]:
     """(losses, weights after) of one process that has the whole batch; `weights` of the examples in the gradient,
     `back(gradients, parameters)` what the optimizer finds in their place."""
     x, y = _training_set(n_examples, seed)
     model = _model(seed)
     parameters = list(model.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=_STEP_SIZE * factor)
+    optimizer = torch.optim.SGD(parameters, lr=_STEP_SIZE * factor, momentum=momentum)
     losses = []
     for _ in range(n_steps):
         if clear:
@@ -122,14 +123,15 @@ def _train_apart(n_examples: int, world_size: int, n_steps: int, seed: int) -> l
     """Each rank's weights after steps along the mean of all examples' gradients, each at its own rank's weights."""
     x, y = _training_set(n_examples, seed)
     models = [_model(seed, rank) for rank in range(world_size)]
-    shards = _shards(n_examples, world_size)
+    shards, speed = _shards(n_examples, world_size), 0.0
     for _ in range(n_steps):
         total = 0.0
         for model, mine in zip(models, shards):
             loss = (model(x[mine]) - y[mine]).square().sum() / n_examples
             total = total + torch.nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
+        speed = _MOMENTUM * speed + total
         for model in models:
-            new = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - _STEP_SIZE * total
+            new = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - _STEP_SIZE * speed
             torch.nn.utils.vector_to_parameters(new, model.parameters())
     return [torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy() for model in models]
 
@@ -225,6 +227,10 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
          "how many examples the ranks have", {"factor": n_examples / (world_size * -(-n_examples // world_size))}),
         (f"; so does one process with the step {_LESSONS_STEP_SIZE}, which is not the optimizer's",
          "the step is the given optimizer's: optimizer.step()", {"factor": _LESSONS_STEP_SIZE / _STEP_SIZE}),
+        ("; so does one process without the optimizer's momentum", "the step is the given optimizer's: "
+         "optimizer.step()", {"momentum": 0.0}),
+        ("; so does one process with that step size, and without the optimizer's momentum", "the step is the given "
+         "optimizer's: optimizer.step()", {"momentum": 0.0, "factor": _LESSONS_STEP_SIZE / _STEP_SIZE}),
         ("; so does one process that never clears gradients", "optimizer.zero_grad() is missing", {"clear": False}),
         ("; so does one in which every shard counts the same, large or small",
          "a mean of means: weigh each shard's gradient by its number of examples",

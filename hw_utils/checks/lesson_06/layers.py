@@ -68,7 +68,7 @@ def all_reduce(DistributedContext, /, **case):
     ops = case["ops"]
     args = [("loss", *_said(ops[k % len(ops)])) for k in range(case["calls"])]
     found = outcomes(DistributedContext, "all_reduce", args, case)
-    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average")}
+    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average", "me")}
     return {**found, "unknown op": unknown}
 
 
@@ -102,7 +102,7 @@ def _apart(n_examples: int, world_size: int) -> list[dict]:
 )
 def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
     """The part of every rank; row i of x is [i, -i], or i alone."""
-    x = torch.arange(n_examples, dtype=torch.float32)[:, None] * torch.tensor([1.0, -1.0])
+    x = torch.arange(n_examples, dtype=torch.float64)[:, None] * torch.tensor([1.0, -1.0])
     x = x[:, 0] if n_dims == 1 else x
     parts = [split_batch(x, rank, world_size) for rank in range(world_size)]
     return [p if p is None or isinstance(p, torch.Tensor) else {"unknown": type(p).__name__} for p in parts]

@@ -188,3 +188,12 @@ def require_calls(calls: list, world_size: int, expected: dict[str, int], what: 
                 f"{what} makes {made[call]} {call} on rank {rank}, expected {expected.get(call, 0)}",
                 cause=causes.get(key, ""),
             )
+
+
+def require_unchanged(results: list, what: str) -> None:
+    for rank, result in enumerate(results):
+        if result["changed"]:
+            raise CheckFailed(
+                f"{what}: {result['changed'][0]} itself is changed on rank {rank}",
+                cause="the caller's tensors stay as they are: *= and copy_ write into them, so work on a copy",
+            )

@@ -40,6 +40,9 @@ def judge_split(data: Any, *, n_examples: int, world_size: int, n_dims: int = 2)
         n_rows = len(part) if isinstance(part, np.ndarray) and part.ndim else 0
         cause = "only the first dimension is cut; the others, if x has any, stay as they are"
         parts.append(require_array(part, (n_rows, 2)[:n_dims], f"{what}: the part of rank {r}", cause=cause))
+        if parts[-1].dtype != np.float64:
+            raise CheckFailed(f"{what}: the part of rank {r} is {parts[-1].dtype}, x is float64",
+                              cause="examples are cut apart, not worked on")  # fmt: skip
     if len(parts) != world_size:
         raise ValueError(f"{len(parts)} parts for {world_size} ranks")
     runs = [(part if n_dims == 1 else part[:, 0]).astype(int).tolist() for part in parts]

@@ -16,9 +16,11 @@ from hw_utils.checks.lesson_06.shards import (
     require_calls,
     require_parts,
     require_results,
+    require_unchanged,
     run_ranks,
 )
 from hw_utils.core.errors import CheckFailed, WorkerFailed
+from hw_utils.material.kept_tensors import kept_tensors, n_found
 from hw_utils.material.models import SimpleMLP
 
 
@@ -27,8 +29,10 @@ def drive_block(column_then_row, world_size, d_in, d_hidden, d_out, seed) -> dic
     x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
-        mine1, mine2 = w1.chunk(world_size, 1)[rank].clone(), w2.chunk(world_size, 0)[rank].clone()
-        return {"output": column_then_row(x.clone(), mine1, mine2, rank, context)}
+        right = {"x": x, "w1": w1.chunk(world_size, 1)[rank], "w2": w2.chunk(world_size, 0)[rank]}
+        given = {name: tensor.clone() for name, tensor in right.items()}
+        output = column_then_row(*given.values(), rank, context)
+        return {"output": output, "changed": [name for name in right if not torch.equal(given[name], right[name])]}
 
     return run_ranks(worker, world_size)
 
@@ -52,6 +56,7 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
         "all_reduce fewer": "the shares come together in one all_reduce",
     }
     results, made = require_results(data, what, crash_cause=f"{calls['all_gather more']}; nothing is cut again")
+    require_unchanged(results, what)
     x, w1, w2 = _block(d_in, d_hidden, d_out, seed)
     outputs = [r["output"] for r in results]
     for found, cause, output in (
@@ -100,9 +105,13 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if n_models() != world_size:
-            return {"losses": [], "n_kept": 0}
-        n_kept = sum(p.numel() for p in models[rank].parameters())
-        return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept}
+            return {"losses": [], "n_kept": 0, "whole": []}
+        n_kept, kept = sum(p.numel() for p in models[rank].parameters()), kept_tensors(models[rank])
+        for name in plan:
+            kept |= {f"{name}.{path}": t for path, t in kept_tensors(getattr(models[rank], name, None)).items()}
+        weights = [getattr(base, name).weight.detach() for name in plan if world_size > 1]
+        whole = [path for path, t in kept.items() if any(n_found(weight, t) == weight.numel() for weight in weights)]
+        return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept, "whole": whole}
 
     def n_models() -> int:
         return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
@@ -173,6 +182,11 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
             raise CheckFailed(
                 f"{what}: rank {rank} keeps {result['n_kept']} weights, expected {n_kept}",
                 cause=_why_kept(result["n_kept"], sizes, world_size, layers),
+            )
+        if result["whole"]:
+            raise CheckFailed(
+                f"{what}: {result['whole'][0]} of rank {rank}'s model keeps a whole weight alive",
+                cause="1/N of the weight is kept: hand it to the layer, and hang nothing of it on anything else",
             )
         for step, (loss, expected) in enumerate(zip(result["losses"], right)):
             if not (type(loss) is float and abs(loss - expected) <= 1e-6):

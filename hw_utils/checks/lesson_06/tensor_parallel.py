@@ -15,9 +15,11 @@ from hw_utils.checks.lesson_06.shards import (
     require_calls,
     require_parts,
     require_results,
+    require_unchanged,
     run_ranks,
 )
 from hw_utils.core.errors import CheckFailed
+from hw_utils.material.kept_tensors import n_found
 
 _LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
@@ -38,9 +40,9 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward, di
     stages = ["constructor"] * world_size
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
-        layer = Layer(weight, rank, context, "lin")
+        given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": weight.clone()}
+        layer = Layer(given["weight"], rank, context, "lin")
         weights[rank], stages[rank] = layer.weight, "forward"
-        given = {"x": x.clone(), "grad_output": grad_output.clone()}
         if backward:
             layer.forward(other.clone())
             stages[rank] = "backward"
@@ -54,10 +56,9 @@ def drive_layer(Layer, world_size, d_in, d_out, batch, dtype, seed, backward, di
             result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
         foreign = _foreign(weight, layer.weight) if world_size > 1 else weight.new_empty(0)
-        whole = [name for name, value in kept_tensors(layer).items() if _n_found(foreign, value) > 2]
-        changed = [
-            name for name, right in (("x", x), ("grad_output", grad_output)) if not torch.equal(given[name], right)
-        ]
+        whole = [name for name, value in kept_tensors(layer).items() if n_found(foreign, value) > 2]
+        rights = {"x": x, "grad_output": grad_output, "weight": weight}
+        changed = [name for name, right in rights.items() if not torch.equal(given[name], right)]
         tracked = [
             name
             for name, tensor in {**result, "weight": layer.weight}.items()
@@ -84,14 +85,6 @@ def _foreign(weight: torch.Tensor, mine: Any) -> torch.Tensor:
     return weight.flatten()[~torch.isin(weight.flatten(), own.to(weight.dtype))]
 
 
-def _n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
-    """How many of the numbers lie in the memory that a tensor is a view of."""
-    if not value.dtype.is_floating_point or value.layout != torch.strided:
-        return 0
-    memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
-    return int(torch.isin(numbers.to(value.dtype).double(), memory.double()).sum())
-
-
 def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls: dict, case: dict) -> None:
     n, limit = case["world_size"], _LIMIT[case["dtype"]]
     causes = shape_causes(causes, axis, case)
@@ -115,7 +108,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
     _require_little_kept(results, case, what)
-    _require_unchanged(results, what)
+    require_unchanged(results, what)
     _require_by_hand(results, what)
     if case["backward"]:
         both = [part.numpy() for part in (x.T @ grad_output + other.T @ grad_output.flip(0)).chunk(n, axis)]
@@ -243,15 +236,6 @@ def _require_refused(data: Any, axis: int, case: dict) -> None:
             raise CheckFailed(
                 f"{what}, {name} is {case[name]}: expected a ValueError on rank {rank}, got {result['raised']}",
                 cause=cause,
-            )
-
-
-def _require_unchanged(results: list, what: str) -> None:
-    for rank, result in enumerate(results):
-        if result["changed"]:
-            raise CheckFailed(
-                f"{what}: {result['changed'][0]} itself is changed on rank {rank}",
-                cause="the caller's tensors stay as they are: *= and copy_ write into them, so work on a copy",
             )
 
 

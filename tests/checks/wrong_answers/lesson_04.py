@@ -245,6 +245,63 @@ def only_reported_losses(model, batches, sync, optimizer, report):
     return losses[19::20], iteration_s
 
 
+@wrong("lesson_04.train", says="reports came after \\[45, 45\\] iterations")
+def reports_when_it_is_over(model, batches, sync, optimizer, report=print):
+    texts = []
+    found = train(model, batches, sync, optimizer, texts.append)
+    for text in texts:
+        report(text)
+    return found
+
+
+def _with_clocks(n_between):
+    """`train` whose clock also runs while something else happens: the batch comes, or the report is made."""
+
+    def answer(model, batches, sync, optimizer, report=print):
+        losses, seconds, began_s = [], [], time.perf_counter()
+        for i, (x, y) in enumerate(batches, 1):
+            if n_between == "report":
+                began_s = time.perf_counter()
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            sync(model)
+            optimizer.step()
+            ended_s = time.perf_counter()
+            if i % 20 == 0:
+                report(f"iteration {i}: loss {loss.item():.3f}")
+            seconds.append((time.perf_counter() if n_between == "report" else ended_s) - began_s)
+            losses.append(loss.item())
+            began_s = time.perf_counter()
+        return losses, sum(seconds[1:40]) / len(seconds[1:40])
+
+    return answer
+
+
+wrong_values("lesson_04.train", "times_the_batch", _with_clocks("batch"), says="until a batch is there is in it")
+wrong_values("lesson_04.train", "times_the_report", _with_clocks("report"), says="the reports are in it")
+
+
+@wrong("lesson_04.train", says="right to two digits or three, so rounded")
+def rounds_the_losses(model, batches, sync, optimizer, report=print):
+    losses, iteration_s = train(model, batches, sync, optimizer, report)
+    return [round(loss, 3) for loss in losses], iteration_s
+
+
+@wrong("lesson_04.evaluate", says="afterwards the model's parameters are not what they were")
+def stops_following_the_weights(model, test):
+    model.requires_grad_(False)
+    return evaluate(model, test)
+
+
+@wrong("lesson_04.evaluate", says="that is how sure the model is")
+def adds_up_probabilities(model, test):
+    x, y = map(torch.cat, zip(*test))
+    with torch.no_grad():
+        shares = model.eval()(x).softmax(1)
+    return evaluate(model, test)[0], shares[torch.arange(len(y)), y].mean().item()
+
+
 @wrong("lesson_04.evaluate", says="mean of the batches' means")
 def mean_of_means(model, test):
     model.eval()
@@ -330,6 +387,26 @@ for _name, _answer, _says in [
 
 
 # 4.2 batches
+
+
+@wrong("lesson_04.batches", says="x and y have changed places")
+def gives_labels_first(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return [(y, x) for x, y in batches(dataset, rank, world_size, total_batch, epoch, seed)]
+
+
+@wrong("lesson_04.batches", says="a batch is a Tensor, expected a pair")
+def gives_no_labels(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return [x for x, _ in batches(dataset, rank, world_size, total_batch, epoch, seed)]
+
+
+@wrong("lesson_04.batches", says="x and y of an example stay together")
+def shifts_the_labels(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return [(x, y.roll(1)) for x, y in batches(dataset, rank, world_size, total_batch, epoch, seed)]
+
+
+@wrong("lesson_04.batches", says="epoch 2 has the same order as epoch 0")
+def has_two_orders_in_turn(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    return batches(dataset, rank, world_size, total_batch, epoch % 2, seed)
 
 
 @wrong("lesson_04.batches", says="total_batch counts all ranks")
@@ -448,6 +525,45 @@ for _name, _function, _says in [
     ("divides_twice", _by_root(lambda each: torch.stack(each).mean(0) / len(each)), "divided by the world size twice"),
 ]:  # fmt: skip
     wrong_values("lesson_04.gather_scatter", _name, _function, says=_says)
+
+
+@wrong("lesson_04.gather_scatter", says="'frozen' has no gradient anywhere, but rank 0 ends with .*takes no part")
+def gives_zeros_to_the_frozen(model):
+    gather_scatter(model)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
+
+@wrong("lesson_04.gather_scatter_traffic", says="rank 0 sends|calls all_reduce")
+def averages_buffers_too(model):
+    gather_scatter(model)
+    for b in model.buffers():
+        dist.all_reduce(b)
+        b /= dist.get_world_size()
+
+
+@wrong("lesson_04.all_reduce_mean", says="p.grad is None on this rank")
+def forgets_zeros(model):
+    all_reduce_mean(model)
+    for p in model.parameters():
+        if p.grad is not None and not p.grad.any():
+            p.grad = None
+
+
+@wrong("lesson_04.all_reduce_mean", says="gradients travel in the dtype that they have")
+def travels_in_half(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            half = (torch.zeros_like(p) if p.grad is None else p.grad).half()
+            dist.all_reduce(half)
+            p.grad = half.float() / dist.get_world_size()
+
+
+@wrong("lesson_04.all_reduce_mean", says="these are whole numbers")
+def divides_whole(model):
+    all_reduce_mean(model)
+    for p in model.parameters():
+        p.grad = None if p.grad is None else p.grad.floor()
 
 
 @wrong("lesson_04.gather_scatter", says="what came of the call never went into p.grad")
@@ -702,6 +818,10 @@ for _name, _change, _says in [
     ("a_seed_a_rank", {"seed": lambda job, rank: job.seed + rank}, "the first loss differs: torch.manual_seed"),
     ("fixed_seed", {"seed": lambda job, rank: 0}, "the first loss differs: torch.manual_seed"),
     ("draws_before_the_model", {"shuffled": True}, "comes right before job.model"),
+    ("whole_batches", {"deal": lambda data, rank, n, total, seed: batches(data, 0, 1, total, seed=seed)},
+     "every rank has the losses of the whole batch"),
+    ("another_report", {"report": lambda rank: (lambda text: print("rank", rank)) if rank == 0 else lambda text: None},
+     "rank 0 printed 'rank 0' in 22 iterations"),
     ("same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},
      "every rank sees the same examples"),
     ("never_in_step", {"sync": lambda model: None}, "every rank trains alone"),
@@ -791,6 +911,13 @@ for _name, _change, _says in [
     ("sends_to_itself", lambda f, m, r, n, b: f(m, r, n, b) * n / max(n - 1, 1), "sends nothing to itself"),
     ("not_written", lambda f, m, r, n, b: None, "must be a number"),
     ("infinite", lambda f, m, r, n, b: float("inf"), "must be a number"),
+    (
+        "one_rank_sends_to_itself",
+        lambda f, m, r, n, b: f(m, r, n, b) if n > 1 or m == "one" else b,
+        "nobody to send to",
+    ),
+    ("others_are_silent", lambda f, m, r, n, b: f(m, r, n, b) * (r == 0), "every rank sends something"),
+    ("mean_of_the_ranks", lambda f, m, r, n, b: sum(f(m, k, n, b) for k in range(n)) / n, "each has its own number"),
 ]:
     wrong_values("lesson_04.bytes_sent", _name, _bytes(_change), gather_scatter, all_reduce_mean, says=_says)
 
@@ -820,5 +947,12 @@ for _name, _function, _says in [
     ("all_but_latency", lambda m, n, s, b, k, w: _seconds()(m, n, s, b, 0, w), "the latency is missing"),
     ("overlapped", lambda m, n, s, b, k, w: max(s / n, _seconds()(m, n, s, b, k, w) - s / n), "nothing overlaps"),
     ("silent", lambda *given: None, "must be a number"),
+    ("rounded", lambda *given: round(_seconds()(*given), 3), "right to two digits, so rounded"),
+    (
+        "two_latencies",
+        lambda m, n, s, b, k, w: _seconds()(m, n, s, b, 0, w) + 2 * k * w.latency_s * (m != "one"),
+        "each of the N - 1 messages of a phase pays the latency",
+    ),
+    ("for_four_ranks", _seconds(compute=lambda s, n: s / 4), "divided by 4, however many"),
 ]:
     wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)

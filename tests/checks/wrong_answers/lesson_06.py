@@ -418,6 +418,12 @@ class TakesTheAverageForTheMean(_Reducing):
         return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)
 
 
+@wrong(REDUCE, says="op='me', called on rank 0: expected a ValueError, got nothing")
+class LooksForTheOpInAText(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, "mean" if op in "mean" else op)
+
+
 @wrong(REDUCE, says="and dtype float32.*the dtype of what was brought")
 class ReducesSinglePrecision(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
@@ -621,6 +627,11 @@ def gives_the_last_rank_the_remainder(x, rank, world_size):
     return x[rank * size :] if rank == world_size - 1 else x[rank * size : (rank + 1) * size]
 
 
+@wrong(SPLIT, says="the part of rank 0 is float32, x is float64")
+def splits_in_single_precision(x, rank, world_size):
+    return x.float().tensor_split(world_size)[rank]
+
+
 @wrong(SPLIT, says="one run of neighbours")
 def takes_every_nth(x, rank, world_size):
     return x[rank::world_size]
@@ -783,13 +794,23 @@ def returns_the_loss_of_all_ranks(model, optimizer, x, y, context, rank):
     return flat[-1].item()
 
 
-@wrong(STEP, says="which is not the optimizer's.*optimizer.step")
+@wrong(STEP, says="without the optimizer's momentum.*optimizer.step")
 def steps_by_hand(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
     loss, flat = _gradients(model, x, y)
     _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
     for p in model.parameters():
         p.data -= 0.05 * p.grad
+    return loss
+
+
+@wrong(STEP, says="without the optimizer's momentum.*optimizer.step")
+def steps_with_the_step_size_alone(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    for p in model.parameters():
+        p.data -= optimizer.param_groups[0]["lr"] * p.grad
     return loss
 
 
@@ -831,7 +852,7 @@ def _put_weights(model, flat):
     torch.nn.utils.vector_to_parameters(flat, model.parameters())
 
 
-@wrong(STEP, says="weights travel")
+@wrong(STEP, says="weights travel|without the optimizer's momentum")
 def averages_the_weights_first(model, optimizer, x, y, context, rank):
     """The mean of the weights, then steps of all ranks' gradients at it: what travels is the weight after the step."""
     optimizer.zero_grad()
@@ -1200,6 +1221,13 @@ class KeepsTheFirstInput(_Column):
         out = super().forward(x)
         self.first = self.x = getattr(self, "first", x)
         return out
+
+
+@wrong(COLUMN_F, says="weight itself is changed on rank")
+class CutsItsPartOutOfTheWhole(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        weight[:, rank :: context.world_size] = 0
 
 
 @wrong(COLUMN_F, says="self.whole keeps other ranks. part of the weight")
@@ -1643,6 +1671,13 @@ def cuts_again(x, w1, w2, rank, context):
     return GoodRow(w2, rank, context, "r").forward(gelu(GoodColumn(w1, rank, context, "c").forward(x)))
 
 
+@wrong(BLOCK, says="x itself is changed on rank")
+def empties_the_input(x, w1, w2, rank, context):
+    hidden = gelu(x @ w1)
+    x.zero_()
+    return context.all_reduce(hidden @ w2, rank, "block", "sum")
+
+
 def _parallelize(model, plan, context, *, weight_of=lambda linear: linear.weight.detach().T, copied=True):
     models = []
     for rank in range(context.world_size):
@@ -1711,6 +1746,17 @@ _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_ev
 _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
 _plant("ignores_the_map", "that is not in the plan is replaced", _always_both)
 _plant("replaces_nothing", "layer of the plan is not replaced", _replaces_nothing)
+
+
+def _hangs_the_whole(model, plan, context):
+    models = _parallelize(model, plan, context)
+    for mine in models:
+        for name in plan:
+            getattr(mine, name).full = getattr(model, name).weight.detach().clone()
+    return models
+
+
+_plant("hangs_the_whole", "lin1.full of rank 0's model keeps a whole weight alive", _hangs_the_whole)
 _plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
 _plant(
     "takes_uneven_parts", "before any rank starts.*refuse a size", _parallelize, CutsColumnsUnevenly, CutsRowsUnevenly
