@@ -85,7 +85,7 @@ _ERRORS = {
     "some ranks only?",
     r"has no attribute": "the object has no such attribute: is it of the type that you think? Print type() of it.",
     r"must have the same (?:number of bytes|dtype)": "the two ends of a message differ: receive into a tensor of the "
-    "sender's shape and dtype (torch.empty_like).",
+    "sender's shape and dtype (torch.empty_like), in the order in which it sends.",
     r"between isend and wait": "another tensor is needed to receive into: the one under way is not yours until wait().",
     r"rank should not be the same|to itself": "a rank sends to itself: with one rank there is nobody to send to.",
     r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1, around a ring modulo "

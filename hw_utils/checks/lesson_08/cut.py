@@ -131,6 +131,11 @@ def _require_untouched(what: str, result: Any) -> None:
                 cause="the module is the caller's, who says whether it is in training: a stage changes its "
                 "gradients and nothing else.",
             )
+        if how == "weights":
+            raise CheckFailed(
+                f"{what}: {method} of part {place} changes its module's weights.",
+                cause="a stage makes gradients; whoever has an optimizer steps, once all micro-batches are back.",
+            )
         raise CheckFailed(
             f"{what}: {method} of part {place} changes the numbers of the caller's {name}.",
             cause=f"{name} is the caller's: whatever works on it in place works on a clone().",
@@ -166,6 +171,8 @@ def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: 
         return "it is zero: is it set back to zero between two micro-batches? Gradients of a step add up."
     if case["begun"] and distance(got + case["begun"], right) < 1e-9:
         return "what stood in the module's gradients before is gone: backward adds to it, and __init__ leaves it alone."
+    if distance(got, right) < 1e-5:
+        return "right to five places: gradients come and go in the dtype that they have."
     batches = sorted(k for kind, k in _passes(case["steps"][number]) if kind == "F")
     back = [k for kind, k in _passes(case["steps"][number]) if kind == "B"]
     for other in batches if len(back) == 1 else []:

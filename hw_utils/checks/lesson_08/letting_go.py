@@ -55,6 +55,10 @@ class Keeper:
         beside = kept_elsewhere([self.make], [self.module], with_numbers=True)
         return [t for place in (own, beside) for t in place.values()]
 
+    def weights(self) -> list[torch.Tensor]:
+        """Copies of them, as they are now."""
+        return [p.detach().clone() for p in self.module.parameters()]
+
     def settings(self) -> list[bool]:
         """What a module has that is not numbers: which parts are in training, which parameters are followed."""
         training = [part.training for part in self.module.modules()]

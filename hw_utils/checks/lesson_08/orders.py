@@ -76,7 +76,10 @@ def _why_incomplete(missing: list, foreign: list, n_batches: int, n_chunks: int 
         return "there are m micro-batches, 0 to m - 1: stop where they end."
     if missing and all(step[0] in "BW" for step in missing):
         return (
-            "what is still in flight after the last forward pass has to go back, and each W has to be made: drain it."
+            "what is still in flight after the last forward pass has to go back: drain it."
+            if all(step[0] == "B" for step in missing)
+            else "what is still in flight after the last forward pass has to go back, and each W has to be made: drain "
+            "it."
         )
     return "each pass of each chunk and micro-batch is made once on its rank."
 
@@ -114,7 +117,7 @@ def _judge_interleaved(
         raise CheckFailed(
             f"{what}: {took_s:g} s, but rank {rank} holds {peaks[rank]} chunks' activations, {held[rank]} are enough.",
             cause="all forward passes come before the first backward pass."
-            if all(_warm_up(order) == n_batches * n_chunks for order in orders)
+            if n_batches > n_chunks and all(_warm_up(order) == n_batches * n_chunks for order in orders)
             else "the warm-up is too long: after it one forward and one backward pass follow each other to the end.",
         )
     passes, _ = play(orders, each, MESSAGE_S)
@@ -236,11 +239,18 @@ def _judge_zero(data: Any, n_ranks: int, n_batches: int, seconds: float) -> None
         raise CheckFailed(
             f"{what}: {took_s:g} s, but rank {rank} holds {peaks[rank]} activations until their W; "
             f"{allowed} are enough.",
-            cause="all W come at the end: an activation stays until its W, so none must wait longer than it fills "
-            "the bubble."
-            if all(kind == "W" for kind, _ in orders[rank][-n_batches:])
-            else "forward passes run ahead: as many as in 1F1B come before the first B.",
+            cause=_why_zero_held(orders[rank], min(n_ranks - rank, n_batches)),
         )
+
+
+def _why_zero_held(order: Order, warm_up: int) -> str:
+    late = "an activation stays until its W, so none must wait longer than it fills the bubble"
+    n_batches = len(order) // 3
+    if n_batches > 2 and all(kind == "W" for kind, _ in order[-n_batches:]):
+        return f"all W come at the end: {late}."
+    if _warm_up(order) > warm_up:
+        return "forward passes run ahead: as many as in 1F1B come before the first B."
+    return f"{late}: where as many are held as may be, a W comes before the next forward pass."
 
 
 def _why_zero_halt(orders: list[Order]) -> str:
@@ -277,7 +287,7 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
     ok="W fills the bubble: nobody is faster, and no rank holds more than p micro-batches.",
     hint="hint 1 of exercise 8.7",
     hints={
-        "hint 2 of exercise 8.7": "last rank|awaited|holds|at the end|ahead",
+        "hint 2 of exercise 8.7": "last rank|awaited|holds|at the end|ahead|stays until",
         "hint 1 of exercise 8.7": "W",
     },
     look="play the orders of 2 ranks and 3 micro-batches, and draw them.",

@@ -53,7 +53,7 @@ class Pipe:
         return x
 
     def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
-        keeper.now, copy, settings = k, x.clone(), keeper.settings()
+        keeper.now, copy, settings = k, x.clone(), (keeper.settings(), keeper.weights())
         keeper.watch(k, x)
         y = keeper.stage.forward(k, x)
         self._look(place, "forward", "x", x, copy)
@@ -76,7 +76,7 @@ class Pipe:
 
     def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
         x, keeper.now = self.inputs.pop((place, k)), k
-        before, settings = (x.clone(), gradient.clone()), keeper.settings()
+        before, settings = (x.clone(), gradient.clone()), (keeper.settings(), keeper.weights())
         keeper.watch(k, gradient)
         back = keeper.stage.backward(k, gradient)
         self._look(place, "backward", "x", x, before[0])
@@ -97,9 +97,11 @@ class Pipe:
         elif not torch.equal(now, before):
             self.touched.append([place, method, name, "numbers"])
 
-    def _look_at_module(self, place: int, method: str, keeper: Keeper, before: list[bool]) -> None:
-        if keeper.settings() != before:
+    def _look_at_module(self, place: int, method: str, keeper: Keeper, before: tuple[list, list]) -> None:
+        if keeper.settings() != before[0]:
             self.touched.append([place, method, "module", "settings"])
+        elif not all(torch.equal(a, b) for a, b in zip(keeper.weights(), before[1], strict=True)):
+            self.touched.append([place, method, "module", "weights"])
 
     def kept(self, k: int) -> list[list[int]]:
         """After B of k: bytes too many on each part, and how many of k's tensors are alive."""

@@ -43,7 +43,9 @@ def _judge_balance(data: Any, layer_s: list[float], n_stages: int, slowest_s: fl
         )
     if len(counts) != n_stages or sum(counts) != len(layer_s) or min(counts) < 1:
         cause = "every stage has a layer at least, and every layer a stage."
-        if len(counts) == n_stages - 1 or (counts and counts[-1] == len(layer_s) and counts == sorted(counts)):
+        if sum(counts) == len(layer_s) and len(counts) < n_stages:
+            cause = "these are too few stages: each of them gets a layer at least."
+        elif len(counts) == n_stages - 1 or (counts and counts[-1] == len(layer_s) and counts == sorted(counts)):
             cause = "these look like the places of the cuts: how many layers each stage gets is asked."
         elif len(counts) == len(layer_s) != n_stages:
             cause = "that is a stage for each layer: how many layers each stage gets is asked."

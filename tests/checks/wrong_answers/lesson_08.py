@@ -322,6 +322,23 @@ class TurnsTrainingOn(_Stage):
         return super().backward(k, gradient)
 
 
+@wrong("lesson_08.stage", says="changes its module's weights")
+class StepsInBackward(_Stage):
+    def backward(self, k, gradient):
+        back = super().backward(k, gradient)
+        with torch.no_grad():
+            for p in self.module.parameters():
+                p -= 1e-6 * p.grad
+        return back
+
+
+@wrong("lesson_08.stage", says="right to five places")
+class GivesBackSingles(_Stage):
+    def backward(self, k, gradient):
+        back = super().backward(k, gradient)
+        return None if back is None else back.float().double()
+
+
 @wrong("lesson_08.stage", says="cut off at 1")
 class ClipsGradients(_Stage):
     def backward(self, k, gradient):
@@ -364,6 +381,9 @@ class _Schedule:
     takes_batches = False  # on all ranks, instead of what arrives
     returns = True
     all_reduces = False
+    shares_on_all = False
+    single = False
+    waits_at_once = False
 
     def order(self, m, rank, world_size):
         return [("F", k) for k in range(m)] + [("B", k) for k in range(m)]
@@ -381,7 +401,7 @@ class _Schedule:
                     self.send(y, rank + 1, sends)
             else:
                 g = weights[k] if is_last else self.received(batches[k], rank + 1)
-                g = stage.backward(k, g)
+                g = stage.backward(k, g * weights[k] if self.shares_on_all and not is_last else g)
                 if rank:
                     self.send(g, rank - 1, sends)
         if self.all_reduces:
@@ -399,7 +419,11 @@ class _Schedule:
         return x
 
     def send(self, x, rank, sends):
-        if self.blocks:
+        if self.single:
+            x = x.float().double()
+        if self.waits_at_once:
+            dist.isend(x, rank).wait()
+        elif self.blocks:
             dist.send(x, rank)
         else:
             sends.append(dist.isend(x, rank))
@@ -426,7 +450,9 @@ class _OneFOneB(_Schedule):
 _NUMBERS = [
     ("counts_fully", {"weights": staticmethod(lambda rows: [1.0] * len(rows))}, "counts fully"),
     ("counts_alike", {"weights": staticmethod(lambda rows: [1 / len(rows)] * len(rows))}, "they differ in rows"),
-    ("counts_by_rows", {"weights": staticmethod(lambda rows: [float(r) for r in rows])}, "weighted by rows"),
+    ("counts_by_rows", {"weights": staticmethod(lambda rows: list(map(float, rows)))}, "by rows|share of all rows"),
+    ("shares_on_all", {"shares_on_all": True}, "the share counts on every rank"),
+    ("travels_in_single", {"single": True}, "right to five places"),
     ("upside_down", {"weights": staticmethod(lambda rows: [sum(rows) / r for r in rows])}, "the other way round"),
     (
         "other_shares",
@@ -583,7 +609,7 @@ def gpipe_does_nothing(stage, batches, rank, world_size):
     return 1.0
 
 
-@wrong("lesson_08.gpipe_in_time", says="stages keep their own time")
+@wrong("lesson_08.gpipe_in_time", says="forward_s cannot be set")
 def gpipe_makes_the_stages_fast(stage, batches, rank, world_size):
     stage.forward_s = stage.backward_s = 0.0
     return _Schedule()(stage, batches, rank, world_size)
@@ -672,6 +698,14 @@ wrong_values(
     "lesson_08.one_f_one_b", "sends_block", _of("sends_block", _OneFOneB, blocks=True),
     says="no rank can go on.*two neighbours send to each other|hangs.*two neighbours send to each other",
 )  # fmt: skip
+
+
+wrong_values(
+    "lesson_08.one_f_one_b",
+    "waits_for_each_isend_at_once",
+    _of("waits_for_each_isend_at_once", _OneFOneB, waits_at_once=True),
+    says="each isend is waited for where it starts",
+)
 
 
 @wrong("lesson_08.one_f_one_b", says="what is still in the pipeline at the end has to go back")
@@ -927,6 +961,7 @@ for _name, _answer, _says in [
         "changes its argument",
     ),
     ("all_in_one", lambda s, p: [len(s)] + [0] * (p - 1), "every stage has a layer"),
+    ("too_few", lambda s, p: [len(s)] if p == 1 else [1] * (p - 2) + [len(s) - p + 2], "too few stages"),
     ("no_list", lambda s, p: None, "a list of whole numbers"),
     ("fractions", lambda s, p: [len(s) / p] * p, "a list of whole numbers"),
     ("nearest_to_the_mean", _nearest, "near to the mean.*one cut after another"),
@@ -1051,9 +1086,23 @@ def _zero(p, m, rank, delay=None, warm=None, first="B"):
     return order + [("W", k) for k in range(made, m)]
 
 
+def _swapped(order):
+    """A forward pass that follows a W comes before it."""
+    order = list(order)
+    for k, (a, b) in enumerate(itertools.pairwise(order)):
+        if (a[0], b[0]) == ("W", "F"):
+            order[k], order[k + 1] = b, a
+    return order
+
+
 for _name, _answer, _says in [
     ("w_after_b", lambda p, m, r: _zero(p, m, r, delay=0), "each W comes right after its B"),
-    ("w_at_the_end", lambda p, m, r: _zero(p, m, r, delay=m), "all W come at the end"),
+    (
+        "f_before_w",
+        lambda p, m, r: _swapped(_zero(p, m, r)),
+        "a W comes before the next forward pass",
+    ),
+    ("w_at_the_end", lambda p, m, r: _zero(p, m, r, delay=m), "all W come at the end|stays until its W"),
     (
         "w_before_b",
         lambda p, m, r: [("F", k) for k in range(m)] + [(x, k) for k in range(m) for x in "WB"],
