@@ -82,3 +82,18 @@ class Branches(nn.Module):
         y = self.shared(self.shared(y[:3])) if "shared" in use else y[:3]
         y = y * self.frozen(x[:4])[1] if "frozen" in use else y
         return (self.last(y[:2]) if "last" in use else y[:2]).sum()
+
+
+class TimedBatches(torch.utils.data.Dataset):
+    """Batches that come one after the other, each after `seconds`."""
+
+    def __init__(self, batches: list[tuple[torch.Tensor, torch.Tensor]], seconds: float) -> None:
+        self.batches, self.seconds = batches, seconds
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        batch = self.batches[k]  # behind the last one: IndexError, which ends a loop
+        time.sleep(self.seconds)
+        return batch

@@ -12,7 +12,7 @@ from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_04 import judges, seconds
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.core.network import Network
-from hw_utils.material.timed_layers import TakesTime, TimedSGD
+from hw_utils.material.timed_layers import TakesTime, TimedBatches, TimedSGD
 from hw_utils.simulate import simulate
 
 
@@ -54,11 +54,6 @@ def _slow_sync(model: nn.Module) -> None:
 def _drive_train(rank, world_size, train, n_iterations, momentum):
     model, said, said_at, n_steps = _Slow(n_iterations), [], [], [0]
 
-    def arriving():
-        for batch in batches:
-            time.sleep(seconds.BATCH_S)
-            yield batch
-
     def sync(model: nn.Module) -> None:
         n_steps[0] += 1
         _slow_sync(model)
@@ -71,7 +66,7 @@ def _drive_train(rank, world_size, train, n_iterations, momentum):
     optimizer = TimedSGD(model.parameters(), seconds.STEP_S, lr=judges.STEP_SIZE, momentum=momentum)
     x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
-    returned = train(model, arriving(), sync, optimizer, report)
+    returned = train(model, TimedBatches(batches, seconds.BATCH_S), sync, optimizer, report)
     losses = returned[0] if isinstance(returned, list | tuple) and returned else None
     graphs = [isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses or []] if _many(losses) else []
     found = {
