@@ -87,6 +87,9 @@ _ERRORS = {
     r"must have the same (?:number of bytes|dtype)": "the two ends of a message differ: receive into a tensor of the "
     "sender's shape and dtype (torch.empty_like), in the order in which it sends.",
     r"between isend and wait": "another tensor is needed to receive into: the one under way is not yours until wait().",
+    r"was given rank .* on rank": "every rank passes its own rank: whatever is made for a rank has that one in it.",
+    r"rank 0 calls .* while rank \d+ calls": "all ranks make the same calls in one order, with one group_id for each "
+    "place in the code and tensors of one shape.",
     r"rank should not be the same|to itself": "a rank sends to itself: with one rank there is nobody to send to.",
     r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1, around a ring modulo "
     "world_size.",

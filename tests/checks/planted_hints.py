@@ -189,7 +189,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "reduces_nothing never_clears_gradients forgets_the_step reduces_twice returns_the_loss_of_all_ranks "
             "steps_by_hand steps_with_the_step_size_alone only_rank_zero_steps averages_the_weights "
-            "averages_the_weights_first "
+            "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step "
         ),
@@ -258,7 +258,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
-            "empties_the_input "
+            "empties_the_input multiplies_in_single only_rank_zero_adds_up "
         ),
     },
     "lesson_06.parallelize": {

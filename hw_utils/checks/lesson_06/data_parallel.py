@@ -8,7 +8,15 @@ import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
-from hw_utils.checks.lesson_06.shards import distance, n_ranks, random_tensor, require_array, require_results, run_ranks
+from hw_utils.checks.lesson_06.shards import (
+    FEW_DIGITS,
+    distance,
+    n_ranks,
+    random_tensor,
+    require_array,
+    require_results,
+    run_ranks,
+)
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.models import SimpleMLP
 
@@ -51,7 +59,16 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
 
 
 def _train_plainly(
-    n_examples: int, n_steps: int, seed: int, *, weights=None, factor=1.0, clear=True, back=None, momentum=_MOMENTUM
+    n_examples: int,
+    n_steps: int,
+    seed: int,
+    *,
+    weights=None,
+    factor=1.0,
+    clear=True,
+    back=None,
+    momentum=_MOMENTUM,
+    n_times=1,
 ) -> tuple[list[float], np.ndarray]:
     """(losses, weights after) of one process that has the whole batch; `weights` of the examples in the gradient,
     `back(gradients, parameters)` what the optimizer finds in their place."""
@@ -68,7 +85,8 @@ def _train_plainly(
         if back:
             for p, gradient in zip(parameters, back(torch.cat([p.grad.flatten() for p in parameters]), parameters)):
                 p.grad = gradient
-        optimizer.step()
+        for _ in range(n_times):
+            optimizer.step()
         losses.append(loss.item())
     return losses, _flat(model)
 
@@ -231,6 +249,12 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
          "optimizer.step()", {"momentum": 0.0}),
         ("; so does one process with that step size, and without the optimizer's momentum", "the step is the given "
          "optimizer's: optimizer.step()", {"momentum": 0.0, "factor": _LESSONS_STEP_SIZE / _STEP_SIZE}),
+        *_divided_by_a_constant(world_size),
+        ("; so does one process with twice the step", "the mean gradient counts twice: it replaces what stands in "
+         "p.grad, and the optimizer steps once", {"factor": 2.0}),
+        ("; so does one process with half the step", "the loss is mse_loss as it is, without a half",
+         {"factor": 0.5}),
+        ("; so does one process that steps twice", "one optimizer.step() a step", {"n_times": 2}),
         ("; so does one process that never clears gradients", "optimizer.zero_grad() is missing", {"clear": False}),
         ("; so does one in which every shard counts the same, large or small",
          "a mean of means: weigh each shard's gradient by its number of examples",
@@ -241,9 +265,23 @@ def _why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, st
     ):  # fmt: skip
         if distance(got, _train_plainly(*case, **options)[1]) <= 1e-6:
             return text, cause
+    if distance(got, _train_plainly(*case)[1]) <= FEW_DIGITS:
+        return "; they are right to a few digits", "gradients travel in the dtype that they have"
     if distance(got, _flat(_model(seed))) <= 1e-9:
         return "; they are still the initial ones", "no optimizer.step(), or it sees no gradient"
     return "", ""
+
+
+def _divided_by_a_constant(world_size: int) -> list[tuple[str, str, dict[str, float]]]:
+    found = [k for k in (2, 4, 8, 10) if k not in (world_size, 2 * world_size)]
+    return [
+        (
+            f"; so does one process whose sum of N gradients is divided by {k}",
+            f"the sum is divided by {k}, however many ranks there are",
+            {"factor": world_size / k},
+        )
+        for k in found
+    ]
 
 
 def _require_losses(results: list, case: tuple, world_size: int, what: str) -> None:

@@ -814,6 +814,43 @@ def steps_with_the_step_size_alone(model, optimizer, x, y, context, rank):
     return loss
 
 
+@wrong(STEP, says="one optimizer.step\\(\\) a step|the mean gradient counts twice")
+def steps_twice(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
+    optimizer.step()
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="the sum is divided by 4, however many ranks")
+def divides_by_four(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, "g", "sum") / 4)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="right to a few digits.*in the dtype that they have")
+def travels_in_half(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat.half(), rank, "g", "mean").double())
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="one group_id for each place in the code")
+def has_a_group_for_each_rank(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, context.all_reduce(flat, rank, f"g{rank}", "mean"))
+    optimizer.step()
+    return loss
+
+
 @wrong(STEP, says="rank 1 never moved")
 def only_rank_zero_steps(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
@@ -1669,6 +1706,17 @@ def takes_a_relu(x, w1, w2, rank, context):
 @wrong(BLOCK, says="w1 and w2 are cut already")
 def cuts_again(x, w1, w2, rank, context):
     return GoodRow(w2, rank, context, "r").forward(gelu(GoodColumn(w1, rank, context, "c").forward(x)))
+
+
+@wrong(BLOCK, says="digits are lost on the way")
+def multiplies_in_single(x, w1, w2, rank, context):
+    return context.all_reduce((gelu(x.float() @ w1.float()) @ w2.float()).double(), rank, "block", "sum")
+
+
+@wrong(BLOCK, says="not rank 0 alone")
+def only_rank_zero_adds_up(x, w1, w2, rank, context):
+    total = context.all_reduce(gelu(x @ w1) @ w2, rank, "block", "sum")
+    return total if rank == 0 else gelu(x @ w1) @ w2
 
 
 @wrong(BLOCK, says="x itself is changed on rank")
