@@ -80,6 +80,7 @@ def forward_calls() -> None:
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
     dist.P2POp = distributed_c10d.P2POp = P2POp
+    distributed_c10d._get_object_coll_device = lambda group=None: "cpu"  # what its groups are, objects need not ask
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
     for name in CLOCKS:
@@ -108,9 +109,20 @@ def _asking(name: str, real: Any) -> Any:
         if name in ("get_rank", "get_world_size") and not any([*given[0], *given[1].values()]):
             return rank[0 if name == "get_rank" else 1]
         result, tensors = calling().ask({"dist": name}, given)
-        return _handles(result, tensors)
+        result = _handles(result, tensors)
+        if isinstance(result, Subgroup):
+            _enter(result, rank[1], *args, **options)
+        return result
 
     return ask
+
+
+def _enter(group: Subgroup, world_size: int, ranks: list[int] | None = None, *_: Any, **options: Any) -> None:
+    """Notes a new group's ranks where torch looks for them."""
+    ranks = list(range(world_size) if ranks is None else ranks)
+    if options.get("sort_ranks", True):
+        ranks.sort()
+    distributed_c10d._world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}
 
 
 def _plain(value: Any) -> Any:

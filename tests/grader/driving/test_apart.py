@@ -137,7 +137,19 @@ def _subgroups(rank: int, n: int) -> None:
         assert came.item() == left
 
 
-@pytest.mark.parametrize("more", [_objects, _subgroups])
+def _objects_in_subgroups(rank: int, n: int) -> None:
+    ends = dist.new_group(ranks := sorted({0, n - 1}))
+    if rank in ranks:
+        both, last, mine = [None] * len(ranks), [rank], [None]
+        dist.all_gather_object(both, rank, group=ends)
+        dist.broadcast_object_list(last, n - 1, group=ends)
+        dist.gather_object(rank, [None] * len(ranks) if rank == 0 else None, 0, group=ends)
+        dist.scatter_object_list(mine, both if rank == 0 else None, 0, group=ends)
+        assert (both, last, mine) == (ranks, [n - 1], [rank])
+        assert (dist.get_global_rank(ends, len(ranks) - 1), dist.get_process_group_ranks(ends)) == (n - 1, ranks)
+
+
+@pytest.mark.parametrize("more", [_objects, _subgroups, _objects_in_subgroups])
 def test_object_collectives_and_groups_cross(more):
     """Whatever they send, the check then says; but no rank fails."""
     found = problem("lesson_03.start_equal", [_start_and(more)])
