@@ -39,6 +39,7 @@ class Lent:
         self.things: list[Any] = []
         self.functions: list[Callable] = []  # on the driver's side
         self.kept: list[Any] = []  # what the answer made, on its side
+        self.parameters: dict[int, dict[str, nn.Parameter]] = {}  # of each model, as both sides know them
         self.ask, self.of_number = ask, of_number
         self._n_dumped = 0
 
@@ -140,6 +141,7 @@ class Lent:
             for thing in unpickler.load():
                 self.things.append(thing)
                 if isinstance(thing, nn.Module):
+                    self._note_parameters(len(self.things) - 1)
                     for path, part in thing.named_modules():
                         if isinstance(part, Shell):
                             part.at = [len(self.things) - 1, path]
@@ -150,7 +152,24 @@ class Lent:
 
     def states(self) -> list:
         """The state of each thing that is kept equal; None for the others."""
-        return [state_of(thing) if isinstance(thing, KEPT_EQUAL) else None for thing in self.things]
+        return [
+            {**state_of(thing), "replaced": self._replaced(number)} if isinstance(thing, KEPT_EQUAL) else None
+            for number, thing in enumerate(self.things)
+        ]
+
+    def _note_parameters(self, number: int) -> None:
+        self.parameters[number] = dict(self.things[number].named_parameters(remove_duplicate=False))
+
+    def _replaced(self, number: int) -> list[list[str]]:
+        """The names of parameters that are other objects than at the last exchange, those of one together."""
+        if not isinstance(self.things[number], nn.Module):
+            return []
+        known, found = self.parameters.get(number), {}
+        self._note_parameters(number)
+        for name, parameter in self.parameters[number].items() if known is not None else ():
+            if known.get(name) is not parameter:
+                found.setdefault(id(parameter), []).append(name)
+        return list(found.values())
 
     def set_states(self, states: Any, *, with_settings: bool = False) -> None:
         """Makes the things what the other side says that they are. with_settings: also an optimizer's.
@@ -163,9 +182,15 @@ class Lent:
         for thing, state in zip(self.things, states):
             if isinstance(thing, KEPT_EQUAL):
                 try:
+                    replaced = state.pop("replaced")
                     set_state(thing, state, with_settings=with_settings)
-                except (AttributeError, KeyError, RuntimeError, ValueError) as error:
+                    if isinstance(thing, nn.Module):
+                        _replace(thing, replaced)
+                except (AttributeError, IndexError, KeyError, RuntimeError, ValueError) as error:
                     raise TypeError(f"this {type(thing).__name__} does not cross: {error}") from None
+        for number, thing in enumerate(self.things):  # of them all now: one may be a part of another
+            if isinstance(thing, nn.Module):
+                self._note_parameters(number)
 
 
 class _Pickler(pickle.Pickler):
@@ -314,6 +339,23 @@ def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *
             _set_gradient(tensor, state["gradients"].get(name))
     for name, module in thing.named_modules():
         module.training = bool(state["training"][name])
+
+
+def _replace(model: nn.Module, groups: Any) -> None:
+    """Makes new objects of these parameters, one for each group of names.
+
+    Raises:
+        AttributeError, IndexError, ValueError: there are no such parameters.
+    """
+    if type(groups) is not list or not all(type(name) is str for names in groups for name in names):
+        raise ValueError("not names of parameters")
+    for names in groups:
+        old = model.get_parameter(names[0])
+        new = nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad)
+        new.grad = old.grad
+        for name in names:
+            path, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(path), leaf, new)
 
 
 def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:

@@ -89,6 +89,8 @@ def _found(
         if id(value) in seen:
             continue
         seen.add(id(value))
+        while path in found or f"{path}{NUMBERS}" in found:  # keys of a dictionary are shown by their beginning
+            path += "'"
         if isinstance(value, np.ndarray) and value.dtype.kind == "f":
             found[path] = torch.from_numpy(value)
         elif isinstance(value, torch.Tensor):

@@ -115,3 +115,17 @@ def test_what_hangs_on_a_given_models_parameters_is_found_when_asked_for():
     model = nn.Linear(2, 1)
     model.weight.moment = ONE
     assert list(kept_elsewhere([], [model])) == ["weight.moment"]
+
+
+def test_keys_that_begin_alike_hide_nobody():
+    class Long:
+        def __repr__(self) -> str:
+            return "an object that says much of itself before it says which one it is"
+
+    class Layer:
+        def __init__(self) -> None:
+            self.inputs = {Long(): torch.ones(k) for k in range(1, 4)}
+            self.listed = {Long(): [float(k)] * 9 for k in range(3)}
+
+    found = kept_tensors(Layer(), with_numbers=True)
+    assert sorted(t.numel() for t in found.values()) == [1, 2, 3, 9, 9, 9]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from array import array
 from collections import deque
@@ -38,12 +39,26 @@ def floats_anywhere(thing: Any, model: torch.nn.Module | None = None) -> list[to
 
 
 def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    numbers: dict[str, list[int]] = {}  # attribute -> how many floats of Python's in each of its lists
+    for path, tensor in kept.items():
+        if path.endswith(NUMBERS):
+            numbers.setdefault(_attribute(path), []).append(tensor.numel())
     found: dict[int, torch.Tensor] = {}
     for path, tensor in kept.items():
-        is_setting = path.endswith(NUMBERS) and tensor.numel() <= _SETTINGS
+        is_setting = path.endswith(NUMBERS) and _are_settings(numbers[_attribute(path)])
         if tensor.is_floating_point() and tensor.numel() and not is_setting:
             found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
     return list(found.values())
+
+
+def _attribute(path: str) -> str:
+    """`rows` of `rows[1][2], its numbers`."""
+    return re.split(r"[\[.,]", path, maxsplit=1)[0]
+
+
+def _are_settings(n_floats: list[int]) -> bool:
+    """Whether lists of so many floats on one attribute are a few settings, and no tensor in disguise."""
+    return max(n_floats, default=0) <= _SETTINGS and sum(n_floats) <= 4 * _SETTINGS
 
 
 def n_bytes(tensors: Iterable[torch.Tensor]) -> int:
@@ -72,7 +87,7 @@ def bytes_in_lists(thing: Any) -> int:
 
 def _bytes_in(value: Any, seen: set[int]) -> int:
     """Of one attribute; a few settings, in one list or in some, are none."""
-    total, n_floats, n_most, waiting = 0, 0, 0, deque([value])
+    total, n_floats, waiting = 0, [], deque([value])
     while waiting and len(seen) < _MOST_THINGS:
         value = waiting.popleft()
         if id(value) in seen:
@@ -81,11 +96,10 @@ def _bytes_in(value: Any, seen: set[int]) -> int:
             total += memoryview(value).nbytes
         elif isinstance(value, list | tuple | deque | dict):
             parts = list(value.values() if isinstance(value, dict) else value)
-            here = sum(type(part) is float for part in parts)
-            n_floats, n_most = n_floats + here, max(n_most, here)
+            n_floats.append(sum(type(part) is float for part in parts))
             waiting.extend(part for part in parts if type(part) is not float)
         seen.add(id(value))
-    return total + (8 * n_floats if n_most > _SETTINGS or n_floats > 4 * _SETTINGS else 0)
+    return total + (0 if _are_settings(n_floats) else 8 * sum(n_floats))
 
 
 def is_here(thing: Any) -> bool:

@@ -13,7 +13,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.lesson_07.holding import (
     MOMENT_S,
     bytes_in_lists,
-    floats_kept,
+    floats_anywhere,
     is_here,
     moment,
     n_bytes,
@@ -55,7 +55,7 @@ def _worker(
     for step in range(2):
         torch.manual_seed(7 + step)
         y = model.forward(_numbers(100 + step, n_examples))
-        kept = -(-(n_bytes(floats_kept(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
+        kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
         in_layers = sum(layer.saved is not None for layer in layers)
         moments.append(moment())
         gradient = model.backward(_numbers(200 + step, n_examples))

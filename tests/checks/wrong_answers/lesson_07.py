@@ -233,7 +233,10 @@ class KeepsInputsAsLists(_Recomputed):
 _INPUTS: dict = {}
 
 
-@wrong("lesson_07.recomputed", says="inputs are kept beside the layers.*outside the object|not that of the plain")
+@wrong(
+    "lesson_07.recomputed",
+    says="inputs are kept beside the layers.*outside the object|not that of the plain|keeps . inputs",
+)
 class KeepsInputsInAGlobal(_Recomputed):
     def forward(self, x):
         _INPUTS.clear()

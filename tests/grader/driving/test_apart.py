@@ -36,6 +36,12 @@ SUBTLE = (
     "KeepsTheWholeOutside", "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll",
     "CutsColumnsUnevenly", "KeepsItOnTheModule", "KeepsOneNumberOfEach", "TurnsTrainingOn",
     "gpipe_receives_gradients_in_the_batch", "keeps_all_inputs", "makes_buffers_for_all", "makes_one_buffer_for_all",
+    "makes_new_parameters", "puts_new_parameters_in_place", "KeepsInputsInAGlobal", "KeepsInputsAsLists",
+    "HangsInputsOnLayers", "LooksIntoLayers", "counts_the_ranks_by_all_names", "empties_the_shard",
+    "CutsItsPartOutOfTheWhole", "empties_the_input", "stops_following_the_weights", "StepsInBackward",
+    "gives_zeros_to_the_frozen", "has_two_orders_in_turn", "reports_when_it_is_over", "times_the_batch",
+    "another_report", "whole_batches", "steps_with_the_step_size_alone", "splits_in_single_precision", "f_before_w",
+    "too_few",
 )  # fmt: skip
 
 pytestmark = needs_sandbox

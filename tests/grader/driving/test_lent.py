@@ -149,6 +149,30 @@ def test_a_parameter_may_change_its_shape_a_gradient_may_go():
     assert all(p.grad is None for p in model.parameters())
 
 
+def test_a_parameter_that_one_side_makes_anew_is_another_object_on_the_other():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(2, 2), nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+            self.b.weight = self.a.weight
+
+    model = Tied()
+    (theirs,), here, there = both_sides(model)
+    weight, other = model.a.weight, model.c.weight
+    here.set_states(there.states())
+    assert model.a.weight is weight
+    theirs.a.weight = theirs.b.weight = nn.Parameter(torch.ones(2, 2), requires_grad=False)
+    here.set_states(there.states())
+    assert model.a.weight is not weight
+    assert model.a.weight is model.b.weight
+    assert model.c.weight is other
+    assert not model.a.weight.requires_grad
+    assert torch.equal(model.a.weight, torch.ones(2, 2))
+    new = model.a.weight
+    here.set_states(there.states())
+    assert model.a.weight is new
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -158,11 +182,16 @@ def test_a_parameter_may_change_its_shape_a_gradient_may_go():
         lambda s: s.pop("training"),
         lambda s: s["gradients"].update({"inner.0.bias": torch.ones(7)}),
         lambda s: s["training"].pop(""),
+        lambda s: s.pop("replaced"),
+        lambda s: s.update(replaced=[["no.such"]]),
+        lambda s: s.update(replaced=[[]]),
+        lambda s: s.update(replaced=[[3]]),
+        lambda s: s.update(replaced="weights"),
     ],
 )
 def test_a_made_up_state_is_refused(spoil):
     model, _ = trained()
-    state = copy.deepcopy(state_of(model))
+    state = copy.deepcopy(state_of(model)) | {"replaced": []}
     spoil(state)
     here = Lent()
     here.things.append(model)
