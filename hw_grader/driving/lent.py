@@ -1,10 +1,10 @@
 """What a driver lends to an answer, and what an answer keeps for a driver.
 
 The driver's models and optimizers are copied to the answer's process: weights, gradients, buffers and momentum cross
-with each call, with each question about them, and come back when it returns; so does whether a model is in training.
-Nothing else of them does. Functions stay where they are and are asked for, and so do the passes of a model whose class
-only the driver has. Settings and data sets are copied once. What an answer makes and is no plain value, a layer for
-example, stays in its process too: the driver has its number.
+with each call, with each question about them, and come back when it returns; so does whether a model is in training,
+and which parameters are new objects. Nothing else of them does. Functions stay where they are and are asked for, and so
+do the passes of a model whose class only the driver has. Settings and data sets are copied once. What an answer makes
+and is no plain value, a layer for example, stays in its process too: the driver has its number.
 
 Only the driver's side makes pickles; the other side answers in plain values, which change what is there.
 """
