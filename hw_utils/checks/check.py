@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from hw_utils.checks.slips import cause_of_error
+from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs
 from hw_utils.core.plain_data import encode, plain
 from hw_utils.core.run import Run
@@ -74,8 +75,10 @@ class Check:
 
     def drive_one(self, answers: Sequence[Any], case: Case) -> Any:
         """Plain data from the student's code on one case; called in the student's process."""
+        given = [_formula(a) if self.is_formula else a for a in answers]
         try:
-            return plain(self.driver(*(_formula(a) if self.is_formula else a for a in answers), **case))
+            with time_limit(self.name.split(".")[-1]):
+                return plain(self.driver(*given, **case))
         except NotImplementedError as error:
             if not is_stubs(error):
                 raise

@@ -96,6 +96,8 @@ _ERRORS = {
     r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "
     "all ranks alike, so under no `if rank`.",
     r"maximum recursion": "the function calls itself for ever.",
+    r"'Interface' object is not callable": "a layer here is no torch module: call its methods, layer.forward(x).",
+    r": StopIteration": "next() finds nothing more: a for loop ends by itself where the last one was.",
     r"not callable": "something is called that is no function: are there parentheses too many?",
     r"only one element tensors|a Tensor with \d+ elements": "one number is expected there and a whole tensor came: sum "
     "or index it first.",

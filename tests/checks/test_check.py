@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from functools import partial
 
 import pytest
 from torch import nn
 
-from hw_utils import CheckFailed, WorkerFailed, simulate
+from hw_utils import CheckFailed, WorkerFailed, launch, simulate
+from hw_utils.checks import check
 from hw_utils.checks.check import REGISTRY, Check
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.network import Network
@@ -162,6 +165,30 @@ def test_a_loop_without_an_end_is_ended_with_its_line(catches, timer):
     with pytest.raises(CheckFailed, match=says), time_limit("balance", 0.01):
         _for_ever(catches)
     assert signal.getitimer(signal.ITIMER_REAL)[0] > 100.0
+
+
+def _cell(text: str, **names):
+    """What the cell of a notebook defines as `answer`."""
+    exec(compile(text, "<ipython-input-1>", "exec"), names)
+    return names["answer"]
+
+
+def test_every_check_ends_an_answer_that_it_calls_itself(double, monkeypatch, timer):
+    monkeypatch.setattr(check, "time_limit", partial(time_limit, limit_s=0.01))
+    with pytest.raises(CheckFailed, match=r"double is still busy after 0.01 s, a cell, line [23]"):
+        double(_cell("def answer(n):\n    while True:\n        pass"))
+
+
+def test_the_limit_leaves_runs_to_their_own_and_rings_for_a_timer_before_it(timer):
+    def worker(rank, world_size):
+        time.sleep(0.2)
+
+    rung = []
+    signal.signal(signal.SIGALRM, lambda *_: rung.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    with time_limit("balance", 0.01):
+        launch(worker, 1)
+    assert rung
 
 
 def test_what_ends_in_time_is_left_alone_and_so_is_the_timer_around_it(timer):

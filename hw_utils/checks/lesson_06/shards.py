@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
+from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.kept_tensors import kept_tensors as kept_here
 from hw_utils.threads.rendezvous import run_in_turns
 
@@ -57,7 +58,11 @@ def run_ranks(
     A shape that does not fit, or a hang, is data that the judge explains; any other error is the student's own.
     """
     try:
-        results, calls = run_in_turns(worker, world_size, prepare)
+        results, calls = run_in_turns(
+            lambda rank, context: worker(rank, interface(context)),
+            world_size,
+            prepare and (lambda context: prepare(interface(context))),
+        )
     except Deadlock as error:
         return {"hang": str(error)}
     except WorkerFailed as error:

@@ -9,7 +9,6 @@ from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.shards import n_ranks as ranks_text
 from hw_utils.checks.lesson_08.runs import SAME_S, most
 from hw_utils.checks.lesson_08.shares import whole_numbers
-from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import in_flight, play
 
@@ -211,8 +210,7 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
 def interleaved_order(answer, /, n_ranks: int, n_batches: int, n_chunks: int, seconds: float, **_):
     """Each rank's order; the judge plays them."""
     n_steps = 2 * n_batches * n_chunks
-    with time_limit("interleaved_order"):
-        return [_collected(answer(n_ranks, n_batches, n_chunks, rank), n_steps) for rank in range(n_ranks)]
+    return [_collected(answer(n_ranks, n_batches, n_chunks, rank), n_steps) for rank in range(n_ranks)]
 
 
 def _judge_zero(data: Any, n_ranks: int, n_batches: int, seconds: float) -> None:
@@ -294,5 +292,4 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
 )
 def zero_bubble_order(answer, /, n_ranks: int, n_batches: int, seconds: float):
     """Each rank's order; the judge plays them."""
-    with time_limit("zero_bubble_order"):
-        return [_collected(answer(n_ranks, n_batches, rank), 3 * n_batches) for rank in range(n_ranks)]
+    return [_collected(answer(n_ranks, n_batches, rank), 3 * n_batches) for rank in range(n_ranks)]

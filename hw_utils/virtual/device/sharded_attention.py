@@ -17,18 +17,25 @@ def register() -> None:
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
-    def alike(n_outputs: int, n_inputs: int, n_others: int) -> list:
+    def alike(n_outputs: int, n_inputs: int, others: tuple, attn_mask=None, scale=None) -> list:
         """All tensors replicated, all cut by examples, or all by heads; other arguments have no placement."""
-        return [
-            ([each] * n_outputs, [each] * n_inputs + [None] * n_others) for each in (Replicate(), Shard(0), Shard(1))
-        ]
+        found = []
+        for each in (Replicate(), Shard(0), Shard(1)):
+            inputs = [each] * n_inputs + [None] * len(others)
+            if attn_mask is not None:
+                is_cut = isinstance(each, Shard) and attn_mask.ndim == 4 and attn_mask.shape[each.dim] > 1
+                inputs.append(each if is_cut else Replicate())
+                if inputs[-1] not in attn_mask.placements:
+                    continue  # torch redistributes what is given by place, not what is given by name
+            found.append(([each] * n_outputs, inputs))
+        return found
 
     aten = torch.ops.aten
 
     @register_sharding(aten._scaled_dot_product_flash_attention_for_cpu.default)
     def forward(query, key, value, *others, **options):
-        return alike(2, 3, len(others))
+        return alike(2, 3, others, **options)
 
     @register_sharding(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
     def backward(gradient, query, key, value, output, logsumexp, *others, **options):
-        return alike(3, 6, len(others))
+        return alike(3, 6, others, **options)

@@ -696,19 +696,85 @@ def _put_back(model, flat):
         p.grad = piece.view_as(p)
 
 
+def _mean(flat, rank, context):
+    return context.all_reduce(flat, rank, "g", "mean")
+
+
+def _stepping(reduced=_mean, step=lambda model, optimizer: optimizer.step()):
+    """A step whose gradient is what `reduced` makes of the rank's own, and which `step` makes."""
+
+    def dp_step(model, optimizer, x, y, context, rank):
+        optimizer.zero_grad()
+        loss, flat = _gradients(model, x, y)
+        _put_back(model, reduced(flat, rank, context))
+        step(model, optimizer)
+        return loss
+
+    return dp_step
+
+
+def _by_hand(model, step_size):
+    for p in model.parameters():
+        p.data -= step_size * p.grad
+
+
+for _name, _reduced, _says in [
+    (
+        "sums_instead_of_the_mean",
+        lambda flat, rank, context: context.all_reduce(flat, rank, "g", "sum"),
+        "the gradients' sum is used",
+    ),
+    (
+        "divides_the_mean_again",
+        lambda flat, rank, context: context.all_reduce(flat, rank, "g", "mean") / context.world_size,
+        "divided by N twice",
+    ),
+    (
+        "divides_by_four",
+        lambda flat, rank, context: context.all_reduce(flat, rank, "g", "sum") / 4,
+        "the sum is divided by 4, however many ranks",
+    ),
+    (
+        "travels_in_half",
+        lambda flat, rank, context: context.all_reduce(flat.half(), rank, "g", "mean").double(),
+        "right to a few digits.*in the dtype that they have",
+    ),
+    (
+        "has_a_group_for_each_rank",
+        lambda flat, rank, context: context.all_reduce(flat, rank, f"g{rank}", "mean"),
+        "one group_id for each place in the code",
+    ),
+    (
+        "gathers_the_gradients",
+        lambda flat, rank, context: torch.stack(context.all_gather(flat, rank, "g")).mean(0),
+        "calls .all_gather. on a rank, expected .*all_reduce gives what they make",
+    ),
+]:
+    wrong_values(STEP, _name, _stepping(_reduced), says=_says)
+for _name, _step, _says in [
+    (
+        "steps_by_hand",
+        lambda model, optimizer: _by_hand(model, 0.05),
+        "without the optimizer's momentum.*optimizer.step",
+    ),
+    (
+        "steps_with_the_step_size_alone",
+        lambda model, optimizer: _by_hand(model, optimizer.param_groups[0]["lr"]),
+        "without the optimizer's momentum.*optimizer.step",
+    ),
+    (
+        "steps_twice",
+        lambda model, optimizer: (optimizer.step(), optimizer.step()),
+        "one optimizer.step\\(\\) a step|the mean gradient counts twice",
+    ),
+]:
+    wrong_values(STEP, _name, _stepping(step=_step), says=_says)
+
+
 @wrong(STEP, says="no gradient is reduced")
 def reduces_nothing(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
     loss, _ = _gradients(model, x, y)
-    optimizer.step()
-    return loss
-
-
-@wrong(STEP, says="the gradients' sum is used")
-def sums_instead_of_the_mean(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "sum"))
     optimizer.step()
     return loss
 
@@ -728,15 +794,6 @@ def reduces_each_parameter_alone(model, optimizer, x, y, context, rank):
     loss, _ = _gradients(model, x, y)
     for p in model.parameters():
         p.grad = context.all_reduce(p.grad, rank, "g", "mean")
-    optimizer.step()
-    return loss
-
-
-@wrong(STEP, says="divided by N twice")
-def divides_the_mean_again(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "mean") / context.world_size)
     optimizer.step()
     return loss
 
@@ -794,63 +851,6 @@ def returns_the_loss_of_all_ranks(model, optimizer, x, y, context, rank):
     return flat[-1].item()
 
 
-@wrong(STEP, says="without the optimizer's momentum.*optimizer.step")
-def steps_by_hand(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
-    for p in model.parameters():
-        p.data -= 0.05 * p.grad
-    return loss
-
-
-@wrong(STEP, says="without the optimizer's momentum.*optimizer.step")
-def steps_with_the_step_size_alone(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
-    for p in model.parameters():
-        p.data -= optimizer.param_groups[0]["lr"] * p.grad
-    return loss
-
-
-@wrong(STEP, says="one optimizer.step\\(\\) a step|the mean gradient counts twice")
-def steps_twice(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "mean"))
-    optimizer.step()
-    optimizer.step()
-    return loss
-
-
-@wrong(STEP, says="the sum is divided by 4, however many ranks")
-def divides_by_four(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, "g", "sum") / 4)
-    optimizer.step()
-    return loss
-
-
-@wrong(STEP, says="right to a few digits.*in the dtype that they have")
-def travels_in_half(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat.half(), rank, "g", "mean").double())
-    optimizer.step()
-    return loss
-
-
-@wrong(STEP, says="one group_id for each place in the code")
-def has_a_group_for_each_rank(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, context.all_reduce(flat, rank, f"g{rank}", "mean"))
-    optimizer.step()
-    return loss
-
-
 @wrong(STEP, says="rank 1 never moved")
 def only_rank_zero_steps(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
@@ -896,15 +896,6 @@ def averages_the_weights_first(model, optimizer, x, y, context, rank):
     loss, flat = _gradients(model, x, y)
     after = _weights(model) - optimizer.param_groups[0]["lr"] * flat
     _put_weights(model, context.all_reduce(after, rank, "w", "mean"))
-    return loss
-
-
-@wrong(STEP, says="calls .all_gather. on a rank, expected .*all_reduce gives what they make")
-def gathers_the_gradients(model, optimizer, x, y, context, rank):
-    optimizer.zero_grad()
-    loss, flat = _gradients(model, x, y)
-    _put_back(model, torch.stack(context.all_gather(flat, rank, "g")).mean(0))
-    optimizer.step()
     return loss
 
 

@@ -1,0 +1,71 @@
+"""The check of lesson 07's sharded gradients in time: buckets that travel while backward goes on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07.gradients import ITEM
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+from hw_utils.material.timed_layers import TimedChain
+from hw_utils.simulate import simulate
+
+
+def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
+    model = TimedChain(n_layers, n_elements, backward_s)
+    gradients = make(model, ITEM * n_elements)
+    model(torch.ones(n_elements, dtype=torch.float64)).backward()
+    gradients.wait()
+
+
+def _judge(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
+    what = f"{n_ranks(world_size)}, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    require_no_deadlock(data, what)
+    events = sorted(
+        Trace.from_plain(data["trace"]).of_rank(0).of_op("reduce_scatter", "reduce_scatter_tensor"),
+        key=lambda e: e.start_s,
+    )
+    if len(events) != n_layers:
+        raise CheckFailed(f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
+                          cause="one a bucket, and a bucket holds one layer here.")  # fmt: skip
+    whole_s, first_s = n_layers * backward_s, events[0].start_s
+    if first_s > 1.1 * backward_s:
+        raise CheckFailed(
+            f"{what}: the first reduce_scatter starts at {first_s:g} s, its gradients are there at {backward_s:g} s.",
+            cause="nothing is sent before backward ends: start a bucket in the hook that completes it."
+            if first_s >= 0.99 * whole_s
+            else "the first bucket waits for a layer that comes later.",
+        )
+    due_s = whole_s + bucket_s if bucket_s <= backward_s else backward_s + n_layers * bucket_s
+    if data["seconds"] > 1.1 * due_s:
+        raise CheckFailed(
+            f"{what}: the step takes {data['seconds']:g} s, with overlap {due_s:g} s are enough.",
+            cause="each bucket is waited for where it is started: keep its handle, and wait when the next one starts."
+            if math.isclose(data["seconds"], whole_s + n_layers * bucket_s, rel_tol=0.02)
+            else "some buckets start later than their last gradient.",
+        )
+
+
+@check(
+    "lesson_07.sharded_gradients_in_time",
+    judge=_judge,
+    cases=[
+        {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
+        for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
+    ],
+    ok="buckets travel while backward goes on; the step is within 10 % of the best.",
+    hint="hint 2 of exercise 7.4",
+    look="draw the timeline of your own run with 4 layers.",
+)
+def sharded_gradients_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
+    """One backward pass of layers that take a known time, over links on which a bucket does."""
+    n_elements = 24 * world_size
+    network = Network(0.0, (world_size - 1) / world_size * ITEM * n_elements / bucket_s)
+    args = (make, n_layers, n_elements, backward_s)
+    return observe(lambda: simulate(_worker, world_size, args, network=network, compute="free", echo=False))
