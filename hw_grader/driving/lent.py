@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
+from hw_grader.driving.model_states import replace_parameters, set_state, state_of, tensors_of
 from hw_utils.material.by_hand.interface import Interface
 
 FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
@@ -74,7 +75,7 @@ class Lent:
         parts = {name: part.layer for name, part in value.named_modules() if type(part).__name__ == "Handmade"}
         if not like or any(isinstance(part, Asking) for part in parts.values()):
             return None
-        tensors = {n: t.detach() for n, t in _tensors(value).items() if n.rpartition(".")[0] not in parts}
+        tensors = {n: t.detach() for n, t in tensors_of(value).items() if n.rpartition(".")[0] not in parts}
         return [like[0], pack(tensors), pack(parts)]
 
     def _pack_own(self, value: Any, pack: Callable[[Any], Any]) -> Any:
@@ -185,7 +186,7 @@ class Lent:
                     replaced = state.pop("replaced")
                     set_state(thing, state, with_settings=with_settings)
                     if isinstance(thing, nn.Module):
-                        _replace(thing, replaced)
+                        replace_parameters(thing, replaced)
                 except (AttributeError, IndexError, KeyError, RuntimeError, ValueError) as error:
                     raise TypeError(f"this {type(thing).__name__} does not cross: {error}") from None
         for number, thing in enumerate(self.things):  # of them all now: one may be a part of another
@@ -243,7 +244,7 @@ def run_elsewhere(module: nn.Module, at: Any, args: tuple, options: dict) -> Any
     given = [t for t in tensors_in([args, options]) if t.requires_grad]
     weights = {name: t for name, t in module.named_parameters(remove_duplicate=False) if t.requires_grad}
     followed = torch.is_grad_enabled() and bool(given or weights)
-    state = {name: t.detach() for name, t in _tensors(module).items()}
+    state = {name: t.detach() for name, t in tensors_of(module).items()}
     names = list(weights) if followed else []
     training = [part.training for part in module.modules()]
     (output, buffers), number = calling().make_pass(at, [list(args), options, state, names, training], followed)
@@ -300,78 +301,3 @@ class Asking:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._ask(self.number, args, options)
-
-
-def state_of(thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
-    """All that an answer may change, as plain values and tensors."""
-    if isinstance(thing, torch.optim.Optimizer):
-        return thing.state_dict()
-    tensors = _tensors(thing)
-    return {
-        "tensors": {name: t.detach() for name, t in tensors.items()},
-        "followed": {name: t.requires_grad for name, t in tensors.items()},
-        "gradients": {name: t.grad.detach() for name, t in tensors.items() if t.is_leaf and t.grad is not None},
-        "training": {name: module.training for name, module in thing.named_modules()},
-    }
-
-
-def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
-def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *, with_settings: bool = False) -> None:
-    """Makes it what `state_of` said of its counterpart; what is equal already is not touched.
-
-    Raises:
-        AttributeError, KeyError, RuntimeError, TypeError, ValueError: it has other parts, or they do not fit.
-    """
-    if isinstance(thing, torch.optim.Optimizer):
-        own = {} if with_settings else {"param_groups": thing.state_dict()["param_groups"]}
-        thing.load_state_dict({**state, **own})
-        return
-    tensors = _tensors(thing)
-    if state["tensors"].keys() != tensors.keys():
-        raise ValueError("it has lost or gained tensors; change a copy of it (copy.deepcopy)")
-    for name, tensor in tensors.items():
-        _set(tensor, state["tensors"][name])
-        if tensor.is_leaf:
-            tensor.requires_grad_(bool(state["followed"][name]))
-            _set_gradient(tensor, state["gradients"].get(name))
-    for name, module in thing.named_modules():
-        module.training = bool(state["training"][name])
-
-
-def _replace(model: nn.Module, groups: Any) -> None:
-    """Makes new objects of these parameters, one for each group of names.
-
-    Raises:
-        AttributeError, IndexError, ValueError: there are no such parameters.
-    """
-    if type(groups) is not list or not all(type(name) is str for names in groups for name in names):
-        raise ValueError("not names of parameters")
-    for names in groups:
-        old = model.get_parameter(names[0])
-        new = nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad)
-        new.grad = old.grad
-        for name in names:
-            path, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(path), leaf, new)
-
-
-def _set(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    if tensor.shape != new.shape or tensor.dtype != new.dtype:
-        tensor.data = new
-    elif not _is_same(tensor, new):
-        tensor.data.copy_(new)  # `.data`: autograd, which may have it in a graph, takes no notice
-
-
-def _set_gradient(tensor: torch.Tensor, new: torch.Tensor | None) -> None:
-    if new is None or tensor.grad is None or tensor.grad.shape != new.shape or tensor.grad.dtype != new.dtype:
-        tensor.grad = new
-    else:
-        _set(tensor.grad, new)
-
-
-def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """To the bit where it matters: -0 is 0, and nan is nan."""
-    return bool(torch.equal(a, b)) or bool(((a == b) | ((a != a) & (b != b))).all())

@@ -1,4 +1,4 @@
-"""Of a lesson's layer, stage, store or context only what an answer may use, in the notebook as when it is graded elsewhere."""
+"""Of a lesson's layer, stage, store or context what an answer may use, in the notebook as when it is graded apart."""
 
 from __future__ import annotations
 
