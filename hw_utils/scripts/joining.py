@@ -25,9 +25,10 @@ _HOLDERS = (dist, c10d, device_mesh)  # the modules that have it by name
 class Lent:
     """One rank's default group: who may take it, and how a new one is made once it was destroyed."""
 
-    def __init__(self, rank: int, world_size: int, make: Callable[..., None]) -> None:
+    def __init__(self, rank: int, world_size: int, make: Callable[..., None], backend: str = "gloo") -> None:
         self.rank, self.world_size = rank, world_size
         self.make = make  # called with timeout and store
+        self.backend = backend  # what the ranks have besides gloo: "nccl" where their devices are virtual
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
 
@@ -50,11 +51,14 @@ class Lent:
                 )
         if not self.is_free and c10d.GroupMember.WORLD is not None:
             raise ValueError("trying to initialize the default process group twice!")
-        self._say(backend)
+        asked = str(backend or "gloo").lower()
+        self._say(asked)
         if self.group is not None:
             c10d._update_default_pg(self.group)
         elif c10d.GroupMember.WORLD is None:
             self.make(timeout=timeout, store=store)
+        if self._has(asked):
+            enter_backend(c10d.GroupMember.WORLD, asked)
         self.is_free, self.group = False, None
 
     def step_aside(self) -> None:
@@ -62,10 +66,19 @@ class Lent:
         self.is_free, self.group = False, None
         c10d._update_default_pg(None)
 
-    def _say(self, backend: Any) -> None:
-        name = str(backend or "gloo").lower()
-        if "gloo" not in name and self.rank == 0 and self.is_free:
-            print(f"init_process_group: {name} needs hardware that ranks have not; gloo does it here", file=sys.stderr)
+    def _has(self, asked: str) -> bool:
+        return self.backend != "gloo" and self.backend in asked
+
+    def _say(self, asked: str) -> None:
+        if "gloo" not in asked and not self._has(asked) and self.rank == 0 and self.is_free:
+            print(f"init_process_group: {asked} needs hardware that ranks have not; gloo does it here", file=sys.stderr)
+
+
+def enter_backend(group: dist.ProcessGroup, name: str) -> None:
+    """What `get_backend` and `get_backend_config` give for a group from now on."""
+    world = c10d._world
+    world.pg_map[group] = (dist.Backend(name), world.pg_map[group][1])
+    world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(name)))
 
 
 _find: Callable[[], Lent] | None = None  # in a rank: its own

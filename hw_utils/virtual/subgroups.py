@@ -95,7 +95,9 @@ class Groups:
         c10d._world.group_count += 1
         if rank not in ranks:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
-        return self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
+        group = self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
+        self._enter_backend(group, backend)
+        return group
 
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
@@ -108,7 +110,7 @@ class Groups:
         """The running rank's default group, as its program's `init_process_group` will find it."""
         rank = self.engine.rank
         if rank not in self.lents:
-            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world)
+            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, self._backend())
         return self.lents[rank]
 
     def new_world(self, timeout=None, store=None) -> None:
@@ -125,6 +127,15 @@ class Groups:
         for name in [name for name in registered if name.startswith(mine)]:
             torch._C._distributed_c10d._unregister_process_group(name)
             registered.remove(name)
+
+    def _backend(self) -> str:
+        return "gloo" if self.engine.lines is None else "nccl"
+
+    def _enter_backend(self, group: VirtualGroup, asked: str | None) -> None:
+        """A new group on virtual devices is of the backend that was asked for, or of the default group's."""
+        asked = str(asked or c10d._world.pg_map[c10d._world.default_pg][0]).lower()
+        if "nccl" in asked and self._backend() == "nccl":
+            joining.enter_backend(group, asked)
 
     def _join(
         self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = ""

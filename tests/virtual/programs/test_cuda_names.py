@@ -201,3 +201,33 @@ def test_sync_batch_norm_is_the_norm_of_the_whole_batch():
             assert torch.allclose(ours, whole, atol=1e-5)
     shapes = on_device(_synced_norm, 3, args=(True,), values="shapes")
     assert [t.shape for t in shapes[2]] == [t.shape for t in one]
+
+
+def _asks_for(rank, world_size, asked):
+    dist.destroy_process_group()
+    dist.init_process_group(asked)
+    groups = [None, dist.new_group([0, 1]), dist.new_group(backend="gloo")]
+    names = [(dist.get_backend(group), dist.get_backend_config(group)) for group in groups]
+    mesh = init_device_mesh("cuda", (2,))
+    return names, dist.get_backend(mesh.get_group()), torch.equal(_sum(), torch.tensor([3.0]))
+
+
+def _sum() -> torch.Tensor:
+    x = torch.tensor([dist.get_rank() + 1.0], device="cuda")
+    dist.all_reduce(x)
+    return x
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize(
+    "asked, name, config",
+    [
+        ("nccl", "nccl", "cuda:nccl"),
+        ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
+        ("gloo", "gloo", "cpu:gloo"),
+        (None, "gloo", "cpu:gloo"),
+    ],
+)
+def test_a_group_on_virtual_devices_is_of_the_backend_that_was_asked_for(asked, name, config, isolate):
+    run = on_device(_asks_for, 2, args=(asked,), isolate=isolate)
+    assert run.results == [([(name, config)] * 2 + [("gloo", "cpu:gloo")], name, True)] * 2
