@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hw_grader.sandbox.sandbox import INSIDE
+
 ROOT = Path(__file__).resolve().parents[2]
 # Room -> the rooms it may import from, when it is imported itself. A room is a folder, or a call at the top.
 ROOMS = {
@@ -132,6 +134,13 @@ def test_no_two_modules_import_each_other():
     while free := [name for name, others in below.items() if not others & set(below)]:
         below = {name: others for name, others in below.items() if name not in free}
     assert sorted(below) == []
+
+
+def test_what_runs_in_the_sandbox_is_given_all_that_it_imports():
+    trees = sources()
+    names = {f"hw_grader.{place.replace('/', '.')}".removesuffix(".__init__") for place in INSIDE}
+    needed = {o for n in names for o in imported(ast.walk(trees[n]), set(trees)) if o.startswith("hw_grader")}
+    assert needed - names == set()
 
 
 @pytest.mark.parametrize("top", ["hw_utils", "hw_grader", "tests", "tools", "docs"])

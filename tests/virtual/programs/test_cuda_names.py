@@ -220,7 +220,7 @@ def _sum() -> torch.Tensor:
 
 @pytest.mark.parametrize("isolate", [False, True])
 @pytest.mark.parametrize(
-    "asked, name, config",
+    ("asked", "name", "config"),
     [
         ("nccl", "nccl", "cuda:nccl"),
         ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
