@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -178,6 +179,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
     handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
     os.write(handle, bytes(BEACON.size))
     os.close(handle)
+    job = {**job, "folder": f"{beacon}-folder"}
     try:
         with warnings.catch_warnings(), shown_at_a_terminal(beacon) as write:
             warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
@@ -206,6 +208,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
         raise KeyboardInterrupt(*[WorkerFailed([f], headline=headline) for f in found]) from None
     finally:
         os.unlink(beacon)
+        shutil.rmtree(job["folder"], ignore_errors=True)  # of a run whose ranks could not tidy up themselves
 
 
 def _folder() -> str | None:

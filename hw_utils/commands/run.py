@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from hw_utils.commands.run_figures import figures
@@ -113,7 +116,8 @@ def fold_of(arguments: Namespace) -> Fold | str | None:
 def main(arguments: Namespace) -> int:
     """0 if every rank came to its end; 2 for a misuse; else the exit code of the first rank that failed."""
     try:
-        run = _run(arguments)
+        with _ended_as_by_hand():
+            run = _run(arguments)
     except WorkerFailed as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return exit_code(error)
@@ -128,6 +132,20 @@ def main(arguments: Namespace) -> int:
     for path in _write(run, arguments):
         print(f"wrote {path}")
     return 0
+
+
+@contextmanager
+def _ended_as_by_hand() -> Iterator[None]:
+    """A scheduler or `timeout` that ends the command leaves no more behind than an interrupt: no process, no file."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: Namespace) -> Run:

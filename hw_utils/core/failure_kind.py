@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import traceback
 
 from hw_utils.core import pickling
@@ -30,6 +31,10 @@ NO_GPU = (
     'ranks have no GPU, and what needs one cannot run: device="cuda" if torch.cuda.is_available() else "cpu", '
     "with gloo for NCCL and ordinary tensors for symmetric memory, does"
 )
+VIRTUAL_GPU = (
+    'a virtual device is asked for by its name, torch.device("cuda", 0) or "cuda:0" for torch.device(0); what it does '
+    "not do is in docs/virtual_gpus.md"
+)
 
 
 def kind_and_reason(error: BaseException) -> tuple[str, str]:
@@ -50,5 +55,6 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
     if lines == "NotImplementedError":
         lines = "NotImplementedError: it is not written yet"
     if _GPU.search(str(error)):
-        lines += f"\n    {NO_GPU}"
+        torch = sys.modules.get("torch")
+        lines += f"\n    {VIRTUAL_GPU if torch is not None and torch.cuda.is_available() else NO_GPU}"
     return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")

@@ -51,7 +51,7 @@ from hw_utils.gloo.shared_state import (
     wait_word,
 )
 from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork, work_class
-from hw_utils.scripts import joining
+from hw_utils.scripts import joining, own_ranks
 
 FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
@@ -365,4 +365,5 @@ def connect(rank: int, spec: dict) -> Keeper:
     make()
     lent = joining.Lent(rank, world_size, make)
     joining.install(lambda: lent)
+    own_ranks.install(lambda: lent if os.getpid() == lent.pid and own_ranks.has_no_group(lent) else None)
     return keeper

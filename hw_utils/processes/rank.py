@@ -26,7 +26,7 @@ from hw_utils.processes import frames
 from hw_utils.scripts.script import environment
 
 SAMPLE_S = 0.5
-FRAME = re.compile(r"file ('.*'|\".*\"), line (\d+), code (.*)>$")
+FRAME = re.compile(r"file ('.*'|\".*\"), line (-?\d+|None), code (.*)>$")
 
 # Kernel to rank: CALL, EXIT. Rank to kernel: UP, STARTED, RESULT (pickled result after META), FAILED.
 CALL, EXIT, UP, STARTED, META, RESULT, FAILED = b"C", b"X", b"U", b"S", b"M", b"R", b"F"

@@ -9,6 +9,7 @@ the first line runs, so the call finds the group that it asks for; after `destro
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,10 +32,12 @@ class Lent:
         self.backend = backend  # what the ranks have besides gloo: "nccl" where their devices are virtual
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
+        self.is_scripts, self.pid = False, os.getpid()
+        self.n_started = 0  # processes that the script would have started, of which each is a rank's
 
     def keep_back(self) -> None:
         """Until `init_process_group` is called there is no default group, as in a fresh process of torchrun."""
-        self.group = c10d.GroupMember.WORLD
+        self.group, self.is_scripts = c10d.GroupMember.WORLD, True
         c10d._update_default_pg(None)
 
     def join(self, backend: Any, timeout: timedelta | None, world_size: int, rank: int, store: Any) -> None:
@@ -42,12 +45,19 @@ class Lent:
 
         Raises:
             ValueError: it is called twice, or asks for another rank or world size than this one's.
+            RuntimeError: by a process that the rank has forked.
         """
+        if os.getpid() != self.pid:
+            raise RuntimeError(
+                f"init_process_group in a process that rank {self.rank} has forked: the ranks of a run are its own "
+                "processes, one each. Next step: call it in the rank itself, or start the script's ranks with "
+                "mp.spawn(function, nprocs=world_size), whose processes the ranks play"
+            )
         for name, asked, own in (("rank", rank, self.rank), ("world_size", world_size, self.world_size)):
             if asked not in (-1, None, own):
                 raise ValueError(
                     f"init_process_group({name}={asked}) in rank {self.rank} of {self.world_size}: the ranks of a run "
-                    f"are fixed. Leave {name} out, or make a smaller group with torch.distributed.new_group"
+                    f"are fixed, see --ranks. Leave {name} out, or make a smaller group with dist.new_group"
                 )
         if not self.is_free and c10d.GroupMember.WORLD is not None:
             raise ValueError("trying to initialize the default process group twice!")

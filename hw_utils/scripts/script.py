@@ -17,11 +17,14 @@ from typing import Any
 EXPORT = "python -m hw_utils export NOTEBOOK FUNCTION -o train.py"
 
 
-def environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What torchrun tells a rank of one host, as variables of its environment."""
+def environment(rank: int, world_size: int, port: int, ranks_per_host: int | None = None) -> dict[str, str]:
+    """What torchrun tells a rank, as variables of its environment; without `ranks_per_host`, on one host."""
+    most = ranks_per_host or world_size
+    host, place = divmod(rank, most)
     numbers = {
-        "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0, "ROLE_RANK": rank, "WORLD_SIZE": world_size,
-        "LOCAL_WORLD_SIZE": world_size, "GROUP_WORLD_SIZE": 1, "ROLE_WORLD_SIZE": world_size, "MASTER_PORT": port,
+        "RANK": rank, "LOCAL_RANK": place, "GROUP_RANK": host, "ROLE_RANK": rank, "WORLD_SIZE": world_size,
+        "LOCAL_WORLD_SIZE": min(most, world_size - host * most), "GROUP_WORLD_SIZE": -(-world_size // most),
+        "ROLE_WORLD_SIZE": world_size, "MASTER_PORT": port,
     }  # fmt: skip
     return {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", **{k: str(v) for k, v in numbers.items()}}
 

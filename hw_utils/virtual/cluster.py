@@ -190,7 +190,7 @@ class _Cluster:
             self.groups.installed(),
             virtual_clock(engine),
             own_random_states(engine),
-            own_environment(engine),
+            own_environment(engine, self.job["network"].ranks_per_host),
             own_modules(engine),
             virtual_stores(engine),
             virtual_futures(),

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.scripts import joining
+from hw_utils.scripts import joining, own_ranks
 from hw_utils.virtual.group import Members, VirtualGroup, limit_of
 from hw_utils.virtual.traffic.stores import DEFAULT, VirtualStore
 from hw_utils.virtual.world import add_to_world
@@ -113,6 +113,13 @@ class Groups:
             self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, self._backend())
         return self.lents[rank]
 
+    def _of_script(self) -> joining.Lent | None:
+        """The same, while the rank's script has no group; None for threads that carry no rank."""
+        if not self.engine.carries() or self.engine.rank >= self.engine.world_size:
+            return None
+        lent = self.lent()
+        return lent if own_ranks.has_no_group(lent) else None
+
     def new_world(self, timeout=None, store=None) -> None:
         """A default group in place of the one that this rank has destroyed; all ranks meet in it."""
         engine = self.engine
@@ -157,7 +164,7 @@ class Groups:
         before = c10d._new_group_with_tag, c10d._unregister_all_process_groups
         c10d._new_group_with_tag, c10d._unregister_all_process_groups = self.new_group, self.unregister
         try:
-            with joining.installed(self.lent):
+            with joining.installed(self.lent), own_ranks.installed(self._of_script):
                 yield
         finally:
             c10d._new_group_with_tag, c10d._unregister_all_process_groups = before

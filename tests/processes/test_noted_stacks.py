@@ -82,3 +82,21 @@ def test_the_first_thread_is_last_under_one_name(tmp_path):
     assert [thread for thread, _ in first][-1] == [thread for thread, _ in second][-1] == "first"
     assert "waits" in [name for _, stack in second[:-1] for _, _, name in stack]
     assert all("_where_threads_are" not in name for _, stack in second for _, _, name in stack)
+
+
+def test_code_without_lines_is_noted_as_well():
+    """A compiler's own code may have none."""
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def stand() -> None:
+        waits.set()
+        goes_on.wait()
+
+    stand.__code__ = stand.__code__.replace(co_linetable=b"")
+    thread = threading.Thread(target=stand)
+    thread.start()
+    waits.wait()
+    found = rank._where_threads_are()
+    goes_on.set()
+    thread.join()
+    assert "in stand" in found

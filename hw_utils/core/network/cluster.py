@@ -53,6 +53,11 @@ class Cluster:
         """What one message costs between two ranks."""
         return Network.two_level(self.devices_per_host, self.inside, self.between)
 
+    @property
+    def ranks_per_host(self) -> int:
+        """As a network of two levels says it: a rank is a device."""
+        return self.devices_per_host
+
     def host_of(self, rank: int) -> int:
         return rank // self.devices_per_host
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -24,7 +23,8 @@ class Family:
     """The ranks' processes."""
 
     def __init__(self, world_size: int, call: bytes, job: dict) -> None:
-        self.folder = tempfile.mkdtemp(prefix="hw_utils-apart-")
+        self.folder = job["folder"]
+        os.mkdir(self.folder, 0o700)
         self.lines: list[Connection] = []
         self.bells: list[Connection] = []
         self.pids: list[int] = []

@@ -129,7 +129,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
     random.seed(rank)
     np.random.seed(rank)
-    os.environ.update(environment(rank, job["world_size"], MASTER_PORT))
+    os.environ.update(environment(rank, job["world_size"], MASTER_PORT, job["network"].ranks_per_host))
     try:
         with ExitStack() as stack_:
             groups, books, shapes, begin = Groups(member), None, None, []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+import timeit
 from collections.abc import Callable
 from contextlib import contextmanager
 
 _CLOCK = ("perf_counter", "monotonic", "time")
+_TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
 
 
@@ -46,10 +48,17 @@ def virtual_clock(engine):
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
     replacements = _replacements(engine)
     before = {name: getattr(time, name) for name in replacements}
+    clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
     try:
         for name, function in replacements.items():
             setattr(time, name, function)
+        timeit.default_timer = replacements["perf_counter"]
+        for function, values in zip(_TIMING, defaults):
+            function.__defaults__ = tuple(timeit.default_timer if value is clock else value for value in values)
         yield
     finally:
         for name, function in before.items():
             setattr(time, name, function)
+        timeit.default_timer = clock
+        for function, values in zip(_TIMING, defaults):
+            function.__defaults__ = values

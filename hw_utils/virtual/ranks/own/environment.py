@@ -14,8 +14,8 @@ MASTER_PORT = 29500  # torchrun's own; nothing listens there: ranks meet without
 class _OfRank(MutableMapping):
     """What lies behind `os.environ`: every access goes to the running rank's dictionary, made when it first looks."""
 
-    def __init__(self, engine, data: dict[bytes, bytes], encode) -> None:
-        self.engine, self.data, self.encode = engine, data, encode
+    def __init__(self, engine, data: dict[bytes, bytes], encode, ranks_per_host: int | None) -> None:
+        self.engine, self.data, self.encode, self.ranks_per_host = engine, data, encode, ranks_per_host
         self.ranks: dict[int, dict[bytes, bytes]] = {}
         self.changed: set[bytes] = set()  # variables of which the C library has one for all
 
@@ -24,7 +24,7 @@ class _OfRank(MutableMapping):
             return self.data
         rank, size = self.engine.rank, self.engine.world_size
         if rank not in self.ranks:
-            told = environment(rank, size, MASTER_PORT) if rank < size else {}
+            told = environment(rank, size, MASTER_PORT, self.ranks_per_host) if rank < size else {}
             self.ranks[rank] = {**self.data, **{self.encode(k): self.encode(v) for k, v in told.items()}}
         return self.ranks[rank]
 
@@ -47,10 +47,10 @@ class _OfRank(MutableMapping):
 
 
 @contextmanager
-def own_environment(engine) -> Iterator[None]:
+def own_environment(engine, ranks_per_host: int | None) -> Iterator[None]:
     """While a simulation runs, what a rank writes into `os.environ` is read by that rank alone."""
     data = os.environ._data
-    of_rank = os.environ._data = _OfRank(engine, data, os.environ.encodekey)
+    of_rank = os.environ._data = _OfRank(engine, data, os.environ.encodekey, ranks_per_host)
     try:
         yield
     finally:
