@@ -100,7 +100,7 @@ def safe_html(html: str) -> str:
     html = _DRAWING.sub(put_aside, re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
     html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
                      url_schemes={"data"})  # fmt: skip
-    return re.sub("\ue000(\\d+)\ue001", lambda place: drawings[int(place[1])], html)
+    return re.sub("\ue000(\\d+)\ue001", lambda place: "".join(drawings[int(place[1]) :][:1]), html)
 
 
 def _as_image(attributes: str, box: str, parts: str) -> str:
@@ -123,6 +123,7 @@ def safe_markdown(source: str) -> str:
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
+    value = re.sub("[\ue000\ue001]", "", value)  # no drawing comes into an attribute
     return value if name == "alt" or _PICTURE.match(value) else None
 
 

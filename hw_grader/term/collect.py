@@ -111,10 +111,7 @@ def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collect
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         found.unknown.append(f"{download}: no zip that can be read ({error}); download it again")
         return
-    about = {
-        key: named for path, read in files.items() if PurePosixPath(path).name == METADATA
-        for key, named in read_metadata(read().decode("utf-8", "replace")).items()
-    }  # fmt: skip
+    about = _metadata(files, download, found)
     for path, read in files.items():
         if PurePosixPath(path).suffix.lower() not in (".ipynb", ".zip") or "__MACOSX" in path:
             continue
@@ -125,7 +122,23 @@ def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collect
             found.unknown.append(f"{shown}: cannot be read: {one_line(str(error))}")
             continue
         named = read_name(path, about)
-        yield from _of_file(path, data, named, names, lesson, shown, files, found)
+        try:
+            yield from _of_file(path, data, named, names, lesson, shown, files, found)
+        except Exception as error:  # of what a student has packed, as above
+            found.unknown.append(f"{shown}: cannot be read: {one_line(str(error))}")
+
+
+def _metadata(files: dict, download: Path, found: Collected) -> dict:
+    """What the LMS's own file says; one that lies in a submission is a student's."""
+    own = [path for path in files if PurePosixPath(path).name == METADATA and read_name(path, {}) is None]
+    if not own:
+        return {}
+    path = min(own, key=lambda path: len(PurePosixPath(path).parts))
+    try:
+        return read_metadata(files[path]().decode("utf-8", "replace"))
+    except Exception as error:  # zipfile and yaml raise what they like
+        found.unknown.append(f"{download}: {one_line(path)} cannot be read: {one_line(str(error))}")
+        return {}
 
 
 def _of_file(path, data, named: Named | None, names, lesson, shown, files, found: Collected) -> Iterator[Attempt]:

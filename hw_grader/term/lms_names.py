@@ -23,13 +23,14 @@ from dateutil import parser
 from hw_grader.term.class_list import Sender
 
 _WHEN = r"(?:[A-Z][a-z]{2,8}\.? \d{1,2}|\d{1,2} [A-Z][a-z]{2,8}\.?),? \d{4} \d{3,4}(?: ?[AP]M)?"
+# The outermost folder of such a form is the LMS's; what lies in it, and how that is called, is the student's.
 _FORMS = {
-    "moodle": r"(?:.*/)?(?P<name>[^/]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_/|/|_)(?P<file>.+)",
-    "brightspace": rf"(?:.*/)?(?P<id>\d+)-\d+ ?- ?(?P<name>[^/]+?) ?- ?(?P<when>{_WHEN})(?:/| ?- ?)(?P<file>.+)",
+    "moodle": r"(?:.*?/)??(?P<name>[^/]+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_/|/|_)(?P<file>.+)",
+    "brightspace": rf"(?:.*?/)??(?P<id>\d+)-\d+ ?- ?(?P<name>[^/]+?) ?- ?(?P<when>{_WHEN})(?:/| ?- ?)(?P<file>.+)",
     "canvas": r"(?:.*/)?(?P<name>[^/]+?)(?P<late>_LATE)?_(?P<id>\d+)_\d+_(?P<file>[^/]+)",
 }
 _NAMES = "names.csv"
-_GRADESCOPE = re.compile(r"(?:.*/)?(?P<key>submission_\d+)/(?P<file>.+)", re.DOTALL)
+_GRADESCOPE = re.compile(r"(?:.*?/)??(?P<key>submission_\d+)/(?P<file>.+)", re.DOTALL)
 METADATA = "submission_metadata.yml"
 
 

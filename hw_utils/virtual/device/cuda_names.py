@@ -104,11 +104,11 @@ def of_cuda(lines: TimeLines, cluster: Cluster, watch) -> dict[str, Any]:
 def of_any_device(lines: TimeLines) -> dict[str, Any]:
     """What `torch.cuda`, `torch.accelerator` and `torch.cpu` have alike."""
 
-    def stream(chosen: Stream | None):
-        return nullcontext() if chosen is None else chosen
+    def stream(stream: Stream | None):
+        return nullcontext() if stream is None else stream
 
-    def set_stream(chosen: Stream) -> None:
-        lines.current[lines.engine.rank] = chosen
+    def set_stream(stream: Stream) -> None:
+        lines.current[lines.engine.rank] = stream
 
     return {
         "Stream": lines.Stream,

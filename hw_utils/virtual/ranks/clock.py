@@ -33,7 +33,7 @@ def _replacements(engine) -> dict:
         return lambda: round(seconds() * 1e9)
 
     def sleep(seconds: float) -> None:
-        if seconds < 0:
+        if not seconds >= 0:  # nor NaN
             raise ValueError("sleep length must be non-negative")
         engine.move_on(engine.rank, engine.now() + seconds)
         engine.resume_compute()

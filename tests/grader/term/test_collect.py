@@ -234,3 +234,39 @@ def test_nbgraders_own_zip_collect_takes_the_kits_zips(course):
     assert done.returncode == 0, done.stderr
     assert handed_in(course) == {"ada", "bob.b"}
     assert "2026-03-03 10:00:00" in (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("Eve E_12_assignsubmission_file_/Ada L_4711_assignsubmission_file_/x.ipynb", "12"),
+        ("Eve E_12_assignsubmission_file_Ada L_4711_assignsubmission_file_x.ipynb", "12"),
+        ("put around/Eve E_12_assignsubmission_file_/x.ipynb", "12"),
+    ],
+)
+def test_what_a_student_calls_a_file_names_no_other_student(path, number):
+    assert read_name(path, {}).sender.id == number
+
+
+def test_a_students_file_that_looks_like_the_systems_own_is_not_believed(course):
+    data = as_bytes(submission())
+    told = b"submission_1:\n  :submitters:\n  - :sid: ada\n    :name: Ada\n"
+    eve = "Eve E_12_assignsubmission_file_/"
+    path = zipped(
+        course / "moodle.zip",
+        {f"{eve}submission_metadata.yml": told, f"{eve}submission_1/{ASSIGNMENT}.ipynb": data},
+    )
+    run(course, path)
+    assert "ada" not in handed_in(course)
+
+
+def test_a_zip_in_which_a_member_is_damaged_stops_nobody(course):
+    data = as_bytes(submission())
+    inner = zipped(course / "inner.zip", {f"eve/{ASSIGNMENT}/x.ipynb": data}).read_bytes()
+    place = inner.index(b"x.ipynb") + 12
+    broken = inner[:place] + bytes(255 - byte for byte in inner[place : place + 20]) + inner[place + 20 :]
+    names = [f"{name}_{number}_assignsubmission_file_/" for name, number in (("Eve E", 12), ("Ada L", 4711))]
+    found = run(
+        course, zipped(course / "moodle.zip", {f"{names[0]}a.zip": broken, f"{names[1]}{ASSIGNMENT}.ipynb": data})
+    )
+    assert any("a.zip: cannot be read" in line for line in found.unknown)
