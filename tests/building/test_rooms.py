@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = {
     "hw_utils.core": "",
     "hw_utils.material": "",
-    "hw_utils.scripts": "",
+    "hw_utils.scripts": "core",
     "hw_utils.gloo": "core scripts",
     "hw_utils.virtual": "core scripts",
     "hw_utils.threads": "core",

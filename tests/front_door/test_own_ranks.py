@@ -10,7 +10,7 @@ import pytest
 from hw_utils import Network, WorkerFailed, launch, simulate
 from hw_utils.core.network import Cluster
 
-SCRIPT = Path(__file__).parent / "scripts" / "starts_its_ranks.py"
+SCRIPT = Path(__file__).parents[1] / "outside" / "scripts" / "starts_its_ranks.py"
 both = pytest.mark.parametrize("engine", [launch, simulate], ids=["launch", "simulate"])
 
 
