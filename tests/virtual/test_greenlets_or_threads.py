@@ -6,14 +6,16 @@ import os
 import random
 import threading
 import time
+import timeit
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives
 from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
 
-from hw_utils import TimedOut, WorkerFailed, simulate
+from hw_utils import Network, TimedOut, WorkerFailed, simulate
 
 
 def _shapes_do_not_fit(rank: int, world_size: int, depth: int, n_messages: int) -> None:
@@ -166,3 +168,28 @@ def test_another_thread_of_the_process_changes_nothing_in_the_run(name, worker, 
         assert "SET_BESIDE" not in os.environ
     if name == "prints":
         assert capsys.readouterr().out == "beside the run\n" * len(within)
+
+
+def _timed(rank, world_size):
+    total = torch.ones(1)
+    begin = timeit.default_timer()
+    seconds = timeit.timeit(lambda: dist.all_reduce(total), number=1)
+    return seconds, timeit.default_timer() - begin
+
+
+def test_timeit_reads_the_virtual_clock():
+    before = timeit.default_timer, timeit.timeit.__defaults__
+    network = Network(latency_s=1.0, bandwidth_Bps=1e9)
+    for seconds, beside in simulate(_timed, 2, network=network, compute="free", echo=False, isolate=False):
+        assert 1.0 <= seconds <= beside <= 10.0
+    assert (timeit.default_timer, timeit.timeit.__defaults__) == before
+
+
+def _process(rank, world_size):
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    model(torch.ones(2, 4)).sum().backward()
+    return os.getpid()
+
+
+def test_threads_whose_program_changes_nothing_stay_in_one_process():
+    assert len(set(simulate(_process, 2, echo=False).results)) == 1
