@@ -172,3 +172,26 @@ def as_another(rank, world_size):
 def test_a_second_group_of_all_or_one_of_other_ranks_is_refused(engine, worker, message):
     with pytest.raises(WorkerFailed, match=message):
         engine(worker, 2, echo=False)
+
+
+RESUMES = """\
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+begin = torch.load("snapshot.pt")["step"] + 1 if os.path.exists("snapshot.pt") else 0
+dist.barrier()
+print("begins at", begin)
+for step in range(begin, 3):
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 0:
+        torch.save({"step": step}, "snapshot.pt")
+os.chdir(".")
+"""
+
+
+@both
+def test_what_an_attempt_given_up_has_saved_is_not_found_by_the_next_one(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resumes.py").write_text(RESUMES)
+    texts = engine(tmp_path / "resumes.py", 2, echo=False).output
+    assert [text.count("begins at 0") for text in texts] == [1, 1]
+    assert (tmp_path / "snapshot.pt").exists()

@@ -59,6 +59,22 @@ def note_writes(engine) -> None:
             engine.need("processes", "files that it writes")
 
     sys.addaudithook(hook)
+    _audit_torchs_files()
+
+
+def _audit_torchs_files() -> None:
+    """`torch.save` to a path opens its file in C++ code, of which Python's audit hooks are not told: they are now."""
+    writer = torch.serialization._open_zipfile_writer_file
+    original = writer.__init__
+    if hasattr(original, "__wrapped__"):
+        return  # by an earlier simulation of this process
+
+    @functools.wraps(original)
+    def make(self, name, *args, **named) -> None:
+        sys.audit("open", name, "wb", os.O_WRONLY | os.O_CREAT)
+        original(self, name, *args, **named)
+
+    writer.__init__ = make
 
 
 @contextmanager
