@@ -26,10 +26,10 @@ _HOLDERS = (dist, c10d, device_mesh)  # the modules that have it by name
 class Lent:
     """One rank's default group: who may take it, and how a new one is made once it was destroyed."""
 
-    def __init__(self, rank: int, world_size: int, make: Callable[..., None], backend: str = "gloo") -> None:
+    def __init__(self, rank: int, world_size: int, make: Callable[..., None], has_nccl: bool = False) -> None:
         self.rank, self.world_size = rank, world_size
         self.make = make  # called with timeout and store
-        self.backend = backend  # what the ranks have besides gloo: "nccl" where their devices are virtual
+        self.has_nccl = has_nccl  # beside gloo: where their devices are virtual
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
         self.is_scripts, self.pid = False, os.getpid()
@@ -67,8 +67,7 @@ class Lent:
             c10d._update_default_pg(self.group)
         elif c10d.GroupMember.WORLD is None:
             self.make(timeout=timeout, store=store)
-        if self._has(asked):
-            enter_backend(c10d.GroupMember.WORLD, asked)
+        self.name_backend(c10d.GroupMember.WORLD, asked)
         self.is_free, self.group = False, None
 
     def step_aside(self) -> None:
@@ -76,19 +75,19 @@ class Lent:
         self.is_free, self.group = False, None
         c10d._update_default_pg(None)
 
+    def name_backend(self, group: dist.ProcessGroup, asked: str) -> None:
+        """If nccl was asked for and is there, `get_backend` of the group says so from now on."""
+        if self.has_nccl and "nccl" in asked:
+            world = c10d._world
+            world.pg_map[group] = (dist.Backend(asked), world.pg_map[group][1])
+            world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(asked)))
+
     def _has(self, asked: str) -> bool:
-        return self.backend != "gloo" and self.backend in asked
+        return "gloo" in asked or (self.has_nccl and "nccl" in asked)
 
     def _say(self, asked: str) -> None:
-        if "gloo" not in asked and not self._has(asked) and self.rank == 0 and self.is_free:
+        if not self._has(asked) and self.rank == 0 and self.is_free:
             print(f"init_process_group: {asked} needs hardware that ranks have not; gloo does it here", file=sys.stderr)
-
-
-def enter_backend(group: dist.ProcessGroup, name: str) -> None:
-    """What `get_backend` and `get_backend_config` give for a group from now on."""
-    world = c10d._world
-    world.pg_map[group] = (dist.Backend(name), world.pg_map[group][1])
-    world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(name)))
 
 
 _find: Callable[[], Lent] | None = None  # in a rank: its own

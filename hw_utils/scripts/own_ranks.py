@@ -7,11 +7,10 @@ other processes are played by the other ranks.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -19,22 +18,24 @@ import torch.multiprocessing
 import torch.multiprocessing.spawn
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.patched import patched
 from hw_utils.core.source import is_students
 from hw_utils.scripts.joining import Lent
+from hw_utils.scripts.script import exit_is_an_end
 
 _SPAWN = sys.modules["torch.multiprocessing.spawn"]  # the package's name for it is a function's
 _HOLDERS = (torch.multiprocessing, _SPAWN)
 _start_processes, _start = _SPAWN.start_processes, BaseProcess.start
 
 
-class Over:
-    """What is left of processes that ranks have played: they have ended well."""
+class Played:
+    """In place of a process, or of several, that ranks have played: it has ended well."""
 
-    pid, returncode, sentinel = 0, 0, None
+    returncode, sentinel = 0, None
 
-    def __init__(self, n_processes: int = 1) -> None:
+    def __init__(self) -> None:
+        self.pid = os.getpid()
         self.processes: list[BaseProcess] = []
-        self.n_processes = n_processes
 
     def wait(self, timeout: float | None = None) -> int:
         return 0
@@ -45,7 +46,7 @@ class Over:
         return True
 
     def pids(self) -> list[int]:
-        return [os.getpid()] * self.n_processes
+        return []
 
     def terminate(self) -> None:
         """Has ended."""
@@ -53,17 +54,15 @@ class Over:
     kill = close = terminate
 
 
-def install(find: Callable[[], Lent | None]) -> None:
-    """From now on processes that scripts start are ranks, where `find()` gives a rank's that has no group yet."""
-
+def _replacements(find: Callable[[], Lent | None]) -> list[tuple[Any, str, Callable]]:
     def start_processes(fn, args=(), nprocs=1, join=True, *options, **named) -> Any:
         lent = find()
         if lent is None:
             return _start_processes(fn, args, nprocs, join, *options, **named)
         place = _place(lent, nprocs, getattr(fn, "__name__", "a function"))
-        with _exit_is_an_end():
+        with exit_is_an_end():
             fn(place, *args)
-        return None if join else Over(nprocs)
+        return None if join else Played()
 
     def start(self: BaseProcess) -> None:
         lent = find()
@@ -71,27 +70,27 @@ def install(find: Callable[[], Lent | None]) -> None:
             _start(self)
             return
         place, lent.n_started = lent.n_started, (lent.n_started + 1) % lent.world_size
-        self._popen = Over()
+        self._popen = Played()
         if place == lent.rank:
-            with _exit_is_an_end():
+            with exit_is_an_end():
                 self.run()
 
-    for module in _HOLDERS:
-        module.start_processes = start_processes
-    BaseProcess.start = start
+    return [*((module, "start_processes", start_processes) for module in _HOLDERS), (BaseProcess, "start", start)]
+
+
+def install(find: Callable[[], Lent | None]) -> None:
+    """From now on processes that scripts start are ranks, where `find()` gives a rank's that has no group yet."""
+    for place, name, function in _replacements(find):
+        setattr(place, name, function)
 
 
 @contextmanager
 def installed(find: Callable[[], Lent | None]) -> Iterator[None]:
     """`install`, for a while."""
-    before = _SPAWN.start_processes, BaseProcess.start
-    install(find)
-    try:
+    with ExitStack() as stack:
+        for place, name, function in _replacements(find):
+            stack.enter_context(patched(place, name, function))
         yield
-    finally:
-        for module in _HOLDERS:
-            module.start_processes = before[0]
-        BaseProcess.start = before[1]
 
 
 def _place(lent: Lent, n_processes: int, name: str) -> int:
@@ -112,22 +111,6 @@ def _is_a_rank(process: BaseProcess, place: int) -> bool:
     code = getattr(process._target, "__code__", None)
     given = (*process._args, *process._kwargs.values())
     return code is not None and is_students(code.co_filename) and any(type(n) is int and n == place for n in given)
-
-
-@contextmanager
-def _exit_is_an_end() -> Iterator[None]:
-    """`sys.exit(0)` ends a process, and here the function that was called in its place."""
-    with contextlib.suppress(_GoodEnd):
-        try:
-            yield
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise
-            raise _GoodEnd from None
-
-
-class _GoodEnd(Exception):
-    pass
 
 
 def has_no_group(lent: Lent) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +66,18 @@ class Script:
         places.look_in(os.path.dirname(self.path))
         places.set_arguments([self.path, *self.args])
         _await_init_process_group()
-        try:
+        with exit_is_an_end():
             exec(code, vars(module))
-        except SystemExit as end:
-            if end.code not in (None, 0):
-                raise
+
+
+@contextmanager
+def exit_is_an_end() -> Iterator[None]:
+    """`sys.exit(0)` ends what runs in it, as it would end a process, and no more."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
 
 
 def _await_init_process_group() -> None:

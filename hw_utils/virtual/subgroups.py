@@ -96,7 +96,8 @@ class Groups:
         if rank not in ranks:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
         group = self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
-        self._enter_backend(group, backend)
+        of_all = c10d._world.pg_map.get(c10d._world.default_pg)
+        self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
         return group
 
     def join_world(self, rank: int) -> None:
@@ -110,7 +111,8 @@ class Groups:
         """The running rank's default group, as its program's `init_process_group` will find it."""
         rank = self.engine.rank
         if rank not in self.lents:
-            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, self._backend())
+            has_nccl = self.engine.lines is not None
+            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, has_nccl)
         return self.lents[rank]
 
     def _of_script(self) -> joining.Lent | None:
@@ -134,15 +136,6 @@ class Groups:
         for name in [name for name in registered if name.startswith(mine)]:
             torch._C._distributed_c10d._unregister_process_group(name)
             registered.remove(name)
-
-    def _backend(self) -> str:
-        return "gloo" if self.engine.lines is None else "nccl"
-
-    def _enter_backend(self, group: VirtualGroup, asked: str | None) -> None:
-        """A new group on virtual devices is of the backend that was asked for, or of the default group's."""
-        asked = str(asked or c10d._world.pg_map[c10d._world.default_pg][0]).lower()
-        if "nccl" in asked and self._backend() == "nccl":
-            joining.enter_backend(group, asked)
 
     def _join(
         self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = ""

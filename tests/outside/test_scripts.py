@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -195,3 +196,29 @@ def test_what_an_attempt_given_up_has_saved_is_not_found_by_the_next_one(engine,
     texts = engine(tmp_path / "resumes.py", 2, echo=False).output
     assert [text.count("begins at 0") for text in texts] == [1, 1]
     assert (tmp_path / "snapshot.pt").exists()
+
+
+GOES_ON = """\
+import os, torch.distributed as dist
+dist.init_process_group("gloo")
+open("mine.txt", "w").close()
+dist.barrier()
+print("begun", flush=True)
+while True:
+    dist.barrier()
+"""
+
+
+@both_options
+def test_a_command_that_a_scheduler_ends_leaves_no_process_and_no_file(options, tmp_path):
+    (tmp_path / "goes_on.py").write_text(GOES_ON)
+    files = tmp_path / "files"
+    files.mkdir()
+    command = [sys.executable, "-m", "hw_utils", "run", "goes_on.py", "--ranks", "2", *options]
+    environment = {**os.environ, "TMPDIR": str(files), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchs")}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert any("begun" in line for line in process.stdout)
+        process.terminate()
+        process.stdout.read()  # comes to its end when nobody holds the other one any more
+        assert process.wait() == 128 + signal.SIGTERM
+    assert list(files.iterdir()) == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 import timeit
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from hw_utils.core.calls.patched import patched
 
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
@@ -46,19 +48,13 @@ def _replacements(engine) -> dict:
 @contextmanager
 def virtual_clock(engine):
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
-    replacements = _replacements(engine)
-    before = {name: getattr(time, name) for name in replacements}
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
-    try:
-        for name, function in replacements.items():
-            setattr(time, name, function)
-        timeit.default_timer = replacements["perf_counter"]
+    with ExitStack() as stack:
+        for name, function in (replacements := _replacements(engine)).items():
+            stack.enter_context(patched(time, name, function))
+        virtual = replacements["perf_counter"]
+        stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):
-            function.__defaults__ = tuple(timeit.default_timer if value is clock else value for value in values)
+            stack.callback(setattr, function, "__defaults__", values)
+            function.__defaults__ = tuple(virtual if value is clock else value for value in values)
         yield
-    finally:
-        for name, function in before.items():
-            setattr(time, name, function)
-        timeit.default_timer = clock
-        for function, values in zip(_TIMING, defaults):
-            function.__defaults__ = values
