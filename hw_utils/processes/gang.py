@@ -279,7 +279,7 @@ def _free_port() -> int:
 
 def _first_line(function: Any):
     code = getattr(function, "__code__", None)
-    return locate(code.co_filename, code.co_firstlineno) if code else None
+    return locate(code.co_filename, code.co_firstlineno) if code and is_students(code.co_filename) else None
 
 
 def failure_from(r: int, found: dict[str, Any]) -> Failure:
@@ -302,6 +302,8 @@ def read_stack(path: str) -> tuple[Frame, ...]:
         return ()
     stacks = _stacks(text)
     found = _of_students(stacks[-1][1]) if stacks else []
+    if len(stacks) > 1 and not found and not stacks[-2][0]:  # what a way out notes of its own thread; see rank.py
+        found = _of_students(stacks[-2][1])
     if stacks and not found:
         found = next(filter(None, map(_of_students, _other_threads(stacks))), [])
     return tuple(Frame(locate(file, line), name) for file, line, name in reversed(found))

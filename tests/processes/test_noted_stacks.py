@@ -100,3 +100,19 @@ def test_code_without_lines_is_noted_as_well():
     goes_on.set()
     thread.join()
     assert "in stand" in found
+
+
+def test_who_ends_the_process_from_another_thread_is_found_in_what_it_noted(tmp_path):
+    """A signal that a thread sends to its process is met by the first one, whose frames say nothing."""
+    kit = gang.__file__
+    stacks = [
+        'Stack (most recent call first):\n  File "cell.py", line 3 in there\n  File "cell.py", line 7 in worker\n',
+        f'Current thread 0x0 (most recent call first):\n  File "{kit}", line 9 in serve\n',
+    ]
+    (tmp_path / "stack").write_text("Fatal Python error: Segmentation fault\n\n".join(stacks))
+    assert [frame.function for frame in gang.read_stack(str(tmp_path / "stack"))] == ["worker", "there"]
+
+
+def test_a_crash_without_a_line_of_the_students_shows_none_of_the_kits():
+    assert gang._first_line(gang.read_stack) is None
+    assert gang._first_line(_dead_when_it_returns).file == __file__

@@ -36,7 +36,7 @@ def _replacements(engine) -> dict:
 
     def sleep(seconds: float) -> None:
         if not seconds >= 0:  # nor NaN
-            raise ValueError("sleep length must be non-negative")
+            raise ValueError(f"sleep length must be non-negative, got {seconds}")
         engine.move_on(engine.rank, engine.now() + seconds)
         engine.resume_compute()
 
