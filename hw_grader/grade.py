@@ -115,7 +115,7 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
     """Grades what has no record yet, or one check of what has; prints the table and whose points are others now."""
     from hw_grader.course.gradebook import Writer
 
-    writer, problems, changed = Writer(root), [], []
+    writer, problems, changed = Writer(root, times), [], []
     writer.prepare(release.assignment)
     n_handed_in = sum(assignment == release.assignment for _, assignment in _folders(root))
     bar = tqdm(total=n_handed_in, desc=release.assignment, unit="notebook", dynamic_ncols=True)

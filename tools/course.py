@@ -74,7 +74,7 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         for _ in pool.map(run, tasks):
             print(".", end="", flush=True)
     print()
-    writer = Writer(folder)
+    writer = Writer(folder, Times())
     for release, submission in tasks:
         writer.prepare(release.assignment)
         writer.write(submission, release.notebook)

@@ -10,6 +10,7 @@ import json
 import logging
 import shutil
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 from nbgrader.api import Gradebook, MissingEntry
@@ -21,6 +22,7 @@ from traitlets.config.loader import PyFileConfigLoader
 from hw_grader.course.records import STAGING
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.run_cells import Times
 from hw_grader.notebook.submission import Submission
 
 
@@ -29,12 +31,15 @@ class GradebookError(Exception):
 
 
 class Writer:
-    """Writes records of one course, one after the other."""
+    """Writes records of one course, one after the other.
 
-    def __init__(self, root: Path) -> None:
+    times: the limits that the records were made under; with others they would be made once more.
+    """
+
+    def __init__(self, root: Path, times: Times) -> None:
         self.root = root
         self.config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
-        self.config.merge(Config({"NbGrader": {"log_level": logging.WARNING}}))
+        self.config.merge(Config({"NbGrader": {"log_level": logging.WARNING}, "GradeInSandbox": asdict(times)}))
         self.course = CourseDirectory(config=self.config)
         self.course.submitted_directory = STAGING
         self.api = NbGraderAPI(self.course, config=self.config)

@@ -11,6 +11,7 @@ import itertools
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from nbformat import NotebookNode
@@ -59,19 +60,25 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
 
 
 # Parts of the kit that compute what some exercises ask for. Lessons show them, so answers can import them.
-_TELLS = re.compile(r"hw_utils[\w.]*(?:\.|\s+import\b[^\n]*?\b)(schedules|replay|played_costs)\b")
+_TELLS = {"schedules", "replay", "played_costs"}
 
 
 def noticed(notebook: NotebookNode, release: Release) -> list[str]:
     """Notes on cells of the student's own that import what computes an exercise's answer: for a person to look at."""
     given = {cell.source for cell in release.cells}
     cells = [(n, cell.source) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    found = {n: _TELLS.search(source) for n, source in cells if source not in given}
-    return [
-        f"cell {n + 1} uses hw_utils' {told[1]}, which plays what exercises ask for"
-        for n, told in found.items()
-        if told
-    ]
+    found = ((n, next(_told(source), None)) for n, source in cells if source not in given)
+    return [f"cell {n + 1} uses hw_utils' {told}, which plays what exercises ask for" for n, told in found if told]
+
+
+def _told(source: str) -> Iterator[str]:
+    """The names of `_TELLS` in dotted names that begin with hw_utils, or imported from it; a line at a time."""
+    for line in source.split("\n"):
+        is_imported = False
+        words = [word.split(".") for word in re.findall(r"[\w.]+", line)] if "hw_utils" in line else []
+        for before, parts in zip([[], *words], words):
+            is_imported |= parts == ["import"] and "hw_utils" in before
+            yield from _TELLS.intersection(parts if is_imported or "hw_utils" in parts else ())
 
 
 def _grade(

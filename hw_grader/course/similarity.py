@@ -12,6 +12,7 @@ import base64
 import binascii
 import io
 import keyword
+import re
 import tokenize
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -91,9 +92,13 @@ def texts_in(source: str) -> Iterator[str]:
 def functions_in(source: str) -> Iterator[str]:
     """The source of each function and class, those inside others too."""
     tree = parsed(source)
+    lines = [line.encode(errors="replace") for line in re.split("\r\n|\r|\n", source)]  # ast counts in bytes
     for node in ast.walk(tree) if tree else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield ast.get_source_segment(source, node) or ""
+            found = lines[node.lineno - 1 : node.end_lineno]
+            found[-1] = found[-1][: node.end_col_offset]
+            found[0] = found[0][node.col_offset :]
+            yield b"\n".join(found).decode(errors="replace")
 
 
 def runs_text(notebook: NotebookNode, release: Release) -> list[str]:
@@ -104,7 +109,8 @@ def runs_text(notebook: NotebookNode, release: Release) -> list[str]:
         tree = parsed(cell.source) if cell.cell_type == "code" and cell.source not in given else None
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree else []
         lines = sorted({c.lineno for c in calls if getattr(c.func, "id", getattr(c.func, "attr", "")) in _RUN_TEXT})
-        found += [cell.source.splitlines()[line - 1].strip()[:120] for line in lines]
+        source = cell.source.splitlines() if lines else []
+        found += [source[line - 1].strip()[:120] for line in lines]
     return found
 
 

@@ -183,6 +183,10 @@ def _network(latency_s: float, bandwidth_Bps: float, ranks_per_host: int | None,
     return Network(latency_s, bandwidth_Bps, ranks_per_host, inside)
 
 
+class HungUp(EOFError):
+    """The other side is gone: of a line, where an EOFError may as well be the student's own, from `input()`."""
+
+
 class Line:
     """A blocking connection for parcels. It reads no clock: a driver's clock may be virtual."""
 
@@ -190,15 +194,22 @@ class Line:
         self.socket = end
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
-        """Writes one message."""
+        """Writes one message.
+
+        Raises:
+            HungUp: the other side is gone.
+        """
         text = dumps(message).encode()
-        self.socket.sendall(_HEAD.pack(len(text), len(blob)) + text + blob)
+        try:
+            self.socket.sendall(_HEAD.pack(len(text), len(blob)) + text + blob)
+        except ConnectionError as error:
+            raise HungUp(str(error)) from None
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
         """The next message.
 
         Raises:
-            EOFError: the other side is gone.
+            HungUp: the other side is gone.
             ValueError: what came is not a message.
         """
         n_text, n_blob = _HEAD.unpack(self._exactly(_HEAD.size))
@@ -212,9 +223,12 @@ class Line:
     def _exactly(self, n_bytes: int) -> bytearray:
         data = bytearray()
         while len(data) < n_bytes:
-            part = self.socket.recv(min(n_bytes - len(data), 2**20))
+            try:
+                part = self.socket.recv(min(n_bytes - len(data), 2**20))
+            except ConnectionError:
+                part = b""
             if not part:
-                raise EOFError("the answer's process has ended")
+                raise HungUp("the answer's process has ended")
             data += part
         return data
 

@@ -20,7 +20,7 @@ from torch import nn
 from hw_grader.driving.conversation import Conversation, send_with_things
 from hw_grader.driving.lent import Lent
 from hw_grader.driving.lifetimes import Held
-from hw_grader.driving.parcel import Line, Parcel, Unpacker
+from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
@@ -39,7 +39,7 @@ def answers_at(path: str) -> list[Any]:
         message, blob = line.receive()
         unpacker = Unpacker(blob)
         return [_answer(path, n, said, unpacker) for n, said in enumerate(message["answers"])]
-    except (EOFError, ConnectionError) as error:
+    except HungUp as error:
         raise AnswerEnded("the answer ended its process") from error
     finally:
         line.close()
@@ -88,7 +88,7 @@ class Session:
         try:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()
-        except (EOFError, ConnectionError) as error:
+        except HungUp as error:
             raise AnswerEnded("the answer ended its process") from error
         finally:
             line.close()

@@ -22,15 +22,18 @@ _TAGS = {"b", "i", "em", "strong", "code", "pre", "p", "br", "hr", "ul", "ol", "
          "th", "td", "caption", "h1", "h2", "h3", "h4", "h5", "h6", "span", "div", "sub", "sup", "del", "blockquote",
          "img"}  # fmt: skip
 _PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*\Z")
-_DRAWING = re.compile(r'<svg\b([^>]*)viewBox="([\d. ]+)"[^>]*>(.*?)</svg>', re.S)
+_BOX = re.compile(r'\bviewBox="([\d. ]+)"')
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 
 
-def clean_outputs(outputs: Any) -> list[dict[str, Any]]:
-    """Of what the student's process says a cell wrote: what has the notebook format's form, within limits."""
+def clean_outputs(outputs: Any, room: int = _MAX_CELL_CHARS) -> list[dict[str, Any]]:
+    """Of what the student's process says a cell wrote: what has the notebook format's form, within limits.
+
+    room: how many characters a submission may still hold.
+    """
     cleaned: list[dict[str, Any]] = []
-    room = _MAX_CELL_CHARS
+    room = min(room, _MAX_CELL_CHARS)
     for output in outputs[:MAX_OUTPUTS] if isinstance(outputs, list) else ():
         made = _clean(output) if isinstance(output, dict) else None
         room -= len(str(made)) if made else 0
@@ -91,16 +94,28 @@ def safe_html(html: str) -> str:
     Neither links nor other addresses are left: a page of the instructor's that asks the server for something, asks
     with the instructor's session. A drawing becomes such a picture, in which no browser runs or loads anything.
     """
-    drawings: list[str] = []
-
-    def put_aside(drawing: re.Match) -> str:
-        drawings.append(_as_image(*drawing.groups()))
-        return f"\ue000{len(drawings) - 1}\ue001"
-
-    html = _DRAWING.sub(put_aside, re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
+    html, drawings = _put_aside(re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
     html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
                      url_schemes={"data"})  # fmt: skip
     return re.sub("\ue000(\\d+)\ue001", lambda place: "".join(drawings[int(place[1]) :][:1]), html)
+
+
+def _put_aside(html: str) -> tuple[str, list[str]]:
+    """The text with a mark where a drawing was, and the drawings as pictures; each character is looked at once."""
+    parts, drawings, end = [], [], 0
+    while (begin := html.find("<svg", end)) >= 0 and (inside := html.find(">", begin)) >= 0:
+        attributes = html[begin + len("<svg") : inside]
+        box = _BOX.search(attributes)
+        if box is None or not attributes[0].isspace():
+            parts.append(html[end : inside + 1])
+            end = inside + 1
+            continue
+        if (close := html.find("</svg>", inside)) < 0:
+            break
+        parts += [html[end:begin], f"\ue000{len(drawings)}\ue001"]
+        drawings.append(_as_image(attributes, box[1], html[inside + 1 : close]))
+        end = close + len("</svg>")
+    return "".join([*parts, html[end:]]), drawings
 
 
 def _as_image(attributes: str, box: str, parts: str) -> str:

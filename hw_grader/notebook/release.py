@@ -9,6 +9,7 @@ import ast
 import hashlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import nbformat
 
 _REGION = {
-    name: re.compile(rf"^[ \t]*### BEGIN {name}\b.*?^[ \t]*### END {name}\b[^\n]*\n?", re.S | re.M)
+    name: [re.compile(rf"[ \t]*### {end} {name}\b") for end in ("BEGIN", "END")]
     for name in ("SOLUTION", "HIDDEN TESTS")
 }
 MAX_PARSED_CHARS = 20_000  # parsing takes 10 us a character
@@ -138,8 +139,9 @@ def _cell(place: int, node: Any) -> Cell:
     marks = {k: v for k, v in node.metadata.get("nbgrader", {}).items() if k != "checksum"}
     calls: list[Call] = []
     if marks.get("grade") and node.cell_type == "code" and not marks.get("solution"):
-        shown = _REGION["HIDDEN TESTS"].sub("", node.source)
-        hidden = "\n".join(m.group() for m in _REGION["HIDDEN TESTS"].finditer(node.source))
+        parts = list(_regions("HIDDEN TESTS", node.source))
+        shown = "".join(text for text, is_inside in parts if not is_inside)
+        hidden = "\n".join(text for text, is_inside in parts if is_inside)
         where = f"cell {marks['grade_id']}"
         calls = [*parse_calls(shown, where, hidden=False), *parse_calls(hidden, where, hidden=True)]
     return Cell(place, node.cell_type, released(node.source, node.cell_type), node.get("id", ""), marks, tuple(calls))
@@ -147,12 +149,32 @@ def _cell(place: int, node: Any) -> Cell:
 
 def released(source: str, kind: str) -> str:
     """A cell's text as the student gets it."""
-    source = _REGION["HIDDEN TESTS"].sub("", source)
+    source = "".join(text for text, is_inside in _regions("HIDDEN TESTS", source) if not is_inside)
+    stub = _STUB.get(kind, "") + "\n"
+    parts = _regions("SOLUTION", source)
+    return "".join(_indentation(text) + stub if is_inside else text for text, is_inside in parts).rstrip("\n")
 
-    def stub(match: re.Match) -> str:
-        return re.match(r"[ \t]*", match.group()).group() + _STUB.get(kind, "") + "\n"
 
-    return _REGION["SOLUTION"].sub(stub, source).rstrip("\n")
+def _regions(name: str, source: str) -> Iterator[tuple[str, bool]]:
+    """The lines of `source`, and as one piece those from each BEGIN to the next END; whether they are that.
+
+    Line by line: students' texts come here too, and a search for an END behind each BEGIN has no end itself.
+    """
+    begin, end = _REGION[name]
+    held: list[str] = []
+    for line in re.findall(r"[^\n]*\n|[^\n]+", source):
+        if held or begin.match(line):
+            held.append(line)
+            if len(held) > 1 and end.match(line):
+                yield "".join(held), True
+                held = []
+        else:
+            yield line, False
+    yield "".join(held), False
+
+
+def _indentation(text: str) -> str:
+    return text[: len(text) - len(text.lstrip(" \t"))]
 
 
 def parse_calls(source: str, where: str, *, hidden: bool) -> list[Call]:

@@ -16,6 +16,7 @@ from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Process, Sandbox
 
 INTERRUPT_S = 1.5
+MAX_OUTPUT_CHARS = 50_000_000  # of all cells together: some hundred pictures
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Ran:
     notes: list[str] = field(default_factory=list)
     stop: Stop | None = None
     seconds: float = 0.0
+    n_output_chars: int = 0
     peak_bytes: int = 0
 
 
@@ -61,7 +63,10 @@ def run_cells(
             elif place in left_out:
                 ran.outputs[place] = [{"output_type": "stream", "name": "stdout", "text": NOTE + "\n"}]
             elif node.cell_type == "code" and ran.stop is None and node.source.strip():
-                _run_cell(process, place, node.source, ran, times, deadline)
+                if time.monotonic() < deadline:
+                    _run_cell(process, place, node.source, ran, times, deadline)
+                else:
+                    _leave(place, ran, times)
         for key in wanted:
             _take_answer(process, key, ran)
         ended = process.end()
@@ -82,10 +87,22 @@ def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times,
         return
     finally:
         ran.seconds += time.monotonic() - started
-    ran.outputs[place] = clean_outputs(reply.get("outputs"))
+    room = MAX_OUTPUT_CHARS - ran.n_output_chars
+    ran.outputs[place] = clean_outputs(reply.get("outputs"), room)
+    ran.n_output_chars += len(str(ran.outputs[place]))
+    if room > 0 >= MAX_OUTPUT_CHARS - ran.n_output_chars:
+        ran.notes.append(f"cells show more than {MAX_OUTPUT_CHARS:,} characters: cut after cell {place + 1}")
     file, count = reply.get("file"), reply.get("count")
     if isinstance(file, str) and len(file) < 300 and type(count) is int:
         ran.sources[file] = [count, source]
+
+
+def _leave(place: int, ran: Ran, times: Times) -> None:
+    """A cell that comes after the submission's time: what was defined before it stays."""
+    said = f"not run: the submission's {times.total_s:.0f} s were over"
+    if not any(said in note for note in ran.notes):
+        ran.notes.append(f"cell {place + 1} and those after it were {said}")
+    ran.outputs[place] = [{"output_type": "stream", "name": "stderr", "text": said + "\n"}]
 
 
 def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) -> dict:

@@ -163,7 +163,7 @@ def drop_rights(uid: int | None) -> None:
 
 
 # System calls that an exercise never needs and an escape often does: (number, errno) by machine.
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _DENIED = {
     "x86_64": (0xC000003E, {
         "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272, "setns": 308, "mount": 165,
@@ -186,6 +186,8 @@ _CLONE3 = 435
 _SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
 SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
+_SOCKET = {"x86_64": (41, 53), "aarch64": (198, 199)}  # socket and socketpair
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
 _SETSID = {"x86_64": 112, "aarch64": 157}
 
 
@@ -196,6 +198,7 @@ def filter_calls() -> bool:
         return False
     _install(_program(*known))
     _install(_sizes_stay(_SETSOCKOPT[platform.machine()]))
+    _install(_families_only(*_SOCKET[platform.machine()]))
     return True
 
 
@@ -206,6 +209,15 @@ def _sizes_stay(setsockopt: int) -> list[bytes]:
     program = [_op(load, 0), _op(equal, setsockopt, 0, n + 3), _op(load, 24), _op(equal, _SOL_SOCKET, 0, n + 1)]
     program += [_op(load, 32), *(_op(equal, name, n - k, 0) for k, name in enumerate(_BUFFER_SIZES))]
     return [*program, _op(give, 0x7FFF0000), _op(give, 0x00050000)]
+
+
+def _families_only(socket: int, socketpair: int) -> list[bytes]:
+    """A program that refuses sockets of other families: AF_VSOCK's reach the machine around, whatever the namespace."""
+    load, equal, give = 0x20, 0x15, 0x06
+    n = len(_FAMILIES)
+    program = [_op(load, 0), _op(equal, socket, 1, 0), _op(equal, socketpair, 0, n + 2), _op(load, 16)]
+    program += [_op(equal, family, n - k, 0) for k, family in enumerate(_FAMILIES)]
+    return [*program, _op(give, 0x00050000 | _EAFNOSUPPORT), _op(give, 0x7FFF0000)]
 
 
 def stay_in_session() -> None:

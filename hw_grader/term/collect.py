@@ -11,6 +11,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nbgrader.plugins.zipcollect import FileNameCollectorPlugin
@@ -19,10 +20,11 @@ from tqdm import tqdm
 from hw_grader.notebook.restore import MAX_BYTES
 from hw_grader.notebook.submission import one_line, read_file
 from hw_grader.term.class_list import ClassList, Sender
-from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, remember_names, utc
+from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, remember_names, usual_lms, utc
 
 MAX_FILES = 100_000  # of one download
 _MAX_INSIDE = 200  # of a zip that a student made
+_MAX_INSIDE_BYTES = 2 * MAX_BYTES  # of all that is read of it
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes
 
@@ -111,7 +113,7 @@ def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collect
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         found.unknown.append(f"{download}: no zip that can be read ({error}); download it again")
         return
-    about = _metadata(files, download, found)
+    about, usual = _metadata(files, download, found), usual_lms(files)
     for path, read in files.items():
         if PurePosixPath(path).suffix.lower() not in (".ipynb", ".zip") or "__MACOSX" in path:
             continue
@@ -121,7 +123,7 @@ def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collect
         except Exception as error:  # zlib, lzma, bz2, zipfile, a link: each raises what it likes
             found.unknown.append(f"{shown}: cannot be read: {one_line(str(error))}")
             continue
-        named = read_name(path, about)
+        named = read_name(path, about, usual)
         try:
             yield from _of_file(path, data, named, names, lesson, shown, files, found)
         except Exception as error:  # of what a student has packed, as above
@@ -198,10 +200,21 @@ def _files(download: Path, found: Collected) -> Iterator[tuple[str, object]]:
 
 def _inside(data: bytes, shown: str, found: Collected) -> dict:
     try:
-        return _members(zipfile.ZipFile(io.BytesIO(data)), _MAX_INSIDE, found, shown)
+        inside = _members(zipfile.ZipFile(io.BytesIO(data)), _MAX_INSIDE, found, shown)
     except Exception as error:  # as above
         found.unknown.append(f"{shown}: a zip that cannot be read: {one_line(str(error))}")
         return {}
+    room = _MAX_INSIDE_BYTES
+
+    def within(read) -> bytes:
+        nonlocal room
+        content = read()
+        room -= len(content)
+        if room < 0:
+            raise ValueError(f"more than {_MAX_INSIDE_BYTES:,} bytes in one zip")
+        return content
+
+    return {path: partial(within, read) for path, read in inside.items()}
 
 
 def _members(archive: zipfile.ZipFile, most: int, found: Collected, shown: str) -> dict:
@@ -229,8 +242,12 @@ def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names
     """
     file = next(stem for stem, one in names.items() if one == lesson) + ".ipynb"
     folder = root / "submitted" / student / lesson
-    fresh = list({a.data: a for a in sorted(attempts, key=lambda a: a.when)}.values())
-    newest = max(fresh, key=lambda a: a.when)
+    by_content: dict[bytes, Attempt] = {}
+    for attempt in sorted(attempts, key=lambda a: a.when):
+        by_content.pop(attempt.data, None)
+        by_content[attempt.data] = attempt
+    fresh = list(by_content.values())
+    newest = fresh[-1]
     if len(fresh) > 1:
         shown = "; ".join(f"{a.when or 'no time'}: {a.path}" for a in fresh)
         how = f"the one of {newest.when} counts" if newest.when else "no time is known, the last one counts: look"
@@ -254,8 +271,11 @@ def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names
             )
             _write(beside, file, *there)
         _write(folder, file, newest.data, newest.when)
-    if newest.is_late and not newest.when:
-        found.notes.append(f"{student}, {lesson}: the LMS says late, but not when: write timestamp.txt in {folder}")
+    if newest.is_late:
+        said = (
+            f"and the student's own clock {newest.when}: look" if newest.when else "but not when: write timestamp.txt"
+        )
+        found.notes.append(f"{student}, {lesson}: the LMS says late, {said} in {folder}")
     found.lessons.setdefault(lesson, {})[student] = done
     return None if done == "older than what is there" else newest
 

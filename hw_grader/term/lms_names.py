@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -48,17 +49,24 @@ class Named:
     path: str = ""
 
 
-def read_name(path: str, about: Mapping[str, Named]) -> Named | None:
+def usual_lms(paths: Iterable[str]) -> str:
+    """The LMS whose form most of a download's files have; "" if none has one."""
+    counts = Counter(lms for path in paths for lms, form in _FORMS.items() if re.fullmatch(form, path, re.DOTALL))
+    return max(_FORMS, key=lambda lms: counts[lms]) if counts else ""
+
+
+def read_name(path: str, about: Mapping[str, Named], usual: str = "") -> Named | None:
     """What the path of one file in an LMS's zip says; None if it has no LMS's form.
 
-    about: what Gradescope's metadata says of each submission (see `read_metadata`).
+    about: what Gradescope's metadata says of each submission (see `read_metadata`). usual: the LMS that counts where
+    a name has the form of several: students may call a file as another LMS would.
     """
     scoped = _GRADESCOPE.fullmatch(path)
     if scoped and scoped["key"] in about:
         said = about[scoped["key"]]
         return Named(said.sender, scoped["file"], said.when, said.is_late)
-    for lms, form in _FORMS.items():
-        found = re.fullmatch(form, path, re.DOTALL)
+    for lms in sorted(_FORMS, key=lambda lms: lms != usual):
+        found = re.fullmatch(_FORMS[lms], path, re.DOTALL)
         if found:
             parts = found.groupdict()
             name = "" if parts["name"].startswith(("Participant", "anon")) else parts["name"]

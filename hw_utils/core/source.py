@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import linecache
 import os
 import re
+import site
 import sys
 import sysconfig
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
 
 
@@ -72,29 +76,66 @@ def know_cells(found: dict[str, tuple[str, list[str]]]) -> None:
 
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_LIBRARIES = tuple(
-    {
-        os.path.realpath(path) + os.sep
-        for path in (
-            _PACKAGE,
-            sysconfig.get_paths()["stdlib"],
-            sysconfig.get_paths()["purelib"],
-            sysconfig.get_paths()["platlib"],
-        )
-    }
+
+
+def _as_folder(path: str) -> str:
+    return os.path.join(os.path.realpath(path), "")
+
+
+_PURE = sysconfig.get_paths()["purelib"]
+_INSTALLED = tuple(
+    {_as_folder(p) for p in (_PACKAGE, _PURE, sysconfig.get_paths()["stdlib"], sysconfig.get_paths()["platlib"])}
 )
+_PACKAGES = re.compile(r"[\\/](site|dist)-packages[\\/]")  # a user's own, Debian's, those of any other environment
+_LISTED = tuple(_as_folder(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)
+_programs = [_as_folder(os.getcwd())]  # the folders of the student's program
 # The programs that students read and predict count as theirs.
-_is_library: dict[str, bool] = {os.path.join(_PACKAGE, "material", "programs.py"): False}
+_KNOWN = {os.path.join(_PACKAGE, "material", "programs.py"): False}
+_is_library: dict[str, bool] = dict(_KNOWN)
+
+
+def add_program(folder: str) -> None:
+    """From now on what lies in the folder, or below, is the student's; packages that are installed there are not."""
+    if _as_folder(folder) not in _programs:
+        _programs.append(_as_folder(folder))
+        _is_library.clear()
+        _is_library.update(_KNOWN)
+
+
+@cache
+def _linked() -> tuple[str, ...]:
+    """The folders that `pip install -e` has linked, but this package's own."""
+    from urllib.request import url2pathname  # takes long to import, and few programs need it
+
+    found = []
+    for place in {_PURE, site.getusersitepackages()}:
+        for file in glob.glob(os.path.join(glob.escape(place), "*.dist-info", "direct_url.json")):
+            with open(file, encoding="utf-8") as text:
+                origin = json.load(text)
+            if origin.get("dir_info", {}).get("editable") and origin.get("url", "").startswith("file://"):
+                found.append(_as_folder(url2pathname(origin["url"].removeprefix("file://"))))
+    return tuple(folder for folder in found if not _as_folder(_PACKAGE).startswith(folder))
 
 
 def is_students(file: str) -> bool:
-    """Whether the file is the student's: not this package, the standard library or an installed one."""
+    """Whether the file is the student's: in the folder of the program, or nowhere where packages are.
+
+    Packages are this one, the standard library, what is installed, and what PYTHONPATH or `pip install -e` adds.
+    """
     known = _is_library.get(file)
     if known is None:
         # "<frozen ...>" and "<string>" are the interpreter's; "<ipython-input-...>" is a cell.
         internal = file.startswith("<") and not file.startswith("<ipython-input")
-        known = _is_library[file] = internal or os.path.realpath(file).startswith(_LIBRARIES)
+        known = _is_library[file] = internal or _is_in_a_package(os.path.realpath(file))
     return not known
+
+
+def _is_in_a_package(file: str) -> bool:
+    if file.startswith(_INSTALLED):
+        return True
+    if any(file.startswith(folder) and not _PACKAGES.search(file, len(folder) - 1) for folder in _programs):
+        return False
+    return bool(_PACKAGES.search(file)) or file.startswith((*_LISTED, *_linked()))
 
 
 def students_line(frame: FrameType | None) -> tuple[str, int]:

@@ -342,7 +342,7 @@ def _take_rows_as_works(keeper: Keeper) -> None:
     hand_over = dist.Reducer._set_forward_pass_work_handle
 
     def taking(reducer, work, *more):
-        return hand_over(reducer, keeper.cpp_works.take(work) if isinstance(work, LedgerWork) else work, *more)
+        return hand_over(reducer, keeper.cpp_works.hand(reducer, work) if isinstance(work, LedgerWork) else work, *more)
 
     dist.Reducer._set_forward_pass_work_handle = taking
 

@@ -23,9 +23,9 @@ from hw_utils.gloo.work import DONE, INNER, LedgerWork, note_end
 class CppWork(dist.Work):
     """A row's work as a real `dist.Work`."""
 
-    def __init__(self, row: LedgerWork) -> None:
+    def __init__(self, row: LedgerWork, held_in: dict[int, CppWork]) -> None:
         super().__init__()
-        self._row, self._inner = row, row[INNER]
+        self._row, self._inner, self._held_in = row, row[INNER], held_in
 
     @property
     def is_awaited(self) -> bool:
@@ -33,7 +33,9 @@ class CppWork(dist.Work):
         return self._row[INNER] is not DONE
 
     def wait(self, *timeout: datetime.timedelta) -> bool:
-        return self._row.wait(*(limit for limit in timeout if limit))  # C++ says 0 where there is no limit
+        is_over = self._row.wait(*(limit for limit in timeout if limit))  # C++ says 0 where there is no limit
+        self._held_in.pop(id(self), None)
+        return is_over
 
     synchronize = wait
 
@@ -52,18 +54,26 @@ class CppWorks:
 
     def __init__(self) -> None:
         self._awaited: dict[int, list[CppWork]] = {}  # number of the backward pass -> its works
-        self._not_over: list[CppWork] = []  # C++ of torch 2.6 keeps no Python object alive: it would wait for ever
+        self._not_over: dict[int, CppWork] = {}  # C++ of torch 2.6 keeps no Python object alive: it would wait for ever
+        self._handed: dict[int, CppWork] = {}  # reducer -> what its join() has given it
 
     def take(self, row: LedgerWork) -> CppWork:
         """What a caller in C++ gets for a row; written down as waited for when it waits."""
         note_end(row[INNER], row)
-        work, backward = CppWork(row), torch._C._current_graph_task_id()
-        self._not_over = [w for w in self._not_over if w.is_awaited] + [work]
+        work, backward = CppWork(row, self._not_over), torch._C._current_graph_task_id()
+        for one in [one for one, its in self._not_over.items() if not its.is_awaited]:
+            del self._not_over[one]
+        self._not_over[id(work)] = work
         if backward != -1:
             works = self._awaited.setdefault(backward, [])
             works.append(work)
             if len(works) == 1:
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: self._await(backward))
+        return work
+
+    def hand(self, reducer: dist.Reducer, row: LedgerWork) -> CppWork:
+        """The same for one that a reducer keeps: it waits, and then asks for the future."""
+        self._handed[id(reducer)] = work = self.take(row)
         return work
 
     def _await(self, backward: int) -> None:

@@ -26,9 +26,17 @@ _HOLDERS = (dist, c10d, device_mesh)  # the modules that have it by name
 class Lent:
     """One rank's default group: who may take it, and how a new one is made once it was destroyed."""
 
-    def __init__(self, rank: int, world_size: int, make: Callable[..., None], has_nccl: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        make: Callable[..., None],
+        has_nccl: bool = False,
+        split: Callable | None = None,
+    ) -> None:
         self.rank, self.world_size = rank, world_size
         self.make = make  # called with timeout and store
+        self.split = split  # called with a group whose objects have a backend of their own
         self.has_nccl = has_nccl  # beside gloo: where their devices are virtual
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
@@ -81,6 +89,8 @@ class Lent:
             world = c10d._world
             world.pg_map[group] = (dist.Backend(asked), world.pg_map[group][1])
             world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(asked)))
+            if "gloo" in asked:
+                self.split(group)
 
     def _has(self, asked: str) -> bool:
         return "gloo" in asked or (self.has_nccl and "nccl" in asked)

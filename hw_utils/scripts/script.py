@@ -15,7 +15,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from hw_utils.core.source import add_program
+
 EXPORT = "python -m hw_utils export NOTEBOOK FUNCTION -o train.py"
+
+
+_OF_ALL = {
+    "MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+}  # fmt: skip
 
 
 def environment(rank: int, world_size: int, port: int, ranks_per_host: int | None = None) -> dict[str, str]:
@@ -27,7 +36,7 @@ def environment(rank: int, world_size: int, port: int, ranks_per_host: int | Non
         "LOCAL_WORLD_SIZE": min(most, world_size - host * most), "GROUP_WORLD_SIZE": -(-world_size // most),
         "ROLE_WORLD_SIZE": world_size, "MASTER_PORT": port,
     }  # fmt: skip
-    return {"MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", **{k: str(v) for k, v in numbers.items()}}
+    return {**_OF_ALL, **{k: str(v) for k, v in numbers.items()}}
 
 
 class Places:
@@ -64,6 +73,7 @@ class Script:
         module.__file__, module.__builtins__ = self.path, __builtins__
         places.set_main(module)
         places.look_in(os.path.dirname(self.path))
+        add_program(os.path.dirname(self.path))
         places.set_arguments([self.path, *self.args])
         _await_init_process_group()
         with exit_is_an_end():

@@ -50,6 +50,10 @@ class Agenda:
         """Whether someone is due earlier."""
         return bool((self.due and self.due_s < at_s) or (self.times and self.times[0] < at_s))
 
+    def rows(self) -> list[tuple[int, object]]:
+        """(rank, what it stands still for), one a wait."""
+        return [(rank, what) for rank, what in enumerate(self.waiting) if what is not None]
+
     def next_rank(self) -> int:
         """The rank that is furthest behind and can run, of equal ones the first; `world_size` if there is none."""
         due, times = self.due, self.times

@@ -328,7 +328,7 @@ class _Apart(_Cluster):
         return (self.hub.family,)
 
     def host(self, carrier) -> None:
-        carrier(self.world_size, self.hub.serve, Stop).host(self.engine.run)
+        self.engine.Carrier(self.world_size, self.hub.serve, Stop).host(self.engine.run)
         self.returned = [result is not None for result in self.hub.results]
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:

@@ -8,20 +8,21 @@ from hw_utils.core.errors import Failure, Waiting, WaitTable, ranks_text
 
 def table_of(engine, returned: list[bool]) -> WaitTable:
     """One row a rank that stands still."""
-    rows = [_row(engine, rank, what) for rank, what in enumerate(engine.agenda.waiting) if what is not None]
+    rows = [_row(engine, rank, what) for rank, what in engine.agenda.rows()]
     return wait_table(rows, [rank for rank, has in enumerate(returned) if has])
 
 
 def _row(engine, rank: int, what) -> Waiting:
     """`what` is a message's or a collective's handle."""
-    where = engine.places.where(what.site)
-    return Waiting(rank, waits_in(what.name), what.waits_for(), engine.clock[rank], where, getattr(what, "tag", 0))
+    where, tag, thread = engine.places.where(what.site), getattr(what, "tag", 0), getattr(rank, "name", "")
+    note = f"in its thread {thread}" if thread else ""
+    return Waiting(int(rank), waits_in(what.name), what.waits_for(), engine.clock[rank], where, tag, note)
 
 
 def who_waited(engine) -> str:
     """`ranks 0, 1 waited for rank 2`, for a run that ended in failures."""
     failed = {f.rank for f in engine.failures}
-    waiters = [rank for rank, what in enumerate(engine.agenda.waiting) if what is not None and rank not in failed]
+    waiters = sorted({int(rank) for rank, _ in engine.agenda.rows() if rank not in failed})
     if not waiters or not failed:
         return ""
     return f"{ranks_text(waiters)} waited for {ranks_text(failed)}"

@@ -52,6 +52,7 @@ class Engine:
     for their other end. rows: the ledger's.
     """
 
+    Agenda = Agenda
     Work = VirtualWork  # what a collective gives back
     Call = collectives.Call  # one collective of a group
     folding = None  # which ranks run for others, in a folded run, see traffic/folding.py
@@ -62,7 +63,11 @@ class Engine:
         self.world_size, self.eager_bytes = world_size, eager_bytes
         self.compute, self.is_free = compute, compute == "free"
         self.rank = world_size
-        self.agenda, self.turns, self.ports = Agenda(world_size), Turns(world_size, lamp), ports_of(world_size, network)
+        self.agenda, self.turns, self.ports = (
+            self.Agenda(world_size),
+            Turns(world_size, lamp),
+            ports_of(world_size, network),
+        )
         self.clock = self.agenda.clock
         self.cpu_start_s, self.cpu_s = 0.0, [0.0] * world_size  # since when, and what each rank has computed before
         self.places = Places()
@@ -106,6 +111,8 @@ class Engine:
             while not self.is_over:
                 who = self.agenda.next_rank()
                 if who == self.world_size:
+                    if self.hears_more():
+                        continue
                     break
                 self.rank = self.turns.lamp[0] = who
                 carrier.resume[who](self.world_size)
@@ -114,6 +121,10 @@ class Engine:
             self.rank = self.world_size
         self.is_over = True
         carrier.close()
+
+    def hears_more(self) -> bool:
+        """Nobody is due: whether somebody is now, whom the engine could not know of."""
+        return False
 
     def need(self, carrier: str, why: str) -> None:
         """Gives this run up; the caller starts it again with "threads" or "processes" for ranks.

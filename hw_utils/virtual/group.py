@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from types import FunctionType
 
@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.kernels import Front, Kernels
-from hw_utils.core.calls.operations import asks_its_class, caller, not_compiled, sizes_of
+from hw_utils.core.calls.mismatch import check_alike
+from hw_utils.core.calls.operations import OBJECT_OPS, asks_its_class, caller, not_compiled, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
@@ -49,7 +50,8 @@ class VirtualGroup(dist.ProcessGroup):
         self.is_registered = False
         self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
         self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see modes.py
-        self.held: list = []  # works that C++ has and nobody has waited for yet
+        self.of_objects: VirtualGroup | None = None  # takes objects, if they have a backend of their own
+        self.held: dict = {}  # works that C++ has and nobody has waited for yet
 
     def getBackendName(self) -> str:
         return "virtual"  # DDP's logger would ask a "gloo" for its threads
@@ -57,6 +59,13 @@ class VirtualGroup(dist.ProcessGroup):
     def name(self) -> str:
         """The backend's, as on real processes."""
         return "gloo"
+
+    @property
+    def backend(self) -> str:
+        """Whose rules hold: NCCL's where a program has asked for it on virtual devices."""
+        if self.engine.lines is None:
+            return "Gloo"
+        return "NCCL" if "nccl" in str(c10d._world.pg_map.get(self)) else "Gloo"
 
     def size(self) -> int:
         return len(self.members.ranks)
@@ -121,7 +130,9 @@ class VirtualGroup(dist.ProcessGroup):
             raise RuntimeError("input tensor has to be contiguous")
         other = -1 if peer is None else self._global_rank(peer)
         if other == me:
-            raise RuntimeError(f"rank {me} sends to itself or receives from itself: gloo connects different ranks only")
+            raise RuntimeError(
+                f"rank {me} sends to itself or receives from itself: {self.backend} connects different ranks only"
+            )
         name, site, outer = self._caller(method)
         call = self, is_send, name, tensor, other, tag, site, name in ("send", "recv") and outer is not None, outer
         if is_profiled():
@@ -164,19 +175,19 @@ class VirtualGroup(dist.ProcessGroup):
             if tensor.device.type == "cpu":  # "meta" has shapes, bytes and times, and no values
                 address(tensor, tensor.nbytes)
         if reduce_op is not None:
-            reductions.reducer(reduce_op, inputs[0].dtype)  # raises if gloo cannot
+            reductions.reducer(reduce_op, inputs[0].dtype, self.backend)  # raises if it cannot
         post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
         post.limit_s = self.members.limit_s if limit_s is None else limit_s
-        if is_profiled() and in_profile != []:
-            with profiled(method, in_profile or inputs):
-                work = self.engine.collective(self, post, outer)
-        else:
-            work = self.engine.collective(self, post, outer)
+        group = self.of_objects if self.of_objects is not None and name in OBJECT_OPS else self
+        with profiled(method, in_profile or inputs) if is_profiled() and in_profile != [] else nullcontext():
+            work = self.engine.collective(group, post, outer)
         return work if outer is not None else self._hold(work)
 
     def _hold(self, work):
         """C++ of torch 2.6 keeps no Python object alive, and would wait for ever."""
-        self.held = [w for w in self.held if not w.was_waited_for] + [work]
+        for one in [one for one, its in self.held.items() if its.was_waited_for]:
+            del self.held[one]
+        self.held[id(work)], work.held_in = work, self.held
         return work
 
     def allreduce(self, tensors, opts=None, timeout=None):
@@ -202,8 +213,11 @@ class VirtualGroup(dist.ProcessGroup):
         return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root)
 
     def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
-        _alike("allgather", outputs[0], inputs[0])
-        return self._call("allgather", "all_gather", inputs, outputs[0], sizes_of(inputs), in_profile=in_profile)
+        parts = outputs[0]
+        if self.backend == "NCCL":  # which counts elements, whatever their shape
+            parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
+        check_alike(self.backend, "allgather", parts, inputs[0])
+        return self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         pairs = enumerate(zip(zip(*outputs), inputs))
@@ -216,10 +230,10 @@ class VirtualGroup(dist.ProcessGroup):
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
         if len(parts) != self.size():
             raise RuntimeError(
-                f"ProcessGroupGloo::allgather: the output must have {self.size()} times the input's first dimension, "
-                f"got {tuple(output.shape)} for an input of {tuple(input.shape)}"
+                f"ProcessGroup{self.backend}::allgather: the output must have {self.size()} times the input's first "
+                f"dimension, got {tuple(output.shape)} for an input of {tuple(input.shape)}"
             )
-        _alike("allgather", parts, input)
+        check_alike(self.backend, "allgather", parts, input)
         return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
 
     all_gather_single = _allgather_base
@@ -253,7 +267,8 @@ class VirtualGroup(dist.ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None):
-        _alike("alltoall", [*outputs, *inputs], inputs[0])
+        if self.backend == "Gloo":
+            check_alike("Gloo", "alltoall", [*outputs, *inputs], inputs[0])
         return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
@@ -363,18 +378,3 @@ def limit_of(timeout) -> float | None:
     if timeout is None or timeout in (c10d.default_pg_timeout, timedelta(milliseconds=-1)) or not timeout:
         return None
     return timeout.total_seconds()
-
-
-def _alike(method: str, tensors, like: torch.Tensor) -> None:
-    """Raises what gloo raises unless all have one shape and dtype."""
-    for i, tensor in enumerate(tensors):
-        if tensor.dtype != like.dtype:
-            raise RuntimeError(
-                f"ProcessGroupGloo::{method}: invalid tensor type at index {i} "
-                f"(expected {like.dtype}, got {tensor.dtype})"
-            )
-        if tensor.shape != like.shape:
-            raise RuntimeError(
-                f"ProcessGroupGloo::{method}: invalid tensor size at index {i} "
-                f"(expected {list(like.shape)}, got {list(tensor.shape)})"
-            )

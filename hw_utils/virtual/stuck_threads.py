@@ -5,7 +5,7 @@ from __future__ import annotations
 import _thread
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 LOOK_S = 0.05  # how often a silent process is looked at
 LOOKS = 3  # with nothing moved in between: it stands
@@ -36,6 +36,43 @@ def standing(pid: int, others: set[int | None]) -> tuple | None:
     except (OSError, IndexError, ValueError):
         return None
     return tuple(seen)
+
+
+GONE = ("gone",)  # what is said of a thread that has ended
+
+
+def asleep(pid: int, thread: int) -> tuple | None:
+    """How often a thread was switched if it sleeps, whatever for; None if it runs; GONE if it has ended."""
+    if not os.path.isdir("/proc/self/task"):
+        return ()
+    try:
+        with open(f"/proc/{pid}/task/{thread}/status") as file:
+            lines = [line for line in file if line.startswith("State") or "ctxt_switches" in line]
+    except OSError:
+        return GONE
+    return None if "R (" in lines[0] else tuple(lines)
+
+
+RUNS, STANDS, PAUSES, OUTSIDE = "runs", "stands for good", "stands for a while", "waits for the system"
+
+
+def elsewhere(pid: int, here: set[int | None]) -> set[str]:
+    """What the threads of a process do, but those in `here`."""
+    if not os.path.isdir("/proc/self/task"):
+        return {PAUSES}
+    found = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        if int(thread) in here:
+            continue
+        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/syscall") as file:  # it may end meanwhile
+            call = file.read().split()
+            if not call or call[0] == "running":
+                found.add(RUNS)
+            elif call[0] != _FUTEX:
+                found.add(OUTSIDE)
+            else:
+                found.add(PAUSES if int(call[4], 16) else STANDS)
+    return found
 
 
 @contextmanager

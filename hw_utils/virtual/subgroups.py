@@ -112,7 +112,7 @@ class Groups:
         rank = self.engine.rank
         if rank not in self.lents:
             has_nccl = self.engine.lines is not None
-            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, has_nccl)
+            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, has_nccl, self.split)
         return self.lents[rank]
 
     def _of_script(self) -> joining.Lent | None:
@@ -128,6 +128,12 @@ class Groups:
         number = self.n_worlds[engine.rank] = self.n_worlds.get(engine.rank, 1) + 1
         everybody = tuple(range(engine.world_size))
         c10d._world.default_pg = self._join(f"world {number}", everybody, timeout, "init_process_group")
+
+    def split(self, group: VirtualGroup) -> None:
+        """The group has a backend for each kind of device: objects, which are on the CPU, wait for no other call."""
+        name = f"objects of {group.members.number}"
+        members = self.engine.members_of((name, group.members.ranks), "init_process_group", 0)
+        group.of_objects = VirtualGroup(members, self.engine.rank, f"{group.registered_as}, {name}")
 
     def unregister(self) -> None:
         """In place of torch's: C++ code forgets the running rank's groups only."""

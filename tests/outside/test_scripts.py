@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
 from hw_utils import Deadlock, WorkerFailed, launch, simulate
 from hw_utils.__main__ import main
@@ -69,6 +72,19 @@ def test_a_script_that_wants_a_gpu_is_told_what_works_instead(engine):
     with pytest.raises(WorkerFailed, match="ranks have no GPU") as caught:
         engine(TRAIN, 2, ["--gpu"], echo=False)
     assert "train.py" in str(caught.value)
+
+
+@both
+def test_a_script_finds_what_torchrun_tells_its_ranks(engine, tmp_path):
+    named = set(re.findall(r'"([A-Z_]+)": ', inspect.getsource(LocalElasticAgent._start_workers)))
+    script = tmp_path / "told.py"
+    script.write_text(
+        "import os, torch.distributed as dist\n"
+        f"missing = [name for name in {sorted(named)} if not os.environ.get(name)]\n"
+        "print(missing, dist.is_torchelastic_launched(), os.environ['TORCHELASTIC_RESTART_COUNT'])\n"
+    )
+    assert len(named) > 12
+    assert engine(script, 2, echo=False).output == ["[] True 0\n"] * 2
 
 
 @both_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import threading
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from torch.distributed import _functional_collectives
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
+from tqdm import std as tqdm_module
+from tqdm import tqdm
 
 from hw_utils import Network, TimedOut, WorkerFailed, simulate
 
@@ -193,3 +196,20 @@ def _process(rank, world_size):
 
 def test_threads_whose_program_changes_nothing_stay_in_one_process():
     assert len(set(simulate(_process, 2, echo=False).results)) == 1
+
+
+def seconds_of_a_bar(rank: int, world_size: int, is_apart: bool) -> float:
+    if is_apart:
+        os.chdir(os.getcwd())
+    with tqdm(total=1, file=io.StringIO()) as bar:
+        time.sleep(5)
+        bar.update()
+        return bar.format_dict["elapsed"]
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "a process a rank"])
+def test_a_package_that_has_taken_a_clock_for_itself_reads_the_virtual_one(is_apart):
+    before = tqdm_module.time
+    assert simulate(seconds_of_a_bar, 2, (is_apart,), compute="free", echo=False).results == [5.0, 5.0]
+    assert simulate(seconds_of_a_bar, 2, (False,), compute="free", echo=False, isolate=False).results == [5.0, 5.0]
+    assert tqdm_module.time is before is time.time

@@ -24,7 +24,7 @@ from torch import nn
 from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent import Lent, run_elsewhere
 from hw_grader.driving.lifetimes import Handed
-from hw_grader.driving.parcel import Line, Parcel, Unpacker
+from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.roles.drive import is_ours, remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
@@ -180,10 +180,8 @@ class Call:
             made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
             message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
             message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
-        except (EOFError, OSError) as error:
-            if isinstance(error, (EOFError, ConnectionError)):
-                return
-            message, parcel = _raised(error), Parcel()
+        except HungUp:
+            return
         except BaseException as error:
             message, parcel = _raised(error), Parcel()
         if os.getpid() != self.pid:

@@ -6,6 +6,12 @@ raise MessageMismatch(messages_differ(one, message_text(False, 1, 0, ...), is_dt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
 
 def amount_text(n_elements: int, dtype: str, n_bytes: int) -> str:
     """A tensor's size.
@@ -49,6 +55,20 @@ def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, where: ob
 def calls_differ(one: str, other: str) -> str:
     """Why two members' collective calls are an error."""
     return f"{one}, but {other}: all ranks of a group make the same collective calls in one order"
+
+
+def check_alike(backend: str, method: str, tensors: Iterable[torch.Tensor], like: torch.Tensor) -> None:
+    """Raises what torch's backend ("Gloo", "NCCL") raises unless all have one shape and dtype."""
+    for i, tensor in enumerate(tensors):
+        for what, expected, got in (
+            ("type", like.dtype, tensor.dtype),
+            ("size", list(like.shape), list(tensor.shape)),
+        ):
+            if got != expected:
+                raise RuntimeError(
+                    f"ProcessGroup{backend}::{method}: invalid tensor {what} at index {i} "
+                    f"(expected {expected}, got {got})"
+                )
 
 
 def _at(where: object) -> str:

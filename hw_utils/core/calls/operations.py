@@ -21,6 +21,7 @@ from hw_utils.core.source import students_line
 
 _C10D = c10d.__file__
 _LOGGER = os.path.join(os.path.dirname(c10d.__file__), "c10d_logger.py")
+_BETWEEN = (_LOGGER, torch.overrides.__file__)  # what stands between two functions of torch.distributed
 
 # What a method of ProcessGroup is called in torch.distributed, for callers that are not Python (DDP's reducer).
 PUBLIC_NAMES = {
@@ -82,7 +83,7 @@ def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, s
         file = code.co_filename
         if file == _C10D:
             name, outer = name if code.co_name in _BATCHES else code.co_name, frame
-        elif file != _LOGGER:
+        elif file not in _BETWEEN and code.co_name != "__torch_function__":
             break
         frame = frame.f_back
     file, line = students_line(frame)

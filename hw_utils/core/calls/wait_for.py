@@ -36,7 +36,10 @@ def wait_table(rows: Iterable[Waiting], returned: Collection[int] = ()) -> WaitT
     """
     gone = frozenset(returned)
     rows = [_noted(row, gone) for row in sorted(rows, key=lambda row: row.rank)]
-    cycle = find_cycle({row.rank: row.peers for row in rows})
+    peers: dict[int, set[int]] = {}
+    for row in rows:  # a rank has as many as it has threads that wait
+        peers.setdefault(row.rank, set()).update(row.peers)
+    cycle = find_cycle(peers)
     return WaitTable(rows, cycle, _sentence(rows, cycle, gone))
 
 

@@ -144,6 +144,14 @@ def _replaced(watch: Watch, engine: Any) -> list[tuple[Any, str, Callable]]:
 
         return call
 
+    def swap(original):
+        @wraps(original)
+        def call(one, other):
+            with watch.let_go(one, other):
+                return original(one, other)
+
+        return call
+
     def collective(original):
         def call(group, post, outer):
             watch.claim(post.outputs, GATHERED if post.kind == "all_gather" else BUFFERS)
@@ -157,6 +165,7 @@ def _replaced(watch: Watch, engine: Any) -> list[tuple[Any, str, Callable]]:
         (torch.autograd, "_engine_run_backward", backward),
         (FunctionCtx, "save_for_backward", save),
         (torch.UntypedStorage, "resize_", resize),
+        (torch.utils, "swap_tensors", swap),
         *([(engine, "collective", collective)] if engine is not None else []),
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -198,6 +199,17 @@ class Watch:
         key, parameters = id(parameter), books.parameters
         parameters[key] = weakref.ref(parameter, lambda _: parameters.pop(key, None))
         self.claim(parameter, PARAMETERS)
+
+    @contextmanager
+    def let_go(self, *tensors: torch.Tensor) -> Iterator[None]:
+        """Within, the books hold no reference to these, which torch swaps with others only if nobody does."""
+        books = self.books.get(self.running())
+        held = [t for t in tensors if books is not None and books.parameters.pop(id(t), None) is not None]
+        try:
+            yield
+        finally:
+            for tensor in held:
+                self.note_parameter(tensor)
 
     def note_candidate(self, tensor: Any) -> None:
         """It is part of a graph: if a backward pass finds it alive, or is under way, it is an activation."""

@@ -5,6 +5,8 @@ A call carries the time at which it begins on the rank's current stream; the ans
 
 from __future__ import annotations
 
+import threading
+
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.apart.member import Member
 from hw_utils.virtual.device.engine import HOST_WAITS
@@ -24,6 +26,21 @@ class RemoteWorkOnStream(RemoteWork):
         return True
 
 
+class _Current(threading.local):
+    """A rank's current stream, which each of its threads has for itself as on a GPU; asked as a dictionary."""
+
+    stream = None
+
+    def __contains__(self, rank: int) -> bool:
+        return self.stream is not None
+
+    def __getitem__(self, rank: int):
+        return self.stream
+
+    def __setitem__(self, rank: int, stream) -> None:
+        self.stream = stream
+
+
 class DeviceMember(Member):
     """A rank whose operations are enqueued on its own device's streams."""
 
@@ -33,9 +50,10 @@ class DeviceMember(Member):
         super().__init__(rank, line, bell, job)
         self.is_free = True
         self.lines = TimeLines(self, job["network"].device, self.world_size)
+        self.lines.current = _Current()
 
-    def stamp(self) -> float:
-        return self.clock_s
+    def stamp(self) -> tuple[float, float]:
+        return self.clock_s, 0.0
 
     def collective(self, group, post, outer) -> RemoteWork:
         with self.lines.posting():

@@ -10,11 +10,10 @@ import shutil
 import signal
 import socket
 import time
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from hw_utils.core.errors import Failure, Frame
-from hw_utils.virtual.stuck_threads import LOOK_S, LOOKS, standing
 
 _PR_SET_PDEATHSIG = 1
 
@@ -29,7 +28,6 @@ class Family:
         self.bells: list[Connection] = []
         self.pids: list[int] = []
         self.status: dict[int, int] = {}
-        self.helpers: dict[int, int] = {}  # rank -> the thread that waits for the bell, no thread of the program's
         gc.collect()
         gc.freeze()  # else every collection in a rank would copy all pages of the hub's objects
         for rank in range(world_size):
@@ -58,21 +56,15 @@ class Family:
         with contextlib.suppress(OSError):  # it has died: the next receive says so
             self.lines[rank].send(message)
 
-    def receive(self, rank: int) -> Any:
-        """The rank's next message; None if its process has ended.
+    def ready(self, ranks: list[int], timeout_s: float) -> list[int]:
+        """Those of the ranks that have said something, or have ended, at most `timeout_s` later."""
+        lines = {self.lines[rank]: rank for rank in ranks}
+        return sorted(lines[line] for line in wait(list(lines), timeout_s))
 
-        Raises:
-            Stuck: it waits for something inside itself that nobody can bring about.
-        """
-        line, looks, before = self.lines[rank], 0, None
-        while not line.poll(LOOK_S):
-            now = standing(self.pids[rank], {self.helpers.get(rank)})
-            looks = looks + 1 if now is not None and now == before else 0
-            before = now
-            if looks >= LOOKS:
-                raise Stuck(rank)
+    def read(self, rank: int) -> Any:
+        """The rank's next message; None if its process has ended."""
         try:
-            return line.recv()
+            return self.lines[rank].recv()
         except (EOFError, ConnectionError):
             return None
 
@@ -117,14 +109,6 @@ class Family:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, 0)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class Stuck(Exception):
-    """A rank waits in its own process, and nothing there moves."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
-        self.rank = rank
 
 
 def _become(rank: int, line: Connection, bell: Connection, call: bytes, job: dict, stack_file: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from torch._C._distributed_c10d import Work
 
@@ -24,6 +26,7 @@ class RemoteWork(WithFuture, Work):
         self.members = None
         self.sent = None if sent is None else (sent, _bytes_of(sent))
         self.text = ""
+        self.lock = threading.Lock()  # several threads may ask: the first one does, the others find what it got
 
     def of_group(self, members) -> RemoteWork:
         """Ranks are counted within the group."""
@@ -52,16 +55,18 @@ class RemoteWork(WithFuture, Work):
                 packed_tensors.write(tensor, part)
 
     def wait(self, timeout=None) -> bool:
-        if not self.is_done:
-            found, others = self.member.ask("wait", self.number, timeout)
-            self.take(found)
-            self.member.fill(others)
-            if self.sent is not None and _bytes_of(self.sent[0]) != self.sent[1]:
-                raise RuntimeError(
-                    f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
-                    "or send a clone()"
-                )
+        with self.lock:
+            if not self.is_done:
+                found, others = self.member.ask("wait", self.number, timeout)
+                self.take(found)
+                self.member.fill(others)
+                if self.sent is not None and _bytes_of(self.sent[0]) != self.sent[1]:
+                    raise RuntimeError(
+                        f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
+                        "or send a clone()"
+                    )
         self.settle_future()
+        self.let_go()
         return True
 
     def waits_for(self) -> tuple[int, ...]:
@@ -69,11 +74,16 @@ class RemoteWork(WithFuture, Work):
         return self.member.ask("waits_for", self.number)
 
     def is_completed(self) -> bool:
+        if not self.lock.acquire(blocking=False):
+            return False  # another thread waits for it
+        try:
+            found = None if self.is_done else self.member.ask("test", self.number)
+            if found is not None:
+                self.take(found)
+        finally:
+            self.lock.release()
         if not self.is_done:
-            found = self.member.ask("test", self.number)
-            if found is None:
-                return False
-            self.take(found)
+            return False
         self.settle_future()
         return True
 

@@ -17,24 +17,25 @@ import torch
 from hw_utils.core.errors import Failure
 from hw_utils.core.network import Cluster
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.apart.family import Family, Stuck
+from hw_utils.virtual.apart.family import Family
+from hw_utils.virtual.apart.hearing import Hearing, Standing, Stuck
+from hw_utils.virtual.apart.lanes import Lane, LaneAgenda, LaneGreenlets
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.work import VirtualWork
 
-UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
-
 
 class HubEngine(Engine):
     """Its ranks compute elsewhere: their CPU time comes with their calls."""
 
+    Agenda, Carrier = LaneAgenda, LaneGreenlets
     spent_s = 0.0
 
-    def heard(self, rank: int, spent_s: float | None) -> None:
-        """What came with a call; None with what needs no answer."""
-        self.spent_s = spent_s or 0.0
+    def heard(self, lane: Lane, at_s: float, spent_s: float) -> None:
+        """What came with a call: when its thread was last there, and what it has computed since."""
+        self.clock[lane], self.spent_s = max(self.clock[lane], at_s), spent_s
 
     def now(self) -> float:
         rank = self.rank
@@ -54,25 +55,12 @@ class DeviceHubEngine(HubEngine):
         self.queues.unusual.add("on a device")
         self._post, self.post = self.post, self.post_in_turn
 
-    def heard(self, rank: int, at_s: float | None) -> None:
-        if at_s is not None:
-            self.clock[rank] = at_s
+    def heard(self, lane: Lane, at_s: float, spent_s: float) -> None:
+        self.clock[lane] = at_s
 
     def post_in_turn(self, *message):
         self.keep_up(self.rank)
         return self._post(*message)
-
-
-class Standing:
-    """What a rank stands in that is no communication: a lock or a future inside its own process."""
-
-    row, name = -1, "a wait in its own process"
-
-    def __init__(self, rank: int, site: int) -> None:
-        self.rank, self.site = rank, site
-
-    def waits_for(self) -> tuple[int, ...]:
-        return ()
 
 
 class Hub:
@@ -92,57 +80,70 @@ class Hub:
             with suppress(Exception):  # imported ahead for speed; a rank that needs it will see the error itself
                 importlib.import_module(name)
         self.family = Family(engine.world_size, call, job)
+        self.hearing = Hearing(engine, self.family, lambda rank, name, arguments: getattr(self, name)(rank, *arguments))
+        engine.hears_more = self.hears_more
 
-    def serve(self, rank: int) -> None:
-        """Everything that one rank asks for, until it has ended."""
-        engine = self.engine
+    def serve(self, who: int) -> None:
+        """Everything that one thread of a rank asks for, until it has ended."""
+        engine, lane = self.engine, who if isinstance(who, Lane) else self.engine.agenda.lanes[who]
         try:
             while not engine.is_over:
                 try:
-                    message = self.family.receive(rank)
+                    message = self.hearing.hear(lane)
                 except Stuck:
-                    self.free(rank)
+                    self.free(lane)
                     continue
                 if message is None:
-                    engine.failures.append(self.family.crash(rank))
                     return
                 stamp, name, arguments = message
-                engine.heard(rank, stamp)
+                engine.heard(lane, *stamp)
                 if name in ("returned", "failed"):
                     engine.now()
-                    getattr(self, name)(rank, *arguments)
+                    self.hearing.end(int(lane))
+                    getattr(self, name)(int(lane), *arguments)
                     return
                 try:
-                    answer = (True, getattr(self, name)(rank, *arguments))
+                    answer = (True, getattr(self, name)(lane, *arguments))
                 except Exception as error:
                     answer = (False, _sendable(error))
-                if name not in UNANSWERED:
-                    if engine.spent_s:
-                        engine.now()
-                    self.family.send(rank, (*answer, engine.clock[rank]))
+                if engine.spent_s:
+                    engine.now()
+                self.family.send(lane, (lane.thread, (*answer, engine.clock[lane])))
         except Stop:
             return
 
-    def free(self, rank: int) -> None:
-        """A rank stands in code that lets nobody in: it is told what its collectives give, one after the other."""
+    def free(self, lane: Lane) -> None:
+        """A thread stands in code that lets nobody in: it is told what its collectives give, one after the other."""
         engine = self.engine
-        for number, handle in self.handles[rank].items():
-            if number in self.awaited[rank]:
+        for number, handle in self.handles[lane].items():
+            if number in self.awaited[lane]:
+                self._owned(lane, number)
                 handle.wait()
-                self.family.ring(rank, (number, self._taken(rank, number)))
+                self.family.ring(lane, (number, self._taken(lane, number)))
                 return
-        site = self.site_of(rank)
-        engine.block(rank, Standing(rank, site))
+        engine.block(lane, Standing(lane))
+
+    def hears_more(self) -> bool:
+        """Whether a thread that was busy asks for something; if not, those that stand are told where."""
+        if self.hearing.overhear():
+            return True
+        waiting = self.engine.agenda.waiting
+        for lane, what in self.engine.agenda.rows():
+            if isinstance(what, Standing) and lane.name:
+                waiting[lane] = None  # of a pool, or between two calls
+            elif isinstance(what, Standing):
+                what.site = self.site_of(int(lane))
+        return False
 
     def site_of(self, rank: int) -> int:
-        """The number of the student's line that a process is at."""
+        """The number of the student's line that a process's first thread is at."""
         frames = self.family.frames(rank)
         return self.engine.places.number_of(_site(frames[-1])) if frames else 0
 
     # what a rank can ask for
 
     def listens(self, rank: int, thread: int) -> None:
-        self.family.helpers[rank] = thread
+        self.hearing.helpers[rank] = thread
 
     def awaits(self, rank: int, number: int) -> None:
         """A future of this call is in the hands of code that may wait for it in C++."""
@@ -203,13 +204,23 @@ class Hub:
 
     def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int, float], dict]:
         """What has come, and what came meanwhile of collectives that the rank has not waited for."""
-        self.handles[rank][number].wait(timeout)
+        self._owned(rank, number).wait(timeout)
         return self._taken(rank, number), self._came(rank)
+
+    def _owned(self, lane: Lane, number: int):
+        """A handle, which is now the wait of this thread, whoever has made the call."""
+        handle = self.handles[lane][number]
+        if isinstance(handle, VirtualWork):
+            handle.owner = lane
+        else:
+            handle.rank = lane
+        return handle
 
     def _came(self, rank: int) -> dict[int, list[bytes]]:
         found = {}
         for number, handle in self.handles[rank].items():
-            is_over = isinstance(handle, VirtualWork) and 0 <= handle.done_s <= self.engine.clock[rank]
+            is_own = isinstance(handle, VirtualWork) and handle.owner is rank
+            is_over = is_own and 0 <= handle.done_s <= self.engine.clock[rank]
             if is_over and number not in self.seen[rank]:
                 self.seen[rank].add(number)
                 found[number] = [packed_tensors.packed(t)[-1] for t in handle.result()]
@@ -219,7 +230,7 @@ class Hub:
         return self.handles[rank][number].waits_for()
 
     def test(self, rank: int, number: int) -> tuple[list[bytes], int, float] | None:
-        return self._taken(rank, number) if self.handles[rank][number].is_completed() else None
+        return self._taken(rank, number) if self._owned(rank, number).is_completed() else None
 
     def _kept(self, rank: int, handle) -> int:
         self.n_handles += 1

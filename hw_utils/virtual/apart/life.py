@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import faulthandler
 import logging
 import os
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 
 from hw_utils.core import pickling
+from hw_utils.core.calls.patched import patched
 from hw_utils.core.errors import Failure
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import handles, packed_tensors
@@ -96,26 +98,54 @@ def _books_told(member: Member, watch):
 
 
 @contextmanager
-def _begun_in_threads(*begin: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, threads that the program starts have the modes of its first one."""
-    start = threading.Thread.start
+def _threads_of_their_own(member: Member, *begin: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, threads that the program starts have the modes of its first one, and clocks.
 
-    def begin_and_start(thread: threading.Thread) -> None:
-        run = thread.run
+    A thread begins when it is started; who joins it, or takes a future's result, is not before it.
+    """
+    thread, future = threading.Thread, concurrent.futures.Future
+    start, join, result = thread.start, thread.join, future.result
+
+    def begin_and_start(self: threading.Thread) -> None:
+        run, at_s = self.run, member.clock_s
 
         def begin_and_run() -> None:
+            member.begin_thread(at_s)
             for part in begin:
                 part()
-            run()
+            try:
+                run()
+            finally:
+                self.ended_s = member.clock_s
 
-        thread.run = begin_and_run
-        start(thread)
+        self.run = begin_and_run
+        start(self)
 
-    threading.Thread.start = begin_and_start
-    try:
+    def join_it(self: threading.Thread, timeout: float | None = None) -> None:
+        join(self, timeout)
+        member.catch_up(getattr(self, "ended_s", 0.0))
+
+    def setting(original: Callable) -> Callable:
+        def set_it(self: concurrent.futures.Future, value) -> None:
+            self.set_s = member.clock_s
+            original(self, value)
+
+        return set_it
+
+    def take_result(self: concurrent.futures.Future, timeout: float | None = None):
+        try:
+            return result(self, timeout)
+        finally:
+            member.catch_up(getattr(self, "set_s", 0.0))
+
+    with ExitStack() as stack:
+        for place, name, function in (
+            (thread, "start", begin_and_start), (thread, "join", join_it),
+            (future, "set_result", setting(future.set_result)), (future, "result", take_result),
+            (future, "set_exception", setting(future.set_exception)),
+        ):  # fmt: skip
+            stack.enter_context(patched(place, name, function))
         yield
-    finally:
-        threading.Thread.start = start
 
 
 def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None:
@@ -156,23 +186,24 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 mode.looks.insert(0, member.lines.saw)
                 stack_.enter_context(said(member.lines, job["network"], watch))
                 begin += [member.lines.begin, *([] if mode is shapes else [mode.begin])]
-            stack_.enter_context(_begun_in_threads(*begin))
+            stack_.enter_context(_threads_of_their_own(member, *begin))
             with left_by(stack_.close), _books_told(member, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
                 member.resume_compute()
                 result = result_of(worker, rank, job["world_size"], *args)
+                threading._shutdown()  # as when a process ends: it waits for threads that are no daemons
                 member.finish()
             data = bytes(pickling.dump(result, "the value that the worker returned"))
             if member.lines is not None:
                 member.tell("kept_streams", member.lines.records())
-            member.line.send((member.stamp(), "returned", (data,)))
+            member.end("returned", data)
     except pickling.Unpicklable as error:
-        member.tell("failed", Failure(rank, "unpicklable", str(error)), None)
+        member.end("failed", Failure(rank, "unpicklable", str(error)), None)
     except BaseException as error:
         failure = failure_of(rank, error)
         bare = Failure(rank, failure.kind, failure.reason, failure.frames)
-        member.tell("failed", bare, sendable(error))
+        member.end("failed", bare, sendable(error))
     _wait_for_the_end(line)
 
 

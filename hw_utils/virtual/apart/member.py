@@ -7,7 +7,6 @@ import threading
 from time import thread_time
 from typing import Any
 
-from hw_utils.core.calls.operations import OBJECT_OPS
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
@@ -16,6 +15,28 @@ from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
 
 _start = threading.Thread.start  # a program's threads begin as `life` says
+
+
+class _OfThread(threading.local):
+    """What each thread of a rank has of its own; another thread than the first one begins where its starter was."""
+
+    clock_s, cpu_s, is_known = 0.0, 0.0, False  # cpu_s: computed before cpu_start_s
+
+    def __init__(self) -> None:
+        self.cpu_start_s = thread_time()
+
+
+class _Clock:
+    """Asked as an engine's list of clocks; of the other ranks it knows nothing."""
+
+    def __init__(self, own: _OfThread) -> None:
+        self.own = own
+
+    def __getitem__(self, rank: int) -> float:
+        return self.own.clock_s
+
+    def __setitem__(self, rank: int, to_s: float) -> None:
+        self.own.clock_s = to_s
 
 
 class Member:
@@ -34,10 +55,12 @@ class Member:
         self.is_free, self.is_measured = job["compute"] == "free", job["compute"] == "measured"
         self.places, self.registered, self.pending = Places(), [], {}
         self.groups = [Members(self, 0, tuple(range(self.world_size)))]
-        self.clock, self.cpu_start_s = [0.0] * self.world_size, thread_time()  # of the others it knows nothing
-        self.cpu_s = 0.0  # computed before cpu_start_s
-        self.lock = threading.RLock()
-        self.outer, self.n_outer = None, 0
+        self.own = _OfThread()
+        self.own.is_known = True
+        self.clock = _Clock(self.own)
+        self.speaking, self.hearing = threading.Lock(), threading.Condition()
+        self.answers: dict[int, tuple] = {}  # thread -> what came for it
+        self.somebody_reads = False
         self.heard: dict[int, RemoteWork] = {}
         self.under_way: dict[int, RemoteWork] = {}  # collectives whose outputs have not come
         self.is_listening = False
@@ -45,48 +68,81 @@ class Member:
 
     @property
     def clock_s(self) -> float:
-        return self.clock[self.rank]
+        return self.own.clock_s
 
     # asking
 
-    def stamp(self) -> float:
-        """What the hub needs to know of the time when the rank asks for something."""
-        return self._spent_s()
+    def stamp(self) -> tuple[float, float]:
+        """What the hub needs to know of the time when a thread asks for something."""
+        return self.own.clock_s, self._spent_s()
 
     def _spent_s(self) -> float:
-        """CPU seconds since the last call, of the rank's first thread."""
-        if threading.current_thread() is not threading.main_thread():
-            return 0.0
-        now_s = thread_time()
-        spent_s, self.cpu_start_s = now_s - self.cpu_start_s, now_s
-        self.cpu_s += spent_s
+        """The thread's CPU seconds since its last call."""
+        own, now_s = self.own, thread_time()
+        spent_s, own.cpu_start_s = now_s - own.cpu_start_s, now_s
+        own.cpu_s += spent_s
         return spent_s
+
+    def _say(self, stamp, name: str, arguments: tuple) -> int:
+        thread, own = threading.get_native_id(), self.own
+        with self.speaking:
+            if not own.is_known and stamp is not None:
+                own.is_known = True
+                self.line.send((thread, None, "begins", (threading.current_thread().name, own.clock_s)))
+            self.line.send((thread, stamp, name, arguments))
+        return thread
 
     def tell(self, name: str, *arguments) -> None:
         """Says something that needs no answer."""
-        with self.lock:
-            self.line.send((None, name, arguments))
+        self._say(None, name, arguments)
+
+    def end(self, name: str, *arguments) -> None:
+        """The rank's last word, of its first thread."""
+        self._say(self.stamp(), name, arguments)
 
     def ask(self, name: str, *arguments) -> Any:
-        """The hub's answer; the rank's clock is then what the hub says.
+        """The hub's answer; the thread's clock is then what the hub says.
 
         Raises what the hub raised.
         """
-        with self.lock:
-            self.line.send((self.stamp(), name, arguments))
-            try:
-                is_right, value, self.clock[self.rank] = self.line.recv()
-            except (EOFError, ConnectionError):
-                os._exit(0)  # the run is over
+        is_right, value, self.own.clock_s = self._answer(self._say(self.stamp(), name, arguments))
         self.resume_compute()
         if not is_right:
             raise value
         return value
 
+    def _answer(self, thread: int) -> tuple:
+        """What comes for this thread. Of those that wait one reads for all."""
+        with self.hearing:
+            while thread not in self.answers:
+                if self.somebody_reads:
+                    self.hearing.wait()
+                    continue
+                self.somebody_reads = True
+                self.hearing.release()
+                try:
+                    whose, answer = self.line.recv()
+                except (EOFError, ConnectionError):
+                    os._exit(0)  # the run is over
+                finally:
+                    self.hearing.acquire()
+                    self.somebody_reads = False
+                self.answers[whose] = answer
+                self.hearing.notify_all()
+            return self.answers.pop(thread)
+
     def resume_compute(self) -> None:
         """From here on the CPU time is the program's again."""
-        if threading.current_thread() is threading.main_thread():
-            self.cpu_start_s = thread_time()
+        self.own.cpu_start_s = thread_time()
+
+    def begin_thread(self, at_s: float) -> None:
+        """The calling thread begins at `at_s`, where its starter was."""
+        self.own.clock_s = at_s
+        self.resume_compute()
+
+    def catch_up(self, at_s: float) -> None:
+        """The calling thread has waited for another one, which was there at `at_s`."""
+        self.own.clock_s = max(self.own.clock_s, at_s)
 
     def carries(self) -> bool:
         return True  # the process is the rank's, with all of its threads
@@ -94,8 +150,8 @@ class Member:
     def now(self) -> float:
         if self.is_free:
             return self.clock_s
-        if self.is_measured and threading.current_thread() is threading.main_thread():
-            return self.clock_s + thread_time() - self.cpu_start_s
+        if self.is_measured:
+            return self.clock_s + thread_time() - self.own.cpu_start_s
         self.ask("read_clock")
         return self.clock_s
 
@@ -103,8 +159,7 @@ class Member:
         if self.is_free and self.lines is None:
             return 0.0
         if self.is_measured:
-            is_first = threading.current_thread() is threading.main_thread()
-            return self.cpu_s + (thread_time() - self.cpu_start_s if is_first else 0.0)
+            return self.own.cpu_s + thread_time() - self.own.cpu_start_s
         return self.now()
 
     def move_on(self, rank: int, to_s: float) -> None:
@@ -118,12 +173,6 @@ class Member:
     def site(self, number: int) -> tuple[str, int, str]:
         return self.places.sites[number]
 
-    def _token(self, name: str, outer) -> int:
-        """A number for the object collective that a call is part of."""
-        if name in OBJECT_OPS and outer is not self.outer:
-            self.outer, self.n_outer = outer, self.n_outer + 1
-        return self.n_outer
-
     def collective(self, group, post, outer) -> RemoteWork:
         with unseen():
             inputs = [packed_tensors.packed(t) for t in post.inputs]
@@ -132,7 +181,7 @@ class Member:
             "name": post.name, "site": self.site(post.site), "kind": post.kind, "root": post.root,
             "n_bytes": post.n_bytes, "reduce_op": reductions.reduce_name(post.reduce_op) or None,
             "inputs": inputs, "outputs": None if post.outputs is post.inputs else outputs,
-            "outer": self._token(post.name, outer), "limit_s": post.limit_s,
+            "outer": getattr(outer, "f_lasti", -1), "limit_s": post.limit_s,
         }  # fmt: skip
         work = self.Work(self, self.ask("collective", group.members.number, spec), post.name, list(post.outputs))
         self.under_way[work.number] = work
@@ -149,7 +198,7 @@ class Member:
         spec = {
             "name": name, "site": self.site(site), "is_send": is_send, "peer": peer, "tag": tag,
             "is_blocking": is_blocking, "tensor": sent,
-            "outer": self._token(name, outer),
+            "outer": getattr(outer, "f_lasti", -1),
         }  # fmt: skip
         number = self.ask("message", group.members.number, spec)
         kept = tensor if is_send and not is_blocking else None

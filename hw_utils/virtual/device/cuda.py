@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.network import Cluster
-from hw_utils.virtual.device import cuda_names, sync_batch_norm
+from hw_utils.virtual.device import cuda_names, sharded_attention, sync_batch_norm
 from hw_utils.virtual.device.streams import TimeLines
 
 _CPU = torch.device("cpu")
@@ -136,6 +136,7 @@ def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
         (_Tensor, "record_stream", _nothing),
         (torch.UntypedStorage, "cuda", lambda self, *_, **__: self),
         (dist, "is_nccl_available", lambda: True),
+        (DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),  # it asks whether devices are GPUs
     ]  # fmt: skip
 
 
@@ -154,6 +155,18 @@ def _first_on_cpu(original: Callable) -> Callable:
         return original(self, *args, **kwargs)
 
     return make
+
+
+def _mesh(original: Callable) -> Callable:
+    """A mesh is where DTensors come from: their attention has its rules from then on."""
+    make = _first_on_cpu(original)
+
+    @wraps(original)
+    def make_with_rules(self, *args, **kwargs):
+        sharded_attention.register()
+        return make(self, *args, **kwargs)
+
+    return make_with_rules
 
 
 def _first_on_cpu_device(original: Callable) -> Callable:
@@ -176,6 +189,23 @@ def _data_parallel(original: Callable) -> Callable:
     @wraps(original)
     def make(self, module, device_ids=None, output_device=None, *args, **kwargs) -> None:
         original(self, module, None, None, *args, **kwargs)  # it would look for GPUs
+
+    return make
+
+
+def _one_device(original: Callable) -> Callable:
+    """nn.DataParallel, which calls the module itself where it has one GPU."""
+
+    @wraps(original)
+    def make(self, module, device_ids=None, *args, **kwargs) -> None:
+        n = torch.cuda.device_count() if device_ids is None else len(device_ids)
+        if n > 1:
+            raise RuntimeError(
+                f"nn.DataParallel would drive {n} GPUs from one process, and a rank has one virtual device. Next step: "
+                "DistributedDataParallel with a rank a GPU, or DataParallel(module, device_ids=[0])"
+            )
+        original(self, module, [0], *args, **kwargs)
+        self.device_ids = []
 
     return make
 
@@ -230,11 +260,13 @@ def _finite(original: Callable) -> Callable:
 
 
 def _with_math(original: Callable) -> Callable:
-    """One of attention's kernels is always there: which of them a GPU has is not known."""
+    """One of attention's kernels is always there; for a fused one, whichever a GPU has, it is the CPU's fused one."""
+    kinds = attention.SDPBackend
 
     @wraps(original)
     def choose(backends, *args, **kwargs):
-        return original([*backends, attention.SDPBackend.MATH], *args, **kwargs)
+        fused = [] if list(backends) == [kinds.MATH] else [kinds.FLASH_ATTENTION]
+        return original([*backends, *fused, kinds.MATH], *args, **kwargs)
 
     return choose
 
@@ -250,13 +282,14 @@ def _unpinned(original: Callable) -> Callable:
 
 
 _MADE = (
-    (DeviceMesh, "__init__", _first_on_cpu),
+    (DeviceMesh, "__init__", _mesh),
     (dist.ProcessGroup, "_get_backend", _first_on_cpu_device),
     (dist, "_coalescing_manager", _coalescing),
     (DeviceContext, "__init__", _first_on_cpu),
     (torch.nn.Module, "to", _first_on_cpu),
     (torch.nn.Module, "to_empty", _first_on_cpu),
     (DistributedDataParallel, "__init__", _data_parallel),
+    (torch.nn.DataParallel, "__init__", _one_device),
     (FullyShardedDataParallel, "__init__", _fully_sharded),
     (torch.autocast, "__init__", _autocast),
     (torch, "is_autocast_enabled", _autocast_state),

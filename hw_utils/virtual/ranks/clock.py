@@ -1,16 +1,23 @@
-"""While a simulation runs, the functions of `time` read and advance the running rank's virtual clock."""
+"""While a simulation runs, the functions of `time` read and advance the running rank's virtual clock.
+
+So they do where a package has taken one of them for itself (`from time import time`, as tqdm). `datetime.now()` reads
+the real clock: its type is one for Python's C code, what a rank makes with another is no `datetime` for others.
+"""
 
 from __future__ import annotations
 
+import sys
 import time
 import timeit
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from hw_utils.core.calls.patched import patched
 
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
+_LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils", "hw_grader"})  # packages that take none, and many modules
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
 
 
@@ -45,13 +52,29 @@ def _replacements(engine) -> dict:
     return {name: of_rank(name, function) for name, function in {**found, "sleep": sleep}.items()}
 
 
+def _taken(names: dict) -> Iterator[tuple[types.ModuleType, str]]:
+    """The modules of packages that have functions of `time` among their globals, each with the function's name."""
+    real = {name: getattr(time, name) for name in names}
+    for name, module in list(sys.modules.items()):
+        top = name.partition(".")[0]
+        if top in _LARGE or top in sys.stdlib_module_names or type(module) is not types.ModuleType:
+            continue
+        for function, original in real.items():
+            if vars(module).get(function) is original:
+                yield module, function
+
+
 @contextmanager
 def virtual_clock(engine):
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
     with ExitStack() as stack:
-        for name, function in (replacements := _replacements(engine)).items():
-            stack.enter_context(patched(time, name, function))
+        replacements = _replacements(engine)
+        for place, name in [*_taken(replacements), *((time, name) for name in replacements)]:
+            stack.enter_context(patched(place, name, replacements[name]))
+        bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+        if bars is not None:
+            stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):

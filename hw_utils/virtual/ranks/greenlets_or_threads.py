@@ -23,6 +23,7 @@ class Greenlets:
     """All ranks on one OS thread."""
 
     is_shared = True  # grad mode and autograd's state are those of the one thread
+    Resume = list
 
     def __init__(self, world_size: int, body: Callable[[int], None], stop: type[BaseException]) -> None:
         self.world_size, self.body, self.stop = world_size, body, stop
@@ -36,12 +37,12 @@ class Greenlets:
         what they were: torch, which writes down the whole stack for every error it raises, would crash in others.
         """
         self.home = greenlet.getcurrent()
-        scheduler = greenlet.greenlet(lambda _: schedule(self))
-        ranks = [greenlet.greenlet(self._run, scheduler) for _ in range(self.world_size)]
-        self.tasks = [*ranks, scheduler]
-        self.resume = [task.switch for task in self.tasks]
-        for rank, begin in enumerate(self.resume):
-            begin(rank)
+        self.scheduler = greenlet.greenlet(lambda _: schedule(self))
+        ranks = [greenlet.greenlet(self._run, self.scheduler) for _ in range(self.world_size)]
+        self.tasks = [*ranks, self.scheduler]
+        self.resume = self.Resume(task.switch for task in self.tasks)
+        for rank, task in enumerate(list(self.tasks)):
+            task.switch(rank)
 
     def _run(self, rank: int) -> None:
         with suppress(self.stop):  # it may end before its first turn
@@ -54,8 +55,8 @@ class Greenlets:
 
     def close(self) -> None:
         """Unwinds the ranks that are still in the middle of something."""
-        for task in self.tasks[:-1]:
-            if not task.dead:
+        for task in self.tasks:
+            if task is not self.scheduler and not task.dead:
                 task.throw(self.stop)
 
 

@@ -22,8 +22,6 @@ from typing import Any
 
 import torch
 
-from hw_utils.virtual.device import sharded_attention
-
 _PLAIN = (int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _A_RANKS_OWN = ("mesh", "_hash")  # of a DTensorSpec; the rest is the same on every rank
 _DTENSOR = "torch.distributed.tensor._api"
@@ -47,8 +45,6 @@ def meshes_of_their_own(engine) -> Iterator[None]:
         original(self, *arguments, **options)
         self._thread_id, self._hash = (attempt, engine.rank), None
         share_shardings()
-        if engine.lines:
-            sharded_attention.register()
 
     with _worked_out_once() as share_shardings:
         DeviceMesh.__init__ = make

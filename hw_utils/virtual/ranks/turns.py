@@ -65,7 +65,7 @@ def switch_of(engine, turns: Turns, carrier) -> Callable[[int], None]:
 
     def switch(rank: int) -> None:
         who = due.pop() if due and not agents else next_rank()
-        if who == rank:
+        if who is rank:  # not ==: threads of one rank count as its number, see apart/lanes.py
             return
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):

@@ -36,17 +36,17 @@ def reduce_name(op) -> str:
     return "" if op is None else getattr(op, "op", op).name
 
 
-def reducer(op, dtype: torch.dtype) -> Callable:
+def reducer(op, dtype: torch.dtype, backend: str = "Gloo") -> Callable:
     """The elementwise function of a ReduceOp on a dtype.
 
     Raises:
-        RuntimeError: gloo cannot do it.
+        RuntimeError: the backend cannot do it.
     """
     name = reduce_name(op) or "SUM"
     if dtype not in _DTYPES:
-        raise RuntimeError(f"Invalid scalar type: gloo cannot reduce {dtype}")
+        raise RuntimeError(f"Invalid scalar type: {backend} cannot reduce {dtype}")
     if name not in _REDUCE:
-        raise RuntimeError(f"Cannot use ReduceOp.{name} with Gloo")
+        raise RuntimeError(f"Cannot use ReduceOp.{name} with {backend}")
     if name in ("BAND", "BOR", "BXOR") and (dtype.is_floating_point or dtype.is_complex):
         raise RuntimeError(f"Cannot use ReduceOp.{name} with non-integral dtype")
     return _REDUCE[name]

@@ -60,7 +60,7 @@ class Rows:
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
         self.next_message = count().__next__  # a number for one communication, the same on all its sides
         self._ops: dict[str, int] = {}
-        self._outer: dict[int, tuple] = {}  # rank -> the object collective under way: its frame, its first row
+        self._outer: dict[int, tuple] = {}  # who -> the object collective under way, how far it has got, its first row
 
     def op(self, name: str) -> int:
         """The number that stands for an operation's name."""
@@ -78,13 +78,19 @@ class Rows:
         return row
 
     def note_part(self, rank: int, row: int, name: str, outer) -> None:
-        """An object collective sends sizes, then bytes: one row for both in the ledger."""
+        """An object collective sends sizes, then bytes: one row for both in the ledger.
+
+        outer: the call's frame, or how far it has got. It is not kept, nor what it holds: a call that has got further
+        is the same one still.
+        """
         if name in OBJECT_OPS:
-            frame, first = self._outer.get(rank, (None, -1))
-            if frame == outer:
+            who, at = getattr(rank, "place", rank), getattr(outer, "f_lasti", outer)
+            last, got, first = self._outer.get(who, ("", -1, -1))
+            if name == last and at > got:
                 self.parts.append((row, first))
             else:
-                self._outer[rank] = (outer, row)
+                first = row
+            self._outer[who] = name, at, first
 
     def note_end(self, row: int, end_s: float) -> None:
         put_time(self.data, row + END, end_s)

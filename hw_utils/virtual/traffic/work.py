@@ -121,6 +121,7 @@ class WithFuture:
     """
 
     future: VirtualFuture | None = None
+    held_in: dict | None = None  # where it is kept until somebody waits for it
 
     def get_future(self) -> VirtualFuture:
         if self.future is None:
@@ -137,6 +138,11 @@ class WithFuture:
                 if len(works) == 1:
                     torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_of_backward, works))
         return self.future
+
+    def let_go(self) -> None:
+        """Somebody has waited: its tensors live no longer than who asked for it wants them to."""
+        if self.held_in is not None:
+            self.held_in.pop(id(self), None)
 
     def settle_future(self) -> None:
         if self.future is not None and not self.future.done():
@@ -184,6 +190,7 @@ class VirtualWork(WithFuture, Work):
             engine.move_on(rank, self.done_s)
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         self.settle_future()
+        self.let_go()
         engine.resume_compute()
         return True
 

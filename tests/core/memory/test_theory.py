@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from hw_utils import launch, simulate
 from hw_utils.core.memory import own
 from tests.virtual.runs import run
 
@@ -105,6 +108,24 @@ def sharded_adam(rank: int, world_size: int) -> None:
     dist.all_gather(list(flat.data.chunk(world_size)), shard.data)
     time.sleep(1)
     del model
+
+
+def with_buckets(rank: int, world_size: int, is_view: bool) -> int:
+    """Bytes of the parameters."""
+    model = nn.Sequential(*[nn.Linear(200, 200) for _ in range(20)])
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=is_view)
+    wrapped(torch.ones(1, 200)).sum().backward()
+    return sum(parameter.nbytes for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("engine", [launch, partial(simulate, compute="free")], ids=["launch", "simulate"])
+@pytest.mark.parametrize(("is_view", "copies"), [(False, 3), (True, 2)], ids=["copied", "viewed"])
+def test_data_parallel_holds_parameters_buckets_and_gradients(engine, is_view: bool, copies: int):
+    # As PyTorch's ZeRO recipe measures on GPUs: 1.96 after the constructor, 2.96 before the step. What the constructor
+    # broadcasts is a copy that is gone when the buckets are made.
+    run = engine(with_buckets, 2, (is_view,), echo=False, memory=True)
+    n_bytes = run[0]
+    assert copies * n_bytes <= run.memory.peak_bytes(0) < (copies + 0.3) * n_bytes
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 6])

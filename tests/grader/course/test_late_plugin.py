@@ -47,7 +47,7 @@ def graded_course(root: Path, config: str) -> Path:
         if when:
             (folder / "timestamp.txt").write_text(when + "\n")
     (release,) = releases(root)
-    writer = Writer(root)
+    writer = Writer(root, Times())
     writer.prepare(release.assignment)
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=DUE)

@@ -104,6 +104,33 @@ def test_after_all_of_them_a_right_answer_has_all_its_points(place):
     assert record.points == MAX_POINTS, record.reason
 
 
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("input()", "EOFError"),
+        ("raise ConnectionResetError('peer')", "peer"),
+        ("raise BrokenPipeError('pipe')", "pipe"),
+    ],
+)
+def test_an_error_that_a_line_could_have_made_is_the_answers_own(place, line, named):
+    answer = f"def ping_pong(rank, world_size, n_rounds):\n    {line}\n"
+    record = grade_bytes(as_bytes(submission({"ping_pong": answer})), place.release, place.sandbox, "ada", TIMES)
+    verdict = next(v for v in record.verdicts if v.grade_id == "check-ping_pong")
+    assert verdict.state == "fail", verdict
+    assert named in verdict.reason, verdict
+    assert "line 2" in verdict.detail + verdict.shown + verdict.reason, verdict
+
+
+def test_after_the_submissions_time_no_cell_is_run_and_it_is_said(place):
+    times = Times(cell_s=5, case_s=6, total_s=0)
+    record = grade_bytes(as_bytes(submission(extra="print('run')")), place.release, place.sandbox, "ada", times)
+    assert record.points == 0
+    assert [note for note in record.notes if "not run: the submission's 0 s were over" in note] != []
+    assert {output["text"] for outputs in record.outputs.values() for output in outputs} == {
+        "not run: the submission's 0 s were over\n"
+    }
+
+
 LEAVES = """def hello(rank, world_size, name):
     import os, sys, time
     for _ in range(4):

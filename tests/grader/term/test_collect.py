@@ -270,3 +270,42 @@ def test_a_zip_in_which_a_member_is_damaged_stops_nobody(course):
         course, zipped(course / "moodle.zip", {f"{names[0]}a.zip": broken, f"{names[1]}{ASSIGNMENT}.ipynb": data})
     )
     assert any("a.zip: cannot be read" in line for line in found.unknown)
+
+
+def test_a_file_called_as_another_system_would_is_still_its_owners(course):
+    eves, adas = as_bytes(submission({"predictions": "predictions = {}"})), as_bytes(submission())
+    files = {
+        "lovelaceada_4711_90001_small.ipynb": adas,
+        "brownbob_4713_90003_Ada Lovelace_101_assignsubmission_file_small.ipynb": eves,
+    }
+    run(course, zipped(course / "canvas.zip", files))
+    assert handed_in(course) == {"ada", "bob"}
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "small.ipynb").read_bytes() == adas
+
+
+def test_of_attempts_without_a_time_the_last_one_counts_as_it_is_said(course):
+    one, two = (as_bytes(submission({"predictions": f"predictions = {n}"})) for n in range(2))
+    names = [f"Ada Lovelace_101_assignsubmission_file_/{k}/small.ipynb" for k in range(3)]
+    found = run(course, zipped(course / "moodle.zip", dict(zip(names, (two, one, two)))))
+    assert "the last one counts" in found.double[0]
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "small.ipynb").read_bytes() == two
+
+
+def test_late_by_the_system_is_said_whatever_a_students_clock_tells(course):
+    inner = kit_zip(course, "zoe", NOTEBOOK, "2026-01-01 10:00:00 UTC").read_bytes()
+    path = f"limüllerzoë_LATE_4712_90002_zoe-{ASSIGNMENT}.zip"
+    found = run(course, zipped(course / "canvas.zip", {path: inner}))
+    assert [note for note in found.notes if "the LMS says late" in note and "2026-01-01 10:00:00" in note] != []
+
+
+def test_one_students_zip_does_not_fill_memory_or_disk(course, monkeypatch):
+    monkeypatch.setattr("hw_grader.term.collect._MAX_INSIDE_BYTES", 3 * len(NOTEBOOK))
+    inner = zipped(course / "inner.zip", {f"{k}/small.ipynb": NOTEBOOK + b" " * k for k in range(40)}).read_bytes()
+    files = {
+        "lovelaceada_4711_90001_small.ipynb": NOTEBOOK,
+        "brownbob_4713_90003_small.zip": inner,
+    }
+    found = run(course, zipped(course / "canvas.zip", files))
+    assert any("bytes in one zip" in line and "brownbob" in line for line in found.unknown)
+    assert "ada" in handed_in(course)
+    assert len(list((course / "attempts").rglob("*.ipynb"))) < 3

@@ -15,6 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from hw_utils.core.source import is_students
 from hw_utils.scripts import script
 
 
@@ -110,7 +111,8 @@ class Modules(script.Places):
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
             return None
-        if not os.path.realpath(spec.origin).startswith(tuple(os.path.realpath(f) + os.sep for f in self.folders)):
+        folders = tuple(os.path.realpath(f) + os.sep for f in self.folders)
+        if not os.path.realpath(spec.origin).startswith(folders) or not is_students(spec.origin):
             return None
         self.imported.append(name)
         own = importlib.machinery.ModuleSpec(name, _Loader(self.engine, spec), origin=spec.origin)

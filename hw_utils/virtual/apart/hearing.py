@@ -1,0 +1,134 @@
+"""What the threads of the ranks' processes ask for: read from the lines, put in the lane of the thread that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hw_utils.virtual.apart.family import Family
+from hw_utils.virtual.apart.lanes import Lane
+from hw_utils.virtual.stuck_threads import GONE, LOOK_S, LOOKS, OUTSIDE, RUNS, STANDS, asleep, elsewhere, standing
+
+UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
+LANE_LOOK_S = 0.004  # how often a thread is looked at while another one of its process waits here
+PATIENT_LOOKS = 20  # for threads that sleep for a while: they may go on by themselves
+
+
+class Standing:
+    """What a thread stands in that is no communication: a lock, a future or another thread of its own process."""
+
+    row, name, site = -1, "a wait in its own process", 0
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+
+    def waits_for(self) -> tuple[int, ...]:
+        return ()
+
+
+class Stuck(Exception):
+    """A thread waits in its own process, and what it waits for is not its own to bring about."""
+
+
+class _Looks:
+    """Counts how often something looked the same."""
+
+    def __init__(self) -> None:
+        self.n, self.last = 0, None
+
+    def same(self, now: Any) -> int:
+        self.n = self.n + 1 if now is not None and now == self.last else 0
+        self.last = now
+        return self.n
+
+
+class Hearing:
+    """The messages of all processes. at_once: called with (rank, name, arguments) of what needs no answer."""
+
+    def __init__(self, engine, family: Family, at_once: Callable[[int, str, tuple], None]) -> None:
+        self.engine, self.family, self.at_once = engine, family, at_once
+        self.lanes: list[dict[int, Lane]] = [{} for _ in family.pids]
+        for rank, pid in enumerate(family.pids):
+            first = engine.agenda.lanes[rank]
+            first.thread, self.lanes[rank][pid] = pid, first
+        self.helpers: dict[int, int] = {}  # rank -> the thread that waits for the bell, no thread of the program's
+        self.ended: set[int] = set()
+
+    def hear(self, lane: Lane) -> tuple | None:
+        """The next thing that a thread asks for; None if it has ended.
+
+        Raises:
+            Stuck: it waits in its own process.
+        """
+        rank, looks, pid = int(lane), _Looks(), self.family.pids[lane]
+        lane.is_asking = bool(lane.inbox)
+        while not lane.inbox:
+            if rank in self.ended:
+                return None
+            is_one_of_many = any(other.is_asking for other in self.lanes[rank].values())
+            if self.family.ready([rank], LANE_LOOK_S if is_one_of_many else LOOK_S):
+                self.take(rank)
+                continue
+            now = asleep(pid, lane.thread) if is_one_of_many else standing(pid, {self.helpers.get(rank)})
+            if lane.place >= self.engine.world_size and asleep(pid, lane.thread) is GONE:
+                del self.lanes[rank][lane.thread]
+                return None
+            if looks.same(now) >= LOOKS:
+                raise Stuck(rank)
+        return lane.inbox.popleft()
+
+    def take(self, rank: int) -> None:
+        """Reads one message of a rank's process."""
+        message, engine = self.family.read(rank), self.engine
+        if message is None:
+            engine.failures.append(self.family.crash(rank))
+            self.end(rank)
+            return
+        thread, stamp, name, arguments = message
+        if name in UNANSWERED:
+            running, engine.rank = engine.rank, rank
+            self.at_once(rank, name, arguments)
+            engine.rank = running
+        elif name == "begins":
+            lane = self.lanes[rank][thread] = engine.agenda.add(rank, thread, *arguments)
+            engine.carrier.add(lane)
+        else:
+            lane = self.lanes[rank][thread]
+            lane.inbox.append((stamp, name, arguments))
+            lane.is_asking = True
+            if isinstance(engine.agenda.waiting[lane], Standing):
+                engine.agenda.wake(lane, engine.clock[lane])
+
+    def end(self, rank: int) -> None:
+        """A rank's process has ended, or its worker has returned: its other threads are no part of the run."""
+        self.ended.add(rank)
+        for lane in self.lanes[rank].values():
+            self.engine.agenda.waiting[lane] = None
+
+    def overhear(self) -> bool:
+        """Nobody is due: whether a thread that was busy elsewhere asks for something after all.
+
+        One that computes is waited for, and one that waits for the system, as for a disk, if its rank's first thread
+        waits in its process as well. Others have a second: many programs have a thread that only looks now and then.
+        """
+        family, n_looks = self.family, 0
+        left = [rank for rank in range(self.engine.world_size) if rank not in self.ended]
+        while True:
+            if ready := family.ready(left, LOOK_S if n_looks else 0):
+                for rank in ready:
+                    self.take(rank)
+                return True
+            busy = False
+            done = set()
+            for rank in left:
+                does = elsewhere(family.pids[rank], self._here(rank))
+                is_first_in = isinstance(self.engine.agenda.waiting[rank], Standing)
+                busy |= RUNS in does or (OUTSIDE in does and is_first_in)
+                done |= does
+            n_looks = 1 if busy else n_looks + 1
+            if not done or n_looks > (LOOKS if done == {STANDS} else PATIENT_LOOKS):
+                return False
+
+    def _here(self, rank: int) -> set[int | None]:
+        """The threads of a rank that wait for an answer, and the one that is not the program's."""
+        return {self.helpers.get(rank), *(lane.thread for lane in self.lanes[rank].values() if lane.is_asking)}

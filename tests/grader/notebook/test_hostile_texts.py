@@ -1,0 +1,79 @@
+"""Work of the trusted process on a student's text grows with the text's length, not with its square."""
+
+from __future__ import annotations
+
+import gc
+import time
+
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from hw_grader.course.grading import noticed
+from hw_grader.course.similarity import functions_in
+from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
+from hw_grader.notebook.release import Release, released
+
+NOBODYS = Release.__new__(Release)
+NOBODYS.__dict__["cells"] = ()
+
+TEXTS = {
+    "drawings without an end": (lambda n: safe_html('<svg viewBox="1" ' * n), 2000),
+    "drawings that never close": (lambda n: safe_html('<svg viewBox="1 1">' * n), 2000),
+    "drawings without a box": (lambda n: safe_html("<svg >" * n + "</svg>"), 2000),
+    "drawings in markdown": (lambda n: safe_markdown("<div>\n" + '<svg viewBox="1" ' * n), 500),
+    "a long dotted name": (lambda n: _noticed("# " + "hw_utils." * n), 20_000),
+    "imports in one line": (lambda n: _noticed("hw_utils import " * n), 10_000),
+    "a solution without an end": (lambda n: released("### BEGIN SOLUTION\n" * n, "code"), 5000),
+    "hidden tests without an end": (lambda n: released("### BEGIN HIDDEN TESTS\n" * n, "markdown"), 5000),
+    "many functions": (lambda n: list(functions_in("def f(): pass\n" * n)), 1000),
+}
+
+
+def _noticed(source: str) -> list[str]:
+    return noticed(new_notebook(cells=[new_code_cell(source)]), NOBODYS)
+
+
+def _cpu_s(call, n: int) -> float:
+    seconds = []
+    gc.disable()  # it looks at everything that was made before
+    try:
+        for _ in range(3):
+            started = time.process_time()
+            call(n)
+            seconds.append(time.process_time() - started)
+    finally:
+        gc.enable()
+    return min(seconds)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_eight_times_the_text_is_not_64_times_the_work(name):
+    call, n = TEXTS[name]
+    assert _cpu_s(call, 8 * n) < 24 * max(_cpu_s(call, n), 1e-3)
+
+
+def test_what_was_found_is_found():
+    assert _noticed("from hw_utils.material import replay, schedules  # both") != []
+    assert _noticed("import hw_utils.material.schedules") == [
+        "cell 1 uses hw_utils' schedules, which plays what exercises ask for"
+    ]
+    assert _noticed("replay = 1\nfrom hw_utils import launch, simulate\nschedules = hw_utils.launch") == []
+    source = "a\n  ### BEGIN SOLUTION\n  b\n  ### BEGIN SOLUTION\n  ### END SOLUTION\nc\n### BEGIN SOLUTION\nd"
+    assert released(source, "code") == "a\n  raise NotImplementedError()\nc\n### BEGIN SOLUTION\nd"
+    assert released("a\n### BEGIN HIDDEN TESTS\nb\n### END HIDDEN TESTS more\nc\n", "code") == "a\nc"
+    nested = "class Ä:\n    def f(self):\n        def g(): return 'ä'\n        return g\n\nasync def h(): pass"
+    assert sorted(functions_in(nested)) == sorted(
+        [nested[: nested.index("\n\n")], "def f(self):\n        def g(): return 'ä'\n        return g",
+         "def g(): return 'ä'", "async def h(): pass"]
+    )  # fmt: skip
+    drawn = safe_html('a<svg x="1" viewBox="0 0 3 4" aria-label="L"><path/></svg>b<svg>c</svg><svg viewBox="1">')
+    assert drawn.startswith('a<img alt="L" src="data:image/svg+xml;base64,')
+    assert drawn.count("<img") == 1
+    assert "bc" in drawn
+
+
+def test_outputs_have_room_for_a_submission_and_no_more():
+    outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * 1000}] * 3
+    assert len(clean_outputs(outputs)) == 3
+    assert len(clean_outputs(outputs, 2500)) == 2
+    assert clean_outputs(outputs, 0) == clean_outputs(outputs, -5) == []

@@ -1,0 +1,36 @@
+"""Which sockets students' code can make: those that end at their network namespace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from hw_grader.sandbox import lockdown
+
+TRIES = """
+import errno, socket
+from hw_grader.sandbox import lockdown
+lockdown.prctl(lockdown.PR_SET_NO_NEW_PRIVS, 1)
+assert lockdown.filter_calls()
+def made(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error.errno != errno.EAFNOSUPPORT
+    return True
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_NETLINK):
+    print(int(family), made(socket.socket, family, socket.SOCK_DGRAM))
+print("pair", made(socket.socketpair))
+print("buffers", socket.socket().setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1))
+for family in (40, 38, 17, 0, 31, 29):  # VSOCK, ALG, PACKET, UNSPEC, BLUETOOTH, CAN
+    print(family, made(socket.socket, family, socket.SOCK_STREAM))
+"""
+
+
+@pytest.mark.skipif(lockdown.platform.machine() not in lockdown._DENIED, reason="no filter for this machine")
+def test_only_families_of_the_network_namespace():
+    said = subprocess.run([sys.executable, "-c", TRIES], capture_output=True, text=True, check=True).stdout.split("\n")
+    assert said[:5] == ["1 True", "2 True", "16 True", "pair True", "buffers None"]
+    assert said[5:-1] == [f"{family} False" for family in (40, 38, 17, 0, 31, 29)]

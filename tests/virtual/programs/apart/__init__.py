@@ -1,0 +1,1 @@
+"""Ranks that are processes of their own on the virtual clock."""

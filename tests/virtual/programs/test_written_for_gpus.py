@@ -1,0 +1,107 @@
+"""Programs written for GPUs, whose modules ask for more of a device than its streams."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+from hw_utils import WorkerFailed, simulate
+
+
+def _on_devices(worker, world_size: int, *args, cluster: str = "h100x2"):
+    return simulate(worker, world_size, args, cluster=cluster, compute="device", echo=False)
+
+
+def _normalised(rank: int, world_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    dist.init_process_group("nccl")
+    torch.manual_seed(0)
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).cuda())
+    model = DistributedDataParallel(model, device_ids=[rank])
+    loss = model(_batch()[3 * rank : 3 * rank + 3].cuda()).pow(3).mean()
+    loss.backward()
+    return loss.detach(), model.module[0].weight.grad
+
+
+def _batch() -> torch.Tensor:
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def test_batches_are_normalised_over_all_ranks_before_gradients_are_averaged():
+    run = _on_devices(_normalised, 2)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model(_batch()).pow(3).mean().backward()
+    for _, gradient in run:
+        torch.testing.assert_close(gradient, model[0].weight.grad)
+
+
+def _built_on_meta(rank: int, world_size: int, device: str) -> list[torch.Size]:
+    mesh = dist.init_device_mesh(device, (world_size,))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 8))
+    plan = {"0": RowwiseParallel(input_layouts=Replicate()), "1": ColwiseParallel()}
+    parallelize_module(model, mesh, plan)
+    model.to_empty(device=device)
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    model(torch.zeros(2, dtype=torch.int64, device=device)).sum().backward()
+    return [parameter.to_local().shape for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [("cuda", {"cluster": "h100x2", "compute": "device"}), ("cpu", {"memory": True})],
+    ids=["on devices", "on processors"],
+)
+def test_sharded_parameters_made_on_meta_get_their_memory(device, options):
+    run = simulate(_built_on_meta, 2, (device,), echo=False, **options)
+    assert run.results == [[(4, 4), (4, 4), (4,)]] * 2
+    assert run.memory.peak_bytes(0, "parameters") == 4 * (16 + 16 + 4)
+
+
+def _over_all_devices(rank: int, world_size: int, *device_ids: list[int]) -> tuple[torch.Size, list[str]]:
+    model = nn.DataParallel(nn.Linear(4, 4), *device_ids).cuda()
+    return model(torch.randn(8, 4, device="cuda")).shape, list(model.state_dict())
+
+
+@pytest.mark.parametrize(("cluster", "device_ids"), [("h100x1", []), ("h100x2", [[0]])], ids=["one", "one of two"])
+def test_data_parallel_over_one_device_calls_the_module(cluster, device_ids):
+    run = _on_devices(_over_all_devices, 1, *device_ids, cluster=cluster)
+    assert run[0] == ((8, 4), ["module.weight", "module.bias"])
+
+
+def test_data_parallel_over_several_devices_says_what_to_do_instead():
+    with pytest.raises(WorkerFailed, match=r"drive 2 GPUs .* DistributedDataParallel with a rank a GPU"):
+        _on_devices(_over_all_devices, 2)
+
+
+def _flags(rank: int, world_size: int, backend: str) -> list[torch.Tensor]:
+    dist.init_process_group(backend)
+    found = [torch.zeros(1, device="cuda") for _ in range(world_size)]
+    dist.all_gather(found, torch.tensor(float(rank), device="cuda"))
+    return found
+
+
+def test_nccl_gathers_numbers_whatever_the_tensors_shape():
+    for found in _on_devices(_flags, 2, "nccl"):
+        assert found == [torch.zeros(1), torch.ones(1)]
+
+
+def test_gloo_refuses_other_shapes_also_on_devices():
+    with pytest.raises(WorkerFailed, match=r"ProcessGroupGloo::allgather: invalid tensor size at index 0"):
+        _on_devices(_flags, 2, "gloo")
+
+
+def _of_two_sizes(rank: int, world_size: int) -> None:
+    dist.init_process_group("nccl")
+    dist.all_gather([torch.zeros(2, device="cuda") for _ in range(world_size)], torch.zeros(1, device="cuda"))
+
+
+def test_an_error_names_the_backend_that_was_asked_for():
+    with pytest.raises(WorkerFailed, match=r"ProcessGroupNCCL::allgather: invalid tensor size"):
+        _on_devices(_of_two_sizes, 2)
