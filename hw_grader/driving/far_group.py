@@ -31,6 +31,8 @@ _KINDS = {  # what a group's method is called in torch.distributed, from its inp
 class FarGroup(VirtualGroup):
     """All ranks, as one of them sees them."""
 
+    backend = "Gloo"  # whose rules hold: no check runs on virtual devices
+
     def __init__(self, rank: int, world_size: int) -> None:
         dist.ProcessGroup.__init__(self, rank, world_size)
         self.place, self.n_ranks, self.registered_as = rank, world_size, f"answer's {id(self)}"
