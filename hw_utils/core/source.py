@@ -52,9 +52,11 @@ def cell_name(file: str) -> str:
         return f"Cell In[{count}]"
     if file in _kernels_cells:
         return _kernels_cells[file]
-    if "ipykernel_" in file or file.startswith("<ipython-input"):
-        return "a cell"
-    return ""
+    return "a cell" if _is_cell(file) else ""
+
+
+def _is_cell(file: str) -> bool:
+    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 _kernels_cells: dict[str, str] = {}  # in another process than the kernel
@@ -118,15 +120,15 @@ def _linked() -> tuple[str, ...]:
 
 
 def is_students(file: str) -> bool:
-    """Whether the file is the student's: in the folder of the program, or nowhere where packages are.
+    """Whether the file is the student's: a cell, in the folder of the program, or nowhere where packages are.
 
     Packages are this one, the standard library, what is installed, and what PYTHONPATH or `pip install -e` adds.
     """
     known = _is_library.get(file)
     if known is None:
-        # "<frozen ...>" and "<string>" are the interpreter's; "<ipython-input-...>" is a cell.
-        internal = file.startswith("<") and not file.startswith("<ipython-input")
-        known = _is_library[file] = internal or _is_in_a_package(os.path.realpath(file))
+        # "<frozen ...>" and "<string>" are the interpreter's. ipykernel's cells have names in the temporary folder.
+        known = not _is_cell(file) and (file.startswith("<") or _is_in_a_package(os.path.realpath(file)))
+        _is_library[file] = known
     return not known
 
 

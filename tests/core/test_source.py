@@ -33,6 +33,7 @@ def folders(tmp_path, monkeypatch):
         ("elsewhere/lib/python3/dist-packages/six.py", False),
         (".local/lib/python3.11/site-packages/wandb/sdk.py", False),
         ("listed/wandb/sdk.py", False),
+        ("listed/ipykernel_7/12.py", True),  # a cell, where PYTHONPATH lists the temporary folder
     ],
 )
 def test_what_lies_where_packages_are_is_not_the_students(folders, tmp_path, file, is_students):

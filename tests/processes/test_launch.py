@@ -210,8 +210,9 @@ def test_a_gang_that_stood_by_and_died_is_replaced():
 @linux
 def test_a_fork_server_that_died_is_replaced():
     launch(lambda rank, world_size: rank, 2)
-    psutil.Process(start_by_fork.connect().pid).kill()
-    start_by_fork.connect().process.wait()
+    server = start_by_fork.connect()
+    psutil.Process(server.pid).kill()
+    server.process.wait()
     assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
 
 
