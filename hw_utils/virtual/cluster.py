@@ -183,10 +183,10 @@ class _Cluster:
         self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), ProcessState(engine)
         if "most_processes" in self.job:
             engine.most_processes = 0 if engine.folding else self.job["most_processes"]
-            note_writes(engine)
         return (
             _world(engine),
             *([] if engine.lines else [ShortCuts(engine).installed()]),
+            *([note_writes(engine)] if "most_processes" in self.job else []),
             self.groups.installed(),
             virtual_clock(engine),
             own_random_states(engine),

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from hw_utils import launch, simulate
+from hw_utils.virtual.ranks.own import caught
 
 GENERATOR = types.GeneratorType
 SETTINGS = {  # what a rank sets, what it then reads; rank 0 often sets what is there already
@@ -121,6 +122,18 @@ def test_a_thousand_ranks_have_settings_of_their_own_and_leave_none_behind():
     run = simulate(logs, 1000, isolate=False)
     assert run.results == [(rank, "ignore" if rank % 2 else "error") for rank in range(1000)]
     assert (logging.getLogger("many").level, warnings.filters) == before
+
+
+def test_one_audit_hook_serves_all_simulations_of_a_process(monkeypatch):
+    """None can be taken away again, and each makes every event of the process slower."""
+    added = []
+    monkeypatch.setattr(sys, "addaudithook", added.append)
+    monkeypatch.setattr(caught, "_hooked", [])
+    monkeypatch.setattr(caught, "_audit_torchs_files", lambda: None)
+    for _ in range(3):
+        with caught.note_writes(None):
+            assert caught._noting == [None]
+    assert (len(added), caught._noting) == (1, [])
 
 
 ONCE = {  # what a package takes once a process

@@ -41,33 +41,45 @@ def _calls() -> dict[tuple[Any, str], str]:
     }
 
 
-def note_writes(engine) -> None:
-    """From now on a program that writes files early gets a process a rank before it does.
+@contextmanager
+def note_writes(engine):
+    """While it lasts, a program that writes files early gets a process a rank before it does.
 
-    So an attempt that is given up later has left nothing behind. For a process that is thrown away: an audit hook
-    stays.
+    So an attempt that is given up later has left nothing behind.
     """
+    if not _hooked:
+        _hooked.append(True)
+        sys.addaudithook(_hook)
+        _audit_torchs_files()
+    _noting.append(engine)
+    try:
+        yield
+    finally:
+        _noting.pop()
 
-    def hook(event: str, arguments: tuple) -> None:
-        if event not in _WRITES or not is_in_simulation() or engine.is_over or engine.rank >= engine.world_size:
-            return
-        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
-            return
-        if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/") or _is_a_packages_import():
-            return
-        if len(engine.rows.data) < _EARLY_ROWS * ROW * engine.world_size and engine.world_size <= engine.most_processes:
-            engine.need("processes", "files that it writes")
 
-    sys.addaudithook(hook)
-    _audit_torchs_files()
+_hooked: list[bool] = []  # an audit hook stays: one a process
+_noting: list[Any] = []  # the engines of the simulations under way, the innermost last
+
+
+def _hook(event: str, arguments: tuple) -> None:
+    if event not in _WRITES or not _noting or not is_in_simulation():
+        return
+    engine = _noting[-1]
+    if engine.is_over or engine.rank >= engine.world_size:
+        return
+    if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
+        return
+    if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/") or _is_a_packages_import():
+        return
+    if len(engine.rows.data) < _EARLY_ROWS * ROW * engine.world_size and engine.world_size <= engine.most_processes:
+        engine.need("processes", "files that it writes")
 
 
 def _audit_torchs_files() -> None:
     """`torch.save` to a path opens its file in C++ code, of which Python's audit hooks are not told: they are now."""
     writer = torch.serialization._open_zipfile_writer_file
     original = writer.__init__
-    if hasattr(original, "__wrapped__"):
-        return  # by an earlier simulation of this process
 
     @functools.wraps(original)
     def make(self, name, *args, **named) -> None:
