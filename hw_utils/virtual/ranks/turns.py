@@ -40,7 +40,7 @@ class Turns:
     def begin(self, engine, carrier) -> None:
         """From here on turns pass as `carrier` passes them; the first ones, where programs set what they set, look."""
         self.plain_switch = switch_of(engine, self, carrier)
-        self.watch(FIRST_TURNS * engine.world_size)
+        self.watch(FIRST_TURNS * len(engine.running))
 
     def watch(self, turns: float = inf) -> None:
         """From now on so many switches look first, those of the short cuts too."""

@@ -153,7 +153,9 @@ def call(group, post: Post, outer) -> VirtualWork:
     if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
         raise RuntimeError(f"{post.name}: there is no root rank {post.root} in a group of {size}: 0 to {size - 1} are")
     engine.now()
-    engine.keep_up(rank)
+    is_alone = engine.folding is not None and engine.folding.is_alone_in(members)
+    if not is_alone:
+        engine.keep_up(rank)
     number = members.n_called[place]
     members.n_called[place] = number + 1
     post.at_s = engine.clock[rank]
@@ -163,6 +165,7 @@ def call(group, post: Post, outer) -> VirtualWork:
     post.row = engine.rows.add(rank, post.name, post.n_bytes, post.at_s, post.site, members.number, this.message)
     engine.rows.note_part(rank, post.row, post.name, outer)
     post.work = work = engine.Work(engine, rank, post, members, number)
+    work.is_alone = is_alone
     this.add(place, post)
     if this.is_full:
         members.calls.pop(number, None)

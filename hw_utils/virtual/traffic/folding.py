@@ -33,6 +33,7 @@ class Folding:
         self.torn: dict[tuple[int, ...], int] = {}  # shape of a parameter -> over how many equal ranks it is uneven
         self._peers: set[tuple[int, int]] = set()  # pairs of ranks that may send to each other
         self._stand: dict = {}  # group -> see `stand`
+        self._open: dict[int, list[int]] = {rank: [] for rank in fold.representatives}  # rank -> rows, see `is_alone_in`
         self._post = engine.post
         engine.Call, engine.post = FoldedCall, self.post
         engine.agenda.due[:] = sorted(fold.representatives, reverse=True)
@@ -72,7 +73,27 @@ class Folding:
         if (src, dst) not in self._peers:
             self._check_peers(src, dst, peer)
             self._peers.add((src, dst))
-        return self._post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking)
+        request = self._post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking)
+        if request.done_s < 0:
+            self.note_open(request.row)
+        return request
+
+    def note_open(self, row: int) -> None:
+        """The running rank's part in something has been written down in this row; others have yet to do theirs."""
+        self._open[self.engine.rank].append(row)
+
+    def is_alone_in(self, members) -> bool:
+        """Whether the running rank may call a collective of its class's before ranks whose time is earlier.
+
+        On a device whose clock goes on alone anyway: nobody else can take the ports then. What they send it, or call
+        with it, needs its own part first, and all that it has posted is over.
+        """
+        engine = self.engine
+        rank, ports = engine.rank, engine.ports
+        if members.running != (rank,) or engine.lines is None or engine.eager_bytes or ports.uses_cards(members.ranks):
+            return False
+        self._open[rank] = [row for row in self._open[rank] if not engine.rows.has_ended(row)]
+        return not self._open[rank]
 
     def _check_peers(self, src: int, dst: int, peer: int) -> None:
         rule = "in a folded run messages go between ranks at one place along the folded axes"
@@ -137,6 +158,8 @@ class FoldedCall(Call):
                 f"({self.engine.folding.fold}): leave this group's axis unfolded"
             )
         super().add(place, post)
+        if post.work.done_s < 0:
+            self.engine.folding.note_open(post.row)
 
     def _n_bytes(self, post: Post):
         everybody = {i: self.posts.get(place) for i, place in enumerate(self.stand)}

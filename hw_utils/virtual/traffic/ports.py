@@ -81,6 +81,10 @@ class LevelPorts(Ports):
             self._layouts[ranks] = layout, inside + cards
         return self._layouts[ranks]
 
+    def uses_cards(self, ranks: tuple[int, ...]) -> bool:
+        """Whether what these send each other takes ports that belong to no rank alone."""
+        return self.layout(ranks)[0].n_hosts > 1
+
     def level(self, ranks: Sequence[int]) -> None:
         """Ranks that do the same have their ports, and their cards', free at one time."""
         for ports in (ranks, [self.card[rank] for rank in ranks]):

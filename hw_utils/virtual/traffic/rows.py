@@ -95,6 +95,9 @@ class Rows:
     def note_end(self, row: int, end_s: float) -> None:
         put_time(self.data, row + END, end_s)
 
+    def has_ended(self, row: int) -> bool:
+        return _start.unpack_from(self.data, row + END)[0] >= 0
+
     def note_wait(self, row: int, order: int, start_s: float, end_s: float) -> None:
         """The first wait of a row's communication."""
         if long_at(self.data, row + WAITED) < 0:

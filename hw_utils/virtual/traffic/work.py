@@ -166,7 +166,7 @@ class VirtualWork(WithFuture, Work):
         self.engine, self.owner, self.members, self.number = engine, rank, members, number
         self.row, self.outputs, self.name, self.site = post.row, post.outputs, post.name, post.site
         self.done_s, self.limit_s = -1.0, post.limit_s
-        self.was_waited_for = False
+        self.was_waited_for = self.is_alone = False  # is_alone: none of the other ranks that run has a part in it
 
     def complete(self, end_s: float) -> None:
         """This member is done at `end_s`."""
@@ -186,7 +186,9 @@ class VirtualWork(WithFuture, Work):
             raise RuntimeError(
                 f"{self.name}: Timed out waiting {limit_s * 1000:g}ms for {ranks_text(self.waits_for())}"
             )
-        if self.done_s > start_s:
+        if self.done_s > start_s and self.is_alone:
+            engine.clock[rank] = self.done_s
+        elif self.done_s > start_s:
             engine.move_on(rank, self.done_s)
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         self.settle_future()

@@ -65,7 +65,7 @@ class ProcessState:
         """The same, whatever came before; `everywhere` also at what no program changes in passing."""
         if self.thread_flags != _of_one_thread() and self.engine.carrier.is_shared:
             self.engine.need("threads", "autocast or a mode of torch")
-        is_early = self.n_looks <= FIRST_TURNS * self.engine.world_size
+        is_early = self.n_looks <= FIRST_TURNS * len(self.engine.running)
         changed = ""
         if is_early or everywhere or self.engine.turns.exchanged or self.n_looks % _SELDOM == 0:
             changed = self.settings.notice(is_late=not is_early)

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from hw_utils import Cluster, Fold, WorkerFailed, simulate
 from hw_utils.commands.run_figures import figures
+from hw_utils.virtual.engine import Engine
 from tests.virtual.programs.shapes import gpt
 from tests.virtual.programs.shapes.megatron import Shape
 from tests.virtual.programs.shapes.test_equal_to_values import books
@@ -104,6 +105,40 @@ def unequal_shards(rank: int, world_size: int) -> None:
 def test_parameters_whose_shards_are_not_equal_are_named():
     with pytest.warns(UserWarning, match=r"got a parameter of shape \(13, 16\) over 8 of them, and 1 more"):
         on(CLUSTER, unequal_shards, fold="all")
+
+
+IN_PAIRS = Fold({"pp": 4, "tp": 2}, ("tp",))
+
+
+def sums_beside_messages(rank: int, world_size: int, n_sums: int) -> None:
+    """Four stages of two ranks; each sends to the next stage, and has asked for what it gets long before it comes."""
+    mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("pp", "tp"))
+    x, got = torch.randn(100_000), torch.empty(100_000)
+    received = dist.irecv(got, rank - 2) if rank > 1 else None
+    for _ in range(n_sums):
+        dist.all_reduce(x, group=mesh.get_group("tp"))
+        x @ torch.randn(100_000, 100 * (1 + rank // 2))  # later stages take longer
+    if rank + 2 < world_size:
+        dist.send(x, rank + 2)
+    if received is not None:
+        received.wait()
+    for _ in range(n_sums):
+        dist.all_reduce(got, group=mesh.get_group("tp"))
+
+
+@pytest.mark.parametrize("cluster", [CLUSTER, TWO_HOSTS], ids=["one host", "two hosts"])
+def test_a_class_that_goes_ahead_takes_no_port_from_a_message_that_it_waits_for(cluster):
+    folded, whole = (on(cluster, sums_beside_messages, 10, fold=fold) for fold in (IN_PAIRS, None))
+    assert_equal(folded, whole, cluster)
+
+
+def test_what_a_class_does_by_itself_takes_no_turns(monkeypatch):
+    turns, original = [], Engine.let_the_past_run
+    monkeypatch.setattr(Engine, "let_the_past_run", lambda engine, rank: (turns.append(rank), original(engine, rank)))
+    on(CLUSTER, sums_beside_messages, 2, fold=IN_PAIRS)
+    few = len(turns)
+    on(CLUSTER, sums_beside_messages, 40, fold=IN_PAIRS)
+    assert len(turns) - few < 2 * 4 * 40
 
 
 def uneven(rank: int, world_size: int) -> None:
