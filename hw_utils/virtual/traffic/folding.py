@@ -33,7 +33,7 @@ class Folding:
         self.torn: dict[tuple[int, ...], int] = {}  # shape of a parameter -> over how many equal ranks it is uneven
         self._peers: set[tuple[int, int]] = set()  # pairs of ranks that may send to each other
         self._stand: dict = {}  # group -> see `stand`
-        self._open: dict[int, list[int]] = {rank: [] for rank in fold.representatives}  # rank -> rows, see `is_alone_in`
+        self._open: dict[int, list[int]] = {rank: [] for rank in fold.representatives}  # rows, see `is_alone_in`
         self._post = engine.post
         engine.Call, engine.post = FoldedCall, self.post
         engine.agenda.due[:] = sorted(fold.representatives, reverse=True)
