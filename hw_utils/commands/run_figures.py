@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from hw_utils.core.calls.folded_trace import FoldedTrace
+from hw_utils.core.errors import ranks_text
 from hw_utils.core.network import Cluster
 from hw_utils.core.network.nccl import Layout, share_between_hosts
 from hw_utils.core.run import Run
@@ -20,6 +22,17 @@ def figures(run: Run, cluster: Cluster | None = None) -> list[str]:
     if run.kept_memory is not None:
         lines.append(_memory(run.kept_memory))
     return lines
+
+
+def who_ran(trace: Trace) -> list[str]:
+    """Of a folded run a line that says it: a program that prints on its last rank prints nothing."""
+    if not isinstance(trace, FoldedTrace):
+        return []
+    fold = trace.fold
+    return [
+        f"folded: {ranks_text(fold.representatives)} ran, for {fold.size} that do the same each; what the script does or "
+        "prints on another rank alone is missing"
+    ]
 
 
 def communication_s(trace: Trace, rank: int) -> tuple[float, float]:

@@ -6,6 +6,7 @@ The times are vTrain's (VIA-Research/vTrain, data/ground_truth_multi.csv: Megatr
 host, sequences of 2,048, 512 in a step, full recomputation, 1F1B). Fitted are two constants: what share of its peak a
 bfloat16 product reaches, on the row of data parallelism only with micro-batches of 8; and the link inside a host, on
 the same machine's all-reduces of eight devices (trace/a100), as `tests/virtual/programs/test_clusters.py` has them.
+Their hosts have 800 Gb/s between them (src/config.py), half of a DGX's: an equal share for each of eight devices.
 All else stays the preset's, and all other rows are predicted, by one folded run of the training program each.
 """
 
@@ -63,13 +64,15 @@ ROWS = [
 ]  # fmt: skip
 FITTED = ROWS[0]  # to the share of the peak
 INSIDE = Network(5.5e-6, 228e9)  # of eight devices of a host, fitted to their all-reduces of 1 MiB to 1 GiB
+HOSTS_BPS = 800e9 / 8  # between hosts, all cards of one
 
 
 def cluster_of(share: float) -> Cluster:
     """64 A100 whose products reach `share` of the peak."""
     preset = Cluster.named("a100x64")
     achieved = {dtype: rate * share for dtype, rate in preset.device.peak_FLOPps.items()}
-    return replace(preset, device=replace(preset.device, achieved_FLOPps=achieved), inside=INSIDE)
+    between = replace(preset.between, bandwidth_Bps=HOSTS_BPS / preset.devices_per_host)
+    return replace(preset, device=replace(preset.device, achieved_FLOPps=achieved), inside=INSIDE, between=between)
 
 
 def predicted_s(row: Row, cluster: Cluster) -> float:

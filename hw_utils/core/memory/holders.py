@@ -21,7 +21,7 @@ from torch.optim import optimizer as optimizers
 from hw_utils.core.calls.dispatch import Mode
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.memory import watch as watches
-from hw_utils.core.memory.watch import BUFFERS, GATHERED, GRADIENTS, Watch
+from hw_utils.core.memory.watch import BUFFERS, GATHERED, GRADIENTS, PARAMETERS, Watch
 
 _node = torch._C._current_autograd_node
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
@@ -144,6 +144,15 @@ def _replaced(watch: Watch, engine: Any) -> list[tuple[Any, str, Callable]]:
 
         return call
 
+    def convert(original):
+        @wraps(original)
+        def call(module, *args, **kwargs):  # of `model.bfloat16()`: it calls that of each child
+            result = original(module, *args, **kwargs)
+            watch.claim(module._parameters, PARAMETERS)
+            return result
+
+        return call
+
     def swap(original):
         @wraps(original)
         def call(one, other):
@@ -165,6 +174,7 @@ def _replaced(watch: Watch, engine: Any) -> list[tuple[Any, str, Callable]]:
         (torch.autograd, "_engine_run_backward", backward),
         (FunctionCtx, "save_for_backward", save),
         (torch.UntypedStorage, "resize_", resize),
+        (torch.nn.Module, "_apply", convert),
         (torch.utils, "swap_tensors", swap),
         *([(engine, "collective", collective)] if engine is not None else []),
     ]

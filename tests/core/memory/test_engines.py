@@ -56,6 +56,16 @@ def test_a_training_keeps_the_same_books_on_both_engines(kind: str):
         assert 0 <= times_s[0] <= times_s[-1] <= real.seconds
 
 
+def converted(rank: int, world_size: int) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH)).to(torch.bfloat16)
+    model(torch.randn(400, WIDTH, dtype=torch.bfloat16))  # the peak: more than both kinds of parameters at once
+
+
+def test_parameters_that_change_their_type_are_parameters_still():
+    peak = simulate(converted, 1, compute="free", echo=False, memory=True).memory.peak(0)
+    assert peak.by_owner["parameters"] == 2 * (WIDTH * WIDTH + WIDTH) * 2
+
+
 def carried(rank: int, world_size: int, carrier: str) -> None:
     if carrier == "threads":
         with torch.inference_mode():
