@@ -30,8 +30,8 @@ def who_ran(trace: Trace) -> list[str]:
         return []
     fold = trace.fold
     return [
-        f"folded: {ranks_text(fold.representatives)} ran, for {fold.size} that do the same each; what the script does or "
-        "prints on another rank alone is missing"
+        f"folded: {ranks_text(fold.representatives)} ran, for {fold.size} that do the same each; what the script does "
+        "or prints on another rank alone is missing"
     ]
 
 
