@@ -6,25 +6,23 @@ attempts/STUDENT/LESSON/, each with its time. What could not be placed stays in 
 
 from __future__ import annotations
 
-import io
+import hashlib
 import re
+import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from nbgrader.plugins.zipcollect import FileNameCollectorPlugin
 from tqdm import tqdm
 
-from hw_grader.notebook.restore import MAX_BYTES
-from hw_grader.notebook.submission import one_line, read_file
+from hw_grader.notebook.submission import one_line
 from hw_grader.term.class_list import ClassList, Sender
+from hw_grader.term.downloads import MAX_PATH_CHARS, File, Read, Room, TooMuch, files_of, is_wanted, notebooks_in
 from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, remember_names, usual_lms, utc
 
-MAX_FILES = 100_000  # of one download
-_MAX_INSIDE = 200  # of a zip that a student made
-_MAX_INSIDE_BYTES = 2 * MAX_BYTES  # of all that is read of it
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes
 
@@ -35,11 +33,15 @@ class Attempt:
 
     sender: Sender
     lesson: str
-    data: bytes
+    kept: Path  # in a folder of this run, under its checksum
     when: str
     path: str  # in the download, for people
     is_late: bool = False
     lms_path: str = ""  # the name by which the LMS takes a file back
+
+    @property
+    def data(self) -> bytes:
+        return self.kept.read_bytes()
 
 
 @dataclass
@@ -84,21 +86,17 @@ def collect(root: Path, downloads: list[Path], known: ClassList, lesson: str = "
     for download in downloads:
         if not download.exists():
             raise FileNotFoundError(f"a download is a zip or a folder that is there, got {download}")
-    found, attempts = Collected(), {}
-    for download in tqdm(downloads, desc="collect", unit="zip", disable=None):
-        for attempt in _attempts(download, names, lesson, found):
-            student, why = known.find(attempt.sender)
-            if why:
-                found.unknown.append(f"{attempt.path}: {why}")
-                continue
-            typed = attempt.sender.login
-            if attempt.sender.lms and typed and known.students and typed.lower() != student.lower():
-                found.notes.append(f"{student}: handed in as {typed}; the account at {attempt.sender.lms} counts")
-            attempts.setdefault((student, attempt.lesson), []).append(attempt)
-    counts = {
-        (one, student): _place(root, student, one, several, names, found)
-        for (student, one), several in sorted(attempts.items())
-    }
+    found = Collected()
+    with tempfile.TemporaryDirectory(prefix="collect-") as folder:  # a class need not fit into memory
+        attempts: dict[tuple[str, str], list[Attempt]] = {}
+        for download in tqdm(downloads, desc="collect", unit="zip", disable=None):
+            for attempt in _attempts(download, names, lesson, found, Path(folder)):
+                if student := _student(attempt, known, found):
+                    attempts.setdefault((student, attempt.lesson), []).append(attempt)
+        counts = {
+            (one, student): _place(root, student, one, several, names, found)
+            for (student, one), several in sorted(attempts.items())
+        }
     remember_names(root / ATTEMPTS, {who: (a.sender.lms, a.lms_path) for who, a in counts.items() if a and a.lms_path})
     for one in found.lessons:
         here = {path.parent.name for path in (root / "submitted").glob(f"*/{one}") if any(path.glob("*.ipynb"))}
@@ -106,28 +104,58 @@ def collect(root: Path, downloads: list[Path], known: ClassList, lesson: str = "
     return found
 
 
-def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collected) -> Iterator[Attempt]:
-    """Every notebook of one download, with what is said about it."""
+def _student(attempt: Attempt, known: ClassList, found: Collected) -> str:
+    """Who of the class handed it in; "", and a line, if nobody can be meant."""
+    student, why = known.find(attempt.sender)
+    if why:
+        found.unknown.append(f"{attempt.path}: {why}")
+        return ""
+    typed = attempt.sender.login
+    if attempt.sender.lms and typed and known.students and typed.lower() != student.lower():
+        found.notes.append(f"{student}: handed in as {typed}; the account at {attempt.sender.lms} counts")
+    return student
+
+
+def _attempts(download: Path, names: dict[str, str], lesson: str, found: Collected, folder: Path) -> Iterator[Attempt]:
+    """Every notebook of one download, with what is said about it; the notebooks themselves go into the folder."""
     try:
-        files = dict(_files(download, found))
+        files = dict(files_of(download, found.notes))
     except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:
         found.unknown.append(f"{download}: no zip that can be read ({error}); download it again")
         return
-    about, usual = _metadata(files, download, found), usual_lms(files)
+    about, usual, rooms = _metadata(files, download, found), usual_lms(files), defaultdict(Room)
     for path, read in files.items():
-        if PurePosixPath(path).suffix.lower() not in (".ipynb", ".zip") or "__MACOSX" in path:
+        if not is_wanted(path):
             continue
         shown = one_line(f"{download.name}: {path}")
-        try:
-            data = read()
-        except Exception as error:  # zlib, lzma, bz2, zipfile, a link: each raises what it likes
-            found.unknown.append(f"{shown}: cannot be read: {one_line(str(error))}")
+        if len(path) > MAX_PATH_CHARS:
+            found.unknown.append(f"{shown}...: a name of {len(path):,} characters; {MAX_PATH_CHARS:,} is the limit")
             continue
         named = read_name(path, about, usual)
+        room = rooms[(named.sender.lms, named.sender.id) if named else path]
         try:
-            yield from _of_file(path, data, named, names, lesson, shown, files, found)
-        except Exception as error:  # of what a student has packed, as above
+            for file in _notebooks(path, read, room, files, shown):
+                yield from _notebook(file, named, names, lesson, found, folder)
+        except TooMuch as error:
+            if not room.is_said:
+                found.unknown.append(f"{shown}: {error} looked at")
+            room.is_said = True
+        except Exception as error:  # zlib, lzma, bz2, zipfile, a link: each raises what it likes
             found.unknown.append(f"{shown}: cannot be read: {one_line(str(error))}")
+
+
+def _notebooks(path: str, read: Read, room: Room, files: Mapping[str, Read], shown: str) -> Iterator[File]:
+    """One file of a download: a notebook, or a student's zip with notebooks."""
+    data = room.take(read)
+    if not path.lower().endswith(".zip"):
+        yield File(path, data, files, shown)
+        return
+    packed = notebooks_in(data, room, shown)
+    first = next(packed, None)
+    if first is None:
+        raise ValueError("it holds no notebook")
+    yield first
+    yield from packed
 
 
 def _metadata(files: dict, download: Path, found: Collected) -> dict:
@@ -143,21 +171,10 @@ def _metadata(files: dict, download: Path, found: Collected) -> dict:
         return {}
 
 
-def _of_file(path, data, named: Named | None, names, lesson, shown, files, found: Collected) -> Iterator[Attempt]:
-    """One file of a download: a notebook, or a student's zip with notebooks."""
-    if path.lower().endswith(".zip"):
-        inside, n_found = _inside(data, shown, found), 0
-        for inner, read in inside.items():
-            if inner.lower().endswith(".ipynb") and "__MACOSX" not in inner:
-                n_found += 1
-                yield from _notebook(inner, read(), named, names, lesson, f"{shown}, {one_line(inner)}", inside, found)
-        if not n_found:
-            found.unknown.append(f"{shown}: holds no notebook")
-        return
-    yield from _notebook(path, data, named, names, lesson, shown, files, found)
-
-
-def _notebook(path, data, named: Named | None, names, lesson, shown, beside, found: Collected) -> Iterator[Attempt]:
+def _notebook(
+    file: File, named: Named | None, names: dict[str, str], lesson: str, found: Collected, folder: Path
+) -> Iterator[Attempt]:
+    path, shown = file.path, one_line(file.shown)
     parts = PurePosixPath(path).parts
     is_kits = len(parts) >= 3 and parts[-2] in names.values() and re.fullmatch(_TYPED, parts[-3])
     login = parts[-3] if is_kits else ""
@@ -171,10 +188,12 @@ def _notebook(path, data, named: Named | None, names, lesson, shown, beside, fou
     elif lesson and is_kits and parts[-2] != lesson:
         found.unknown.append(f"{shown}: is {parts[-2]}, not {lesson}; collect it without ASSIGNMENT=")
     else:
-        stamp = beside.get(str(PurePosixPath(path).parent / "timestamp.txt"))
+        stamp = file.beside.get(str(PurePosixPath(path).parent / "timestamp.txt"))
         own = utc(stamp()[:100].decode("utf-8", "replace").strip()) if stamp else ""
         when, late, lms_path = (named.when, named.is_late, named.path) if named else ("", False, "")
-        yield Attempt(sender, one, data, when or own, shown, late, lms_path)
+        kept = folder / hashlib.sha256(file.data).hexdigest()
+        kept.write_bytes(file.data)
+        yield Attempt(sender, one, kept, when or own, shown, late, lms_path)
 
 
 def _lesson_of(file: str, path: str, names: dict[str, str]) -> str:
@@ -186,55 +205,6 @@ def _lesson_of(file: str, path: str, names: dict[str, str]) -> str:
     return lessons.pop() if len(lessons) == 1 else ""
 
 
-def _files(download: Path, found: Collected) -> Iterator[tuple[str, object]]:
-    """(path inside, what reads it) of a zip's or a folder's files; nothing is unpacked, so no path in it matters."""
-    if download.is_dir():
-        for path in sorted(download.rglob("*")):
-            if path.is_file() and not path.is_symlink():
-                yield path.relative_to(download).as_posix(), lambda path=path: read_file(path, download)
-    elif download.suffix.lower() == ".ipynb":
-        yield download.name, download.read_bytes
-    else:
-        yield from _members(zipfile.ZipFile(download), MAX_FILES, found, download.name).items()
-
-
-def _inside(data: bytes, shown: str, found: Collected) -> dict:
-    try:
-        inside = _members(zipfile.ZipFile(io.BytesIO(data)), _MAX_INSIDE, found, shown)
-    except Exception as error:  # as above
-        found.unknown.append(f"{shown}: a zip that cannot be read: {one_line(str(error))}")
-        return {}
-    room = _MAX_INSIDE_BYTES
-
-    def within(read) -> bytes:
-        nonlocal room
-        content = read()
-        room -= len(content)
-        if room < 0:
-            raise ValueError(f"more than {_MAX_INSIDE_BYTES:,} bytes in one zip")
-        return content
-
-    return {path: partial(within, read) for path, read in inside.items()}
-
-
-def _members(archive: zipfile.ZipFile, most: int, found: Collected, shown: str) -> dict:
-    infos = [info for info in archive.infolist() if not info.is_dir()]
-    if len(infos) > most:
-        found.notes.append(f"{shown}: has {len(infos)} files; only the first {most} were looked at")
-
-    def reader(info: zipfile.ZipInfo):
-        def read() -> bytes:
-            with archive.open(info) as member:
-                data = member.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise ValueError(f"more than {MAX_BYTES:,} bytes")
-            return data
-
-        return read
-
-    return {info.filename.replace("\\", "/"): reader(info) for info in infos[:most]}
-
-
 def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names, found: Collected) -> Attempt | None:
     """Puts the newest attempt into submitted/ and the others beside; says which.
 
@@ -242,15 +212,17 @@ def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names
     """
     file = next(stem for stem, one in names.items() if one == lesson) + ".ipynb"
     folder = root / "submitted" / student / lesson
-    by_content: dict[bytes, Attempt] = {}
+    by_content: dict[Path, Attempt] = {}
     for attempt in sorted(attempts, key=lambda a: a.when):
-        by_content.pop(attempt.data, None)
-        by_content[attempt.data] = attempt
+        by_content.pop(attempt.kept, None)
+        by_content[attempt.kept] = attempt
     fresh = list(by_content.values())
     newest = fresh[-1]
     if len(fresh) > 1:
         shown = "; ".join(f"{a.when or 'no time'}: {a.path}" for a in fresh)
         how = f"the one of {newest.when} counts" if newest.when else "no time is known, the last one counts: look"
+        if newest.when and fresh[-2].when == newest.when:
+            how = f"several of {newest.when}, the last one counts: look"
         found.double.append(f"{student}, {lesson}: {how} ({shown})")
     there, done = _there(folder, file), "new"
     for attempt in fresh:

@@ -22,11 +22,13 @@ import yaml
 from dateutil import parser
 
 from hw_grader.term.class_list import Sender
+from hw_grader.term.downloads import MAX_PATH_CHARS
 
 _WHEN = r"(?:[A-Z][a-z]{2,8}\.? \d{1,2}|\d{1,2} [A-Z][a-z]{2,8}\.?),? \d{4} \d{3,4}(?: ?[AP]M)?"
-# The outermost folder of such a form is the LMS's; what lies in it, and how that is called, is the student's.
+# The outermost folder of such a form is the LMS's; what lies in it, and how that is called, is the student's. Moodle
+# leaves no `_` in a name.
 _FORMS = {
-    "moodle": r"(?:.*?/)??(?P<name>[^/]+?)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_/|/|_)(?P<file>.+)",
+    "moodle": r"(?:.*?/)??(?P<name>[^/_]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_/|/|_)(?P<file>.+)",
     "brightspace": rf"(?:.*?/)??(?P<id>\d+)-\d+ ?- ?(?P<name>[^/]+?) ?- ?(?P<when>{_WHEN})(?:/| ?- ?)(?P<file>.+)",
     "canvas": r"(?:.*/)?(?P<name>[^/]+?)(?P<late>_LATE)?_(?P<id>\d+)_\d+_(?P<file>[^/]+)",
 }
@@ -50,9 +52,17 @@ class Named:
 
 
 def usual_lms(paths: Iterable[str]) -> str:
-    """The LMS whose form most of a download's files have; "" if none has one."""
-    counts = Counter(lms for path in paths for lms, form in _FORMS.items() if re.fullmatch(form, path, re.DOTALL))
-    return max(_FORMS, key=lambda lms: counts[lms]) if counts else ""
+    """The LMS whose form most of a download's files have; "" if none has one.
+
+    A student's text stands behind the LMS's own, so of two forms that all files have, the one that ends first is it.
+    """
+    counts, n_own = Counter(), Counter()
+    for path in paths:
+        for lms, form in _FORMS.items():
+            if len(path) <= MAX_PATH_CHARS and (found := re.fullmatch(form, path, re.DOTALL)):
+                counts[lms] += 1
+                n_own[lms] += found.start("file")
+    return max(_FORMS, key=lambda lms: (counts[lms], -n_own[lms])) if counts else ""
 
 
 def read_name(path: str, about: Mapping[str, Named], usual: str = "") -> Named | None:

@@ -12,7 +12,7 @@ import pytest
 from hw_grader.__main__ import main
 from hw_grader.term.class_list import ClassListError, Sender, read_class
 from hw_grader.term.collect import collect
-from hw_grader.term.lms_names import read_metadata, read_name
+from hw_grader.term.lms_names import read_metadata, read_name, usual_lms
 from hw_utils.commands.submit import pack
 from tests.grader.small_course import ASSIGNMENT, as_bytes, make_course, submission
 
@@ -298,14 +298,66 @@ def test_late_by_the_system_is_said_whatever_a_students_clock_tells(course):
     assert [note for note in found.notes if "the LMS says late" in note and "2026-01-01 10:00:00" in note] != []
 
 
-def test_one_students_zip_does_not_fill_memory_or_disk(course, monkeypatch):
-    monkeypatch.setattr("hw_grader.term.collect._MAX_INSIDE_BYTES", 3 * len(NOTEBOOK))
+def test_one_students_zips_do_not_fill_memory_or_disk(course, monkeypatch):
+    monkeypatch.setattr("hw_grader.term.downloads.Room.__init__.__defaults__", (5 * len(NOTEBOOK), 400, False))
     inner = zipped(course / "inner.zip", {f"{k}/small.ipynb": NOTEBOOK + b" " * k for k in range(40)}).read_bytes()
     files = {
-        "lovelaceada_4711_90001_small.ipynb": NOTEBOOK,
         "brownbob_4713_90003_small.zip": inner,
+        "brownbob_4713_90004_small.zip": inner,
+        "lovelaceada_4711_90001_small.ipynb": NOTEBOOK,
     }
     found = run(course, zipped(course / "canvas.zip", files))
-    assert any("bytes in one zip" in line and "brownbob" in line for line in found.unknown)
+    assert [line for line in found.unknown if "one student's files" in line] == found.unknown
+    assert len(found.unknown) == 1
+    assert "brownbob" in found.unknown[0]
     assert "ada" in handed_in(course)
-    assert len(list((course / "attempts").rglob("*.ipynb"))) < 3
+    assert len(list((course / "attempts").rglob("*.ipynb"))) < 5
+
+
+def test_a_students_zip_of_very_many_files_is_refused_before_it_is_read(course):
+    inner = zipped(course / "inner.zip", {f"{k}.txt": b"" for k in range(900)}).read_bytes()
+    found = run(course, zipped(course / "canvas.zip", {"brownbob_4713_90003_small.zip": inner}))
+    assert "may have 400 files" in found.unknown[0]
+
+
+def test_zips_in_a_students_zip_are_opened_as_long_as_somebody_could_have_meant_it(course):
+    kits = kit_zip(course, "ada", NOTEBOOK, "2026-03-01 10:00:00 UTC").read_bytes()
+    for n in range(2):
+        kits = zipped(course / f"{n}.zip", {f"Archive {n}.zip": kits}).read_bytes()
+    found = run(course, zipped(course / "canvas.zip", {"lovelaceada_4711_90001_all.zip": kits}))
+    assert found.lessons == {ASSIGNMENT: {"ada": "new"}}
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").read_text().startswith("2026-03-01 ")
+    deeper = zipped(course / "deep.zip", {"a.zip": kits}).read_bytes()
+    found = run(course, zipped(course / "canvas.zip", {"brownbob_4713_90001_all.zip": deeper}))
+    assert "no notebook" in found.unknown[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "lms", "number"),
+    [
+        ("brownbob_4713_90003_Ada Lovelace_101_assignsubmission_file_small.ipynb", "canvas", "4713"),
+        ("203-77 - Bob Brown - Mar 3, 2026 1125 AM/Ada L_101_assignsubmission_file_/small.ipynb", "brightspace", "203"),
+        ("Bob Brown_103_assignsubmission_file_/201-77 - Ada L - Mar 3, 2026 1125 AM/small.ipynb", "moodle", "103"),
+        ("Bob Brown_103_assignsubmission_file_/lovelaceada_4711_9_small.ipynb", "moodle", "103"),
+        ("203-77 - Bob Brown - Mar 3, 2026 1125 AM/lovelaceada_4711_9_small.ipynb", "brightspace", "203"),
+    ],
+)
+def test_also_alone_in_a_download_a_file_is_its_owners_whatever_it_is_called(path, lms, number):
+    found = read_name(path, {}, usual_lms([path]))
+    assert (found.sender.lms, found.sender.id) == (lms, number)
+
+
+def test_of_attempts_of_one_time_the_last_one_counts_as_it_is_said(course):
+    one, two = (as_bytes(submission({"predictions": f"predictions = {n}"})) for n in range(2))
+    files = {f"201-77 - Ada Lovelace - Mar 3, 2026 1125 AM/{k}/small.ipynb": data for k, data in enumerate((one, two))}
+    found = run(course, zipped(course / "download.zip", files))
+    assert "several of" in found.double[0]
+    assert "the last one counts" in found.double[0]
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "small.ipynb").read_bytes() == two
+
+
+def test_a_name_without_an_end_is_a_line_and_takes_no_time(course):
+    long = "_1" * 30_000 + "_small.ipynb"
+    found = run(course, zipped(course / "canvas.zip", {long: NOTEBOOK, "brownbob_4713_9_small.ipynb": NOTEBOOK}))
+    assert "characters" in found.unknown[0]
+    assert handed_in(course) == {"bob"}
