@@ -1,6 +1,6 @@
 """The instructor's command line.
 
-python -m hw_grader selftest                      12 probes of the sandbox
+python -m hw_grader selftest                      13 probes of the sandbox
 python -m hw_grader grade [ASSIGNMENT]            see hw_grader.grade
 python -m hw_grader collect ZIP ...               downloads of an LMS into submitted/: who, which lesson, who is missing
 python -m hw_grader export KIND [ASSIGNMENT]      marks for csv, canvas, moodle, brightspace: on stdout, or of every

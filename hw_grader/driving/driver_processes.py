@@ -38,6 +38,7 @@ class Rooms:
         self.stack = contextlib.ExitStack()
         self.meeting = self.stack.enter_context(contextlib.ExitStack())
         self.drivers: Process | None = None
+        self.folder = ""
 
     def __enter__(self) -> Rooms:
         return self
@@ -48,7 +49,8 @@ class Rooms:
     def new_path(self) -> str:
         """Of a socket, in a folder that no check has used: what one has left there another could read."""
         self.meeting.close()
-        return f"{self.meeting.enter_context(self.sandbox.meeting())}/socket"
+        self.folder = self.meeting.enter_context(self.sandbox.meeting())
+        return f"{self.folder}/socket"
 
     def answers(self) -> Process:
         """A jail for one check's answers, with one process in it.
@@ -56,7 +58,7 @@ class Rooms:
         Each check has its own: files, ports and numbers of processes would carry a hidden case of one check to the
         next one's case that the student sees.
         """
-        return self.sandbox.start("answers")
+        return self.sandbox.start("answers", meeting=self.folder)
 
     def driver(self) -> Branch:
         """A fresh process in the drivers' jail, which is a new one if the last check ended it."""

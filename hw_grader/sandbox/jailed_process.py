@@ -14,7 +14,7 @@ import socket
 import traceback
 from functools import partial
 
-from hw_grader.sandbox import lockdown
+from hw_grader.sandbox import call_filter, lockdown
 from hw_utils.processes import start_by_fork
 
 
@@ -36,7 +36,7 @@ def fork_server(fd: int) -> socket.socket:
         os.close(fd)
         ours.close()
         _silence()
-        lockdown.stay_in_session()
+        call_filter.stay_in_session()
         leave(lambda: start_by_fork.serve(theirs))
     theirs.close()
     return ours
@@ -94,7 +94,7 @@ def _serve_branch(fd: int, main, ranks: socket.socket | None) -> None:
 
 def _serve(end: socket.socket, main, ranks: socket.socket | None) -> None:
     lockdown.prctl(lockdown.PR_SET_PDEATHSIG, signal.SIGKILL)
-    lockdown.stay_in_session()
+    call_filter.stay_in_session()
     lockdown.prctl(lockdown.PR_SET_DUMPABLE, 1)  # to read its own /proc/self; a parent of branches is closed to them
     if ranks is not None:
         start_by_fork.adopt(ranks)

@@ -1,4 +1,4 @@
-"""What locks one process in, by the kernel's own means: namespaces, mounts, limits, a system call filter.
+"""What locks one process in, by the kernel's own means: namespaces, mounts, limits, rights (and see call_filter.py).
 
 Runs in the warm parent (zygote.py), which bubblewrap has already given a read-only root without any file of the
 course's. Only calls the C library; knows nothing of grading.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-import platform
+import re
 import resource
 import socket
 import struct
@@ -19,9 +19,13 @@ from dataclasses import dataclass
 NEW_NS, NEW_UTS, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = (
     0x00020000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = (
+    1, 2, 4, 8, 32, 4096, 16384, 1 << 18,
+)  # fmt: skip
+_FLAGS = {"nosuid": MS_NOSUID, "nodev": MS_NODEV, "noexec": MS_NOEXEC, "noatime": 1 << 10, "nodiratime": 1 << 11,
+          "relatime": 1 << 21}  # fmt: skip
 HUGE, MADV_COLLAPSE = 2**21, 25
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +43,12 @@ class Limits:
     nice: int = 0  # of what runs a student's code: it gives way to the other processes of its control group
 
 
-def _call(name: str, *args) -> int:
+def call(name: str, *args) -> int:
+    """A function of the C library.
+
+    Raises:
+        OSError: it failed.
+    """
     result = getattr(_libc, name)(*args)
     if result == -1:
         error = ctypes.get_errno()
@@ -50,12 +59,12 @@ def _call(name: str, *args) -> int:
 def prctl(option: int, value: int = 0) -> int:
     """prctl(2) with one argument."""
     zero = ctypes.c_ulong(0)
-    return _call("prctl", option, ctypes.c_ulong(value), zero, zero, zero)
+    return call("prctl", option, ctypes.c_ulong(value), zero, zero, zero)
 
 
 def unshare(flags: int) -> None:
     """unshare(2)."""
-    _call("unshare", flags)
+    call("unshare", flags)
 
 
 def huge_pages() -> None:
@@ -77,11 +86,11 @@ def huge_pages() -> None:
 
 def back_to(pid_namespace_fd: int) -> None:
     """Children are born in the given process namespace again."""
-    _call("setns", pid_namespace_fd, NEW_PID)
+    call("setns", pid_namespace_fd, NEW_PID)
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    _call("mount", source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags),
+    call("mount", source.encode(), target.encode(), kind.encode() if kind else None, ctypes.c_ulong(flags),
           options.encode())  # fmt: skip
 
 
@@ -95,10 +104,31 @@ def cover(folder: str) -> None:
     _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV | MS_RDONLY, "size=4096,mode=755")
 
 
-def own_files(scratch: str, uid: int, limits: Limits) -> None:
-    """A fresh /proc, and one bounded file system in memory for the scratch folder, /tmp and /dev/shm."""
+def close_what_is_mounted(meet: str) -> None:
+    """From now on nothing that is mounted here can be written to but a bounded folder `meet`, also by its owner.
+
+    As an ordinary user the jailed processes own what bubblewrap has made, /dev for example, and all jails have it.
+    """
     make_private()
-    _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV)
+    _mount("/dev/full", "/dev/zero", None, MS_BIND)  # which gives zeros, too, but no memory to share
+    with open("/proc/self/mountinfo") as mounted:
+        rows = [line.split() for line in mounted]
+    for _, _, _, _, folder, options, *_ in rows:
+        flags = sum(_FLAGS.get(option, 0) for option in options.split(","))
+        folder = re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), folder)
+        if not folder.startswith("/proc"):  # each jail has its own
+            _mount("none", folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags)
+    _mount("tmpfs", meet, "tmpfs", MS_NOSUID | MS_NODEV, "size=1048576,nr_inodes=200,mode=711")
+
+
+def own_files(scratch: str, uid: int, limits: Limits, *, sees_machine: bool) -> None:
+    """A fresh /proc, terminals, and one bounded file system in memory for the scratch folder, /tmp and /dev/shm.
+
+    sees_machine: whether /proc also tells what the machine does: counts that a later process could compare.
+    """
+    make_private()
+    own_processes(sees_machine=sees_machine)
+    _mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620,max=16")
     options = f"size={limits.scratch_bytes},nr_inodes=20000,mode=700,uid={uid},gid={uid}"
     _mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
     kept = [
@@ -116,6 +146,26 @@ def own_files(scratch: str, uid: int, limits: Limits) -> None:
         os.close(fd)
 
 
+def own_processes(*, sees_machine: bool) -> None:
+    """A /proc of this process namespace."""
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    try:
+        _mount("proc", "/proc", "proc", flags, "" if sees_machine else "subset=pid")
+    except OSError:  # Linux before 5.8
+        _mount("proc", "/proc", "proc", flags)
+
+
+def open_meeting(folder: str) -> None:
+    """Makes one folder writable again in this mount namespace."""
+    _mount(folder, folder, None, MS_BIND)
+    _mount("none", folder, None, MS_REMOUNT | MS_BIND | MS_NOSUID | MS_NODEV)
+
+
+def read_only(folder: str) -> None:
+    """Nothing below a mount can be written to in this mount namespace."""
+    _mount("none", folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
 def loopback_up() -> None:
     """Brings up `lo` in the process's own network namespace; gloo meets there, and nothing else is there."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
@@ -131,6 +181,8 @@ def set_limits(limits: Limits) -> None:
         resource.RLIMIT_FSIZE: limits.file_bytes,
         resource.RLIMIT_NPROC: limits.processes,
         resource.RLIMIT_NOFILE: limits.open_files,
+        resource.RLIMIT_SIGPENDING: limits.open_files,  # timers count
+        resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_DATA: data + limits.memory_bytes,
         resource.RLIMIT_AS: address + limits.memory_bytes + 2**33,  # thread stacks and arenas are mostly not used
     }
@@ -138,6 +190,12 @@ def set_limits(limits: Limits) -> None:
         hard = resource.getrlimit(what)[1]
         bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(what, (bound, bound))
+
+
+def goes_first() -> None:
+    """If memory is short, the kernel ends this process and what it starts before any other."""
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
 
 
 def _in_use() -> tuple[int, int]:
@@ -158,97 +216,5 @@ def drop_rights(uid: int | None) -> None:
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
     header = struct.pack("Ii", 0x20080522, 0)
-    _call("capset", ctypes.create_string_buffer(header), ctypes.create_string_buffer(24))
+    call("capset", ctypes.create_string_buffer(header), ctypes.create_string_buffer(24))
     prctl(PR_SET_PDEATHSIG, 9)
-
-
-# System calls that an exercise never needs and an escape often does: (number, errno) by machine.
-_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
-_DENIED = {
-    "x86_64": (0xC000003E, {
-        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272, "setns": 308, "mount": 165,
-        "umount2": 166, "pivot_root": 155, "keyctl": 250, "add_key": 248, "request_key": 249, "bpf": 321,
-        "perf_event_open": 298, "userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68,
-        "open_by_handle_at": 304,
-    }, 56),
-    "aarch64": (0xC00000B7, {
-        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97, "setns": 268, "mount": 40,
-        "umount2": 39, "pivot_root": 41, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280,
-        "perf_event_open": 241, "userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186,
-        "open_by_handle_at": 265,
-    }, 220),
-}  # fmt: skip
-_DENIED_EVERYWHERE = {
-    "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
-    "mount_setattr": 442, "memfd_secret": 447,
-}  # fmt: skip
-_CLONE3 = 435
-_SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
-_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
-SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
-_SOCKET = {"x86_64": (41, 53), "aarch64": (198, 199)}  # socket and socketpair
-_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
-_SETSID = {"x86_64": 112, "aarch64": 157}
-
-
-def filter_calls() -> bool:
-    """Denies the system calls above for this process and its children; False on a machine it does not know."""
-    known = _DENIED.get(platform.machine())
-    if known is None:
-        return False
-    _install(_program(*known))
-    _install(_sizes_stay(_SETSOCKOPT[platform.machine()]))
-    _install(_families_only(*_SOCKET[platform.machine()]))
-    return True
-
-
-def _sizes_stay(setsockopt: int) -> list[bytes]:
-    """A program for which asking for another size of a socket's buffers succeeds, and does nothing."""
-    load, equal, give = 0x20, 0x15, 0x06
-    n = len(_BUFFER_SIZES)
-    program = [_op(load, 0), _op(equal, setsockopt, 0, n + 3), _op(load, 24), _op(equal, _SOL_SOCKET, 0, n + 1)]
-    program += [_op(load, 32), *(_op(equal, name, n - k, 0) for k, name in enumerate(_BUFFER_SIZES))]
-    return [*program, _op(give, 0x7FFF0000), _op(give, 0x00050000)]
-
-
-def _families_only(socket: int, socketpair: int) -> list[bytes]:
-    """A program that refuses sockets of other families: AF_VSOCK's reach the machine around, whatever the namespace."""
-    load, equal, give = 0x20, 0x15, 0x06
-    n = len(_FAMILIES)
-    program = [_op(load, 0), _op(equal, socket, 1, 0), _op(equal, socketpair, 0, n + 2), _op(load, 16)]
-    program += [_op(equal, family, n - k, 0) for k, family in enumerate(_FAMILIES)]
-    return [*program, _op(give, 0x00050000 | _EAFNOSUPPORT), _op(give, 0x7FFF0000)]
-
-
-def stay_in_session() -> None:
-    """From now on setsid(2) says that it did, and does nothing: the kernel shares processors out by session."""
-    if platform.machine() in _SETSID:
-        prctl(PR_SET_NO_NEW_PRIVS, 1)
-        equal = _op(0x15, _SETSID[platform.machine()], 0, 1)
-        _install([_op(0x20, 0), equal, _op(0x06, 0x00050000), _op(0x06, 0x7FFF0000)])
-
-
-def _install(program: list[bytes]) -> None:
-    array = ctypes.create_string_buffer(b"".join(program))
-    fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(array))
-    _call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.create_string_buffer(fprog), ctypes.c_ulong(0),
-          ctypes.c_ulong(0))  # fmt: skip
-
-
-def _op(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    return struct.pack("HBBI", code, if_true, if_false, k)
-
-
-def _program(audit_arch: int, denied: dict[str, int], clone: int) -> list[bytes]:
-    """A classic BPF program over `struct seccomp_data`: nr at 0, arch at 4, the first argument's low half at 16."""
-    op = _op
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000
-    program = [op(load, 4), op(equal, audit_arch, 1, 0), op(give, refuse | _EPERM), op(load, 0)]
-    if clone == 56:  # x86_64: the x32 numbers are another door to the same calls
-        program += [op(at_least, 0x40000000, 0, 1), op(give, refuse | _ENOSYS)]
-    for number in sorted([*denied.values(), *_DENIED_EVERYWHERE.values()]):
-        program += [op(equal, number, 0, 1), op(give, refuse | _EPERM)]
-    program += [op(equal, _CLONE3, 0, 1), op(give, refuse | _ENOSYS)]  # the C library then takes clone
-    program += [op(equal, clone, 0, 3), op(load, 16), op(any_bit, NEW_USER, 0, 1), op(give, refuse | _EPERM)]
-    return [*program, op(give, allow)]

@@ -34,7 +34,7 @@ from hw_grader.sandbox.share import Share
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
-    *(f"sandbox/{n}" for n in ("jailed_process", "no_checks")),
+    *(f"sandbox/{n}" for n in ("call_filter", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
     *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "parcel")),
@@ -44,6 +44,7 @@ _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
 _START_S = 120
 _ANSWER_S = 30
+_PARENTS_BYTES = 2**30  # what the two warm parents take, with room for what only the kernel counts
 
 
 class SandboxError(Exception):
@@ -71,6 +72,7 @@ class Process:
     def __init__(self, sandbox: Sandbox, number: int, wire: Wire) -> None:
         self.sandbox, self.number, self.wire = sandbox, number, wire
         self.ended: Ended | None = None
+        self.n_out_of_memory = sandbox.share.n_out_of_memory
 
     def branch(self) -> Branch:
         """A fresh process behind the same walls; the branch before is over.
@@ -96,7 +98,8 @@ class Process:
         if self.ended is None:
             self.wire.close()
             answer = self.sandbox.ask({"do": "end", "number": self.number})
-            self.ended = Ended(answer["over_memory"], answer["peak_bytes"])
+            is_over = answer["over_memory"] or self.sandbox.share.n_out_of_memory > self.n_out_of_memory
+            self.ended = Ended(is_over, answer["peak_bytes"])
         return self.ended
 
     def __enter__(self) -> Process:
@@ -139,8 +142,9 @@ class Sandbox:
         if walls and reason:
             raise SandboxError(reason)
         self._at_close: list[Callable[[], None]] = []
-        self.share = Share()
-        self.limits = replace(limits or Limits(), nice=self.share.nice)
+        limits = limits or Limits()
+        self.share = Share(memory_bytes=limits.memory_bytes + _PARENTS_BYTES if walls else 0)
+        self.limits = replace(limits, nice=self.share.nice)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the sandbox)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -154,12 +158,15 @@ class Sandbox:
         self.ready = self._answer()
         self.control.settimeout(_ANSWER_S)
 
-    def start(self, role: str, *, branches: bool = False) -> Process:
-        """A fresh process in a role: `cells`, `answers`, `drive` or `judge`; with `branches`, see `Process.branch`."""
+    def start(self, role: str, *, branches: bool = False, meeting: str = "") -> Process:
+        """A fresh process in a role: `cells`, `answers`, `drive` or `judge`; with `branches`, see `Process.branch`.
+
+        meeting: the folder of `meeting` in which it serves others.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
-            request = {"do": "start", "role": role, "limits": asdict(self.limits), "branches": branches}
-            answer = self.ask(request, theirs.fileno())
+            request = {"do": "start", "role": role, "limits": asdict(self.limits)}
+            answer = self.ask({**request, "branches": branches, "meeting": meeting}, theirs.fileno())
         return Process(self, answer["started"], Wire(ours))
 
     @contextlib.contextmanager

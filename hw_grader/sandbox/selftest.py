@@ -1,4 +1,4 @@
-"""Twelve probes of the sandbox, run as a student's cell would be: `python -m hw_grader selftest`."""
+"""Thirteen probes of the sandbox, run as a student's cell would be: `python -m hw_grader selftest`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ PROBES = (
     Probe("read the grader's environment", f"import os\nos.environ['{_SECRET_NAME}']"),
     Probe("write into hw_utils", "open('/hw/hw_utils/planted.py', 'w')"),
     Probe("write into Python", "import os\nopen(os.path.dirname(os.__file__) + '/planted.py', 'w')"),
+    Probe("write where all submissions look", "open('/dev/planted', 'w')"),
     Probe("reach the internet", "import socket\nsocket.create_connection(('1.1.1.1', 53), 1)"),
     Probe("reach this machine's loopback", "import socket\nsocket.create_connection(('127.0.0.1', PORT), 1)"),
     Probe("see the machine's processes", "open('/proc/GRADER/cmdline')"),

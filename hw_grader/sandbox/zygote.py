@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import hw_utils
-from hw_grader.sandbox import jailed_process, lockdown, no_checks
+from hw_grader.sandbox import call_filter, jailed_process, lockdown, memory_in_use, no_checks
 from hw_utils.processes import start_by_fork
 
 ROLES = ("cells", "answers", "drive", "judge")
@@ -57,7 +57,7 @@ class Zygote:
         self.control, self.uid, self.bare, self.students = control, uid, bare, students
         self.jailed: dict[int, Jailed] = {}
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        self.own_anonymous_bytes = _anonymous_bytes("self")
+        self.own_bytes = memory_in_use.of_process("self")
         self.count = 0 if students else 1  # odd numbers here, even ones there, or the other way round
 
     def serve(self) -> None:
@@ -116,8 +116,11 @@ class Zygote:
             remove_folder(os.path.join(self.bare or MEET, name))
         return {"parted": name}
 
-    def do_start(self, fd: int, role: str, limits: dict, branches: bool = False) -> dict:
-        """Forks a process in `role` that talks over `fd`, or with `branches` one for each wire that it is sent."""
+    def do_start(self, fd: int, role: str, limits: dict, branches: bool = False, meeting: str = "") -> dict:
+        """Forks a process in `role` that talks over `fd`, or with `branches` one for each wire that it is sent.
+
+        meeting: the folder of `do_meet` in which it may make a socket.
+        """
         bounds = lockdown.Limits(**limits)
         self.count += 2
         if not self.bare:
@@ -125,7 +128,7 @@ class Zygote:
         try:
             pid = os.fork()
             if pid == 0:
-                jailed_process.leave(lambda: self._first_process(fd, role, bounds, branches))
+                jailed_process.leave(lambda: self._first_process(fd, role, bounds, branches, meeting))
         finally:
             if not self.bare:
                 lockdown.back_to(self.pid_namespace)
@@ -156,8 +159,8 @@ class Zygote:
         in_use = 0
         for name in os.listdir("/proc"):
             if name.isdigit():
-                in_use += max(0, _anonymous_bytes(name) - self.own_anonymous_bytes)
-        in_use += sum(_n_sockets(process.pid) for process in alive) * lockdown.SOCKET_BYTES
+                in_use += max(0, memory_in_use.of_process(name) - self.own_bytes)
+        in_use += sum(memory_in_use.of_sockets(process.pid) for process in alive)
         for process in alive:
             process.peak_bytes = max(process.peak_bytes, in_use)
             spared = process.role == "judge" and len(alive) > 1  # it stands by while others use memory
@@ -165,7 +168,7 @@ class Zygote:
                 process.over_memory = True
                 signal.pidfd_send_signal(process.fd, signal.SIGKILL)
 
-    def _first_process(self, fd: int, role: str, limits: lockdown.Limits, branches: bool) -> int:
+    def _first_process(self, fd: int, role: str, limits: lockdown.Limits, branches: bool, meeting: str) -> int:
         """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
         self.control.close()
         if self.students:
@@ -173,11 +176,12 @@ class Zygote:
         os.close(self.pid_namespace)
         if role not in TRUSTED:
             os.nice(limits.nice)
+            lockdown.goes_first()
         if self.bare:
             lockdown.prctl(lockdown.PR_SET_CHILD_SUBREAPER, 1)
             lockdown.set_limits(limits)
         else:
-            self._raise_walls(limits)
+            self._raise_walls(limits, role in TRUSTED, meeting)
         ranks = jailed_process.fork_server(fd) if role in LAUNCHING else None
         clears = "" if not branches else "keep" if ranks else "family" if self.bare else "clear"
         worker = os.fork()
@@ -192,14 +196,17 @@ class Zygote:
             if pid == worker:
                 return os.waitstatus_to_exitcode(status) & 0xFF
 
-    def _raise_walls(self, limits: lockdown.Limits) -> None:
+    def _raise_walls(self, limits: lockdown.Limits, is_trusted: bool, meeting: str) -> None:
         uid = self.uid if self.uid is not None else 0
         lockdown.unshare(lockdown.NEW_NS | lockdown.NEW_NET | lockdown.NEW_IPC | lockdown.NEW_UTS)
-        lockdown.own_files(SCRATCH, uid, limits)
+        lockdown.own_files(SCRATCH, uid, limits, sees_machine=is_trusted)
+        lockdown.read_only(MEET)
+        if meeting:
+            lockdown.open_meeting(meeting)
         lockdown.loopback_up()
         lockdown.drop_rights(self.uid)
         lockdown.set_limits(limits)
-        lockdown.filter_calls()
+        call_filter.filter_calls()
 
 
 def remove_folder(path: str) -> None:
@@ -249,25 +256,6 @@ def _kill_family(pid: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-
-
-def _anonymous_bytes(pid: str) -> int:
-    """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/status") as status:
-            lines = [line for line in status if line.startswith(("RssAnon", "RssShmem"))]
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines)
-
-
-def _n_sockets(pid: int) -> int:
-    """Sockets in the network namespace of a process; 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/net/sockstat") as counts:
-            return int(counts.readline().split()[2])  # sockets: used 53
-    except OSError:
-        return 0
 
 
 def _package_modules(*, checks: bool) -> list[str]:
@@ -330,6 +318,8 @@ def main() -> None:
     uid = None if sys.argv[2] == "-" else int(sys.argv[2])
     lockdown.prctl(lockdown.PR_SET_DUMPABLE, 1)
     warm_up()
+    if not sys.argv[3:]:
+        lockdown.close_what_is_mounted(MEET)
     students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
     gc.collect()

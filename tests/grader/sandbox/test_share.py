@@ -30,8 +30,9 @@ def test_what_a_submission_starts_stays_in_its_sandboxs_group_and_session():
             nice = {os.getpriority(os.PRIO_PROCESS, p.pid) for p in jailed}
             assert nice == {min(19, ours + sandbox.share.nice)}  # its warm parent comes first, and so can end it
             if group is not None:
+                n_groups = len({str(group), str(sandbox.share.memory or group)})  # with version 2 they are one
                 told = {Path(f"/proc/{p.pid}/cgroup").read_text().count(f"/{group.name}\n") for p in jailed}
-                assert told == {1}
+                assert told == {n_groups}
     assert group is None or not group.exists()
 
 
@@ -56,6 +57,32 @@ def test_a_group_is_made_where_processors_are_given_on_and_those_of_killed_grade
     share.close()
     share.close()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_memory_is_bounded_where_a_group_may_be_made_and_who_was_ended_for_it_is_known(tmp_path, monkeypatch, version):
+    kinds = {"v1": ("limit_in_bytes", "memsw.limit_in_bytes", "oom_control"), "v2": ("max", "swap.max", "events")}
+    most, swap, said = kinds[version]
+    parent = tmp_path / ("memory" if version == "v1" else "") / "a"
+    parent.mkdir(parents=True)
+    if version == "v2":
+        (tmp_path / "cgroup.controllers").write_text("cpu memory")
+        (parent / "cgroup.subtree_control").write_text("memory\n")
+    made = Path.mkdir
+
+    def as_the_kernel_does(path: Path, *arguments, **options) -> None:
+        made(path, *arguments, **options)
+        (path / f"memory.{most}").write_text("none")
+
+    monkeypatch.setattr(Path, "mkdir", as_the_kernel_does)
+    share = Share(tmp_path, "0::/a\n" if version == "v2" else "3:memory:/a\n", memory_bytes=7 * 2**20)
+    assert (share.path, share.memory.parent, share.nice) == (None, parent, 0)
+    assert (share.memory / f"memory.{most}").read_text() == str(7 * 2**20)
+    assert (share.memory / f"memory.{swap}").read_text() == ("0" if version == "v2" else str(7 * 2**20))
+    assert share.n_out_of_memory == 0
+    (share.memory / f"memory.{said}").write_text("under_oom 0\noom_kill 2\n")
+    assert share.n_out_of_memory == 2
+    assert share.command(["bwrap"])[3:] == [str(share.memory), "bwrap"]
 
 
 def test_without_a_group_the_command_stays_as_it_is(tmp_path):

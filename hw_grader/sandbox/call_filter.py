@@ -1,0 +1,118 @@
+"""Which system calls a jailed process may make: a filter in the kernel, by number and arguments.
+
+Denied is what no exercise needs and an escape does, and what holds memory of the kernel's that nobody counts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import struct
+
+from hw_grader.sandbox.lockdown import NEW_USER, PR_SET_NO_NEW_PRIVS, call, prctl
+
+_PR_SET_SECCOMP = 22
+_LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ANSWER = 0x7FFF0000, 0x00050000  # with an errno, or 0: as if it had been done
+_EPERM, _ENOMEM, _ENOSYS, _ENOLCK, _EAFNOSUPPORT = 1, 12, 38, 37, 97
+_DENIED = {  # number by machine, and clone's
+    "x86_64": (0xC000003E, {
+        "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272, "setns": 308, "mount": 165,
+        "umount2": 166, "pivot_root": 155, "keyctl": 250, "add_key": 248, "request_key": 249, "bpf": 321,
+        "perf_event_open": 298, "userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64,
+        "mq_open": 240, "open_by_handle_at": 304, "vmsplice": 278, "inotify_init": 253, "inotify_init1": 294,
+        "fanotify_init": 300,
+    }, 56),
+    "aarch64": (0xC00000B7, {
+        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97, "setns": 268, "mount": 40,
+        "umount2": 39, "pivot_root": 41, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280,
+        "perf_event_open": 241, "userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190,
+        "mq_open": 180, "open_by_handle_at": 265, "vmsplice": 75, "inotify_init1": 26, "fanotify_init": 262,
+    }, 220),
+}  # fmt: skip
+_DENIED_EVERYWHERE = {
+    "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
+    "mount_setattr": 442, "memfd_secret": 447,
+}  # fmt: skip
+_NUMBERS = {  # of what is allowed with some arguments
+    "x86_64": {"setsockopt": 54, "socket": 41, "socketpair": 53, "setsid": 112, "mmap": 9, "fcntl": 72},
+    "aarch64": {"setsockopt": 208, "socket": 198, "socketpair": 199, "setsid": 157, "mmap": 222, "fcntl": 25},
+}
+_CLONE3 = 435
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
+_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
+_SHARED_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: what is in it stays when it is no longer mapped
+_LOCKS = (6, 7, 37, 38, 1024, 1026)  # F_SETLK, F_SETLKW, of open files too, leases, notices: without a limit; flock has
+_ALL_BITS = 0xFFFFFFFF
+
+
+def filter_calls() -> bool:
+    """Denies system calls for this process and its children; False on a machine whose numbers are not known."""
+    known = _DENIED.get(platform.machine())
+    if known is None:
+        return False
+    numbers = _NUMBERS[platform.machine()]
+    _install(_program(*known))
+    _install(_families_only(numbers["socket"], numbers["socketpair"]))
+    sizes = ((1, (_SOL_SOCKET,), _ALL_BITS), (2, _BUFFER_SIZES, _ALL_BITS))
+    _install(_answered(numbers["setsockopt"], sizes, 0))
+    _install(_answered(numbers["mmap"], ((3, (_SHARED_NAMELESS,), _SHARED_NAMELESS),), _ENOMEM))
+    _install(_answered(numbers["fcntl"], ((1, _LOCKS, _ALL_BITS),), _ENOLCK))
+    return True
+
+
+def stay_in_session() -> None:
+    """From now on setsid(2) says that it did, and does nothing: the kernel shares processors out by session."""
+    if platform.machine() in _NUMBERS:
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        _install(_answered(_NUMBERS[platform.machine()]["setsid"], (), 0))
+
+
+def _install(program: list[bytes]) -> None:
+    array = ctypes.create_string_buffer(b"".join(program))
+    fprog = struct.pack("HxxxxxxP", len(program), ctypes.addressof(array))
+    call("prctl", _PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.create_string_buffer(fprog), ctypes.c_ulong(0),
+         ctypes.c_ulong(0))  # fmt: skip
+
+
+def _op(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, k)
+
+
+def _argument(n: int) -> bytes:
+    """Loads the low half of a system call's n-th argument."""
+    return _op(_LOAD, 16 + 8 * n)
+
+
+def _answered(number: int, when: tuple[tuple[int, tuple[int, ...], int], ...], errno: int) -> list[bytes]:
+    """A program that answers one system call with an errno if each argument in `when` has one of its values.
+
+    when: (which argument, values, the bits that count).
+    """
+    program = [_op(_GIVE, _ANSWER | errno), _op(_GIVE, _ALLOW)]
+    for n, values, bits in reversed(when):
+        last = len(values) - 1
+        compared = [_op(_EQUAL, value, last - k, 0 if k < last else len(program) - 1) for k, value in enumerate(values)]
+        program = [_argument(n), _op(_AND, bits), *compared, *program]
+    return [_op(_LOAD, 0), _op(_EQUAL, number, 0, len(program) - 1), *program]
+
+
+def _families_only(socket: int, socketpair: int) -> list[bytes]:
+    """A program that refuses sockets of other families: AF_VSOCK's reach the machine around, whatever the namespace."""
+    n = len(_FAMILIES)
+    program = [_op(_LOAD, 0), _op(_EQUAL, socket, 1, 0), _op(_EQUAL, socketpair, 0, n + 2), _argument(0)]
+    program += [_op(_EQUAL, family, n - k, 0) for k, family in enumerate(_FAMILIES)]
+    return [*program, _op(_GIVE, _ANSWER | _EAFNOSUPPORT), _op(_GIVE, _ALLOW)]
+
+
+def _program(audit_arch: int, denied: dict[str, int], clone: int) -> list[bytes]:
+    """A classic BPF program over `struct seccomp_data`: nr at 0, arch at 4, arguments from 16 on."""
+    refused = _op(_GIVE, _ANSWER | _EPERM)
+    program = [_op(_LOAD, 4), _op(_EQUAL, audit_arch, 1, 0), refused, _op(_LOAD, 0)]
+    if clone == 56:  # x86_64: the x32 numbers are another door to the same calls
+        program += [_op(_AT_LEAST, 0x40000000, 0, 1), _op(_GIVE, _ANSWER | _ENOSYS)]
+    for number in sorted([*denied.values(), *_DENIED_EVERYWHERE.values()]):
+        program += [_op(_EQUAL, number, 0, 1), refused]
+    program += [_op(_EQUAL, _CLONE3, 0, 1), _op(_GIVE, _ANSWER | _ENOSYS)]  # the C library then takes clone
+    program += [_op(_EQUAL, clone, 0, 3), _argument(0), _op(_ANY_BIT, NEW_USER, 0, 1), refused]
+    return [*program, _op(_GIVE, _ALLOW)]

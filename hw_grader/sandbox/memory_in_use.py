@@ -1,0 +1,32 @@
+"""What processes take of this machine's memory, as far as the kernel tells it without any rights.
+
+Where there is no control group for memory (see share.py), this is what bounds a submission: what is mapped or swapped
+out, page tables, and for what has no address (pipes, sockets) as much as it could hold. What could be neither counted
+nor bounded, a student's process cannot make at all (see call_filter.py).
+"""
+
+from __future__ import annotations
+
+SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
+_FD_BYTES = 2**13  # of a pipe, whose end each descriptor may be, beyond a user's first 64 MiB of pipes
+_COUNTED = ("RssAnon", "RssShmem", "VmSwap", "VmPTE", "HugetlbPages")
+
+
+def of_process(pid: str) -> int:
+    """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            about = dict(line.split(":", 1) for line in status)
+    except OSError:
+        return 0
+    in_kib = sum(int(about[name].split()[0]) for name in _COUNTED if name in about)
+    return in_kib * 1024 + int(about["FDSize"]) * _FD_BYTES
+
+
+def of_sockets(pid: int) -> int:
+    """What the sockets in the network namespace of a process may hold, in bytes; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/net/sockstat") as counts:
+            return int(counts.readline().split()[2]) * SOCKET_BYTES  # sockets: used 53
+    except OSError:
+        return 0
