@@ -28,6 +28,7 @@ from hw_grader.term.class_list import ClassListError, bring_names
 from hw_grader.term.late import LateError, apply_rules
 
 TEMPLATES = Path(__file__).parent / "templates"
+_CAUSE = "likely cause:"  # who says it: a check
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Mark:
     max_points: float
     by_hand: bool = False  # still to be graded by a person
     reason: str = ""
+    cause: str = ""  # in the check's own words; what a student writes gets into no other mark's
 
     @property
     def name(self) -> str:
@@ -162,18 +164,19 @@ def _row(course: Path, student: str, submission, late: str = "") -> Row:
     )
 
 
-def _mark(grade, reasons: dict[str, str]) -> Mark:
+def _mark(grade, reasons: dict[str, tuple[str, str]]) -> Mark:
     by_hand = bool(grade.needs_manual_grade) and grade.manual_score is None
     points = float(grade.score or 0)
-    reason = reasons.get(grade.name, "not graded: there is no autograded notebook")
+    reason, cause = reasons.get(grade.name, ("not graded: there is no autograded notebook", ""))
     if grade.manual_score is not None:
-        reason = "graded by hand"
-    reason = "" if by_hand or points >= grade.max_score else reason
-    return Mark(grade.name, points, float(grade.max_score), by_hand, reason)
+        reason, cause = "graded by hand", ""
+    if by_hand or points >= grade.max_score:
+        return Mark(grade.name, points, float(grade.max_score), by_hand)
+    return Mark(grade.name, points, float(grade.max_score), by_hand, reason, cause)
 
 
-def _said(path: Path) -> tuple[dict[str, str], list[str], bool]:
-    """What the autograded notebook says about each graded cell, in its order, repairs, if it is unreadable."""
+def _said(path: Path) -> tuple[dict[str, tuple[str, str]], list[str], bool]:
+    """(reason, cause) of each graded cell of the autograded notebook, in its order; repairs; if it is unreadable."""
     if not path.exists():
         return {}, ["the notebook was not handed in or not graded"], True
     notebook = nbformat.read(path, as_version=4)
@@ -183,18 +186,18 @@ def _said(path: Path) -> tuple[dict[str, str], list[str], bool]:
         if marks.get("grade"):
             errors = [o for o in cell.get("outputs", []) if o.output_type == "error"]
             unmarked = "no answer" if marks.get("solution") else ""
-            reasons[marks["grade_id"]] = _one_line(errors[0]) if errors else unmarked
+            cause = cell.metadata.get("hw_grader", {}).get("cause", "")
+            reasons[marks["grade_id"]] = (_one_line(errors[0], cause) if errors else unmarked, cause)
     about = notebook.metadata.get("hw_grader", {})
     broken = [about["unreadable"]] if "unreadable" in about else []
     return reasons, [*broken, *about.get("notes", [])], bool(broken)
 
 
-def _one_line(error) -> str:
+def _one_line(error, cause: str) -> str:
     """The message without its name if it is a check's, with its likely cause if it has one."""
-    first = (error.evalue.strip().splitlines() or [error.ename])[0].strip()
-    cause = re.search(r"^ *(likely cause: .*)$", "\n".join([error.evalue, *error.traceback]), re.MULTILINE)
+    first = (error.evalue.strip().splitlines() or [error.ename])[0].strip().replace(_CAUSE, "'likely cause' ")
     name = "" if error.ename in ("CheckFailed", "fail") or not error.evalue else f"{error.ename}: "
-    return " ".join([name + first, *([cause[1]] if cause else [])])
+    return " ".join([name + first, *([f"{_CAUSE} {cause}"] if cause else [])])
 
 
 def to_table(result: ClassResult, width: int = 110) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from hw_grader.course.hidden_cases import OF_HIDDEN, of_cause, of_error
+from hw_grader.course.hidden_cases import OF_HIDDEN, cause_in, of_cause, of_error
 from hw_grader.driving.driver_processes import Driving, Rooms, Stop
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.driving.verdict import Record, Verdict, visible
@@ -111,6 +111,7 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     points = cell.points if state == "pass" else 0.0
     more.setdefault("shown", OF_HIDDEN[state] if more.get("hidden") else reason)
     texts = {name: visible(more.pop(name)) for name in ("shown", "detail") if name in more}
+    texts["cause"] = " ".join(visible(str(more.pop("cause", None) or ""))[:500].split())
     line = visible(reason.splitlines()[0][:300]) if reason else ""
     return Verdict(cell.grade_id, state, points, cell.points, line, **texts, **more)
 
@@ -186,17 +187,21 @@ class Judging:
         text = "\n".join(lines) or str(reply.get("error", "no reply"))[:200]
         shown = of_error(reply.get("error")) if call.hidden else text
         reason = text if reply.get("error") == "CheckFailed" else str(reply.get("reason") or text)[:500]
-        return _verdict(cell, "fail", reason, shown=shown, detail=text, hidden=call.hidden)
+        cause = cause_in(shown) if call.hidden else reply.get("cause")
+        return _verdict(cell, "fail", reason, shown=shown, detail=text, hidden=call.hidden, cause=cause)
 
     def _problem(self, cell: Cell, call: Call, case: dict, data: bytes) -> Verdict | None:
         said = self.judge.judge(call.check, case, data, self.times.case_s)
         if said.get("right") is True:
             return None
         if "wrong" in said:
-            shown = said["wrong"]
+            shown, cause = said["wrong"], said.get("cause")
             if call.hidden:
-                shown = of_cause(said.get("cause"))
-            return _verdict(cell, "fail", said["message"], shown=shown, detail=said["wrong"], hidden=call.hidden)
+                shown = of_cause(cause)
+                cause = cause_in(shown)
+            return _verdict(
+                cell, "fail", said["message"], shown=shown, detail=said["wrong"], hidden=call.hidden, cause=cause
+            )
         if "undecodable" in said:
             return _verdict(cell, "tampered", f"made-up data: {said['undecodable']}", hidden=call.hidden)
         if "malformed" in said:

@@ -23,6 +23,7 @@ OF_HIDDEN = {
 # What an honest answer raises in a case that it did not think of; all others are one kind.
 _TOLD = frozenset({"WorkerFailed", "Deadlock", "TimedOut", "IndexError", "ZeroDivisionError", "OutOfMemoryError"})
 _MAX_PARTS, _MAX_CHARS = 2, 1000
+_CAUSE = "\n  likely cause: "
 
 
 def of_error(name: Any) -> str:
@@ -37,7 +38,12 @@ def of_cause(cause: Any) -> str:
 
 
 def _with_cause(cause: str) -> str:
-    return f"{OF_HIDDEN['fail']}\n  likely cause: {cause}" if cause else OF_HIDDEN["fail"]
+    return f"{OF_HIDDEN['fail']}{_CAUSE}{cause}" if cause else OF_HIDDEN["fail"]
+
+
+def cause_in(told: str) -> str:
+    """The cause in what `of_error` or `of_cause` gave; empty if there is none."""
+    return told.partition(_CAUSE)[2]
 
 
 def _is_ours(cause: str) -> bool:

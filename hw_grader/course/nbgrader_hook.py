@@ -71,11 +71,14 @@ def write_verdicts(nb: NotebookNode, record: Record, release: Release) -> None:
     verdicts, sources = {v.grade_id: v for v in record.verdicts}, release.marked
     for place, cell in enumerate(nb.cells):
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        cell.metadata.pop("hw_grader", None)  # nobody but a verdict says what is in it
         if cell.cell_type != "code":
             continue
         if grade_id in verdicts:
             cell.source = sources[grade_id].source
             cell.outputs = [from_dict(output) for output in verdict_outputs(verdicts[grade_id])]
+            if cause := verdicts[grade_id].cause:
+                cell.metadata["hw_grader"] = {"cause": cause}
         else:
             cell.outputs = [from_dict(output) for output in record.outputs.get(place, [])]
 

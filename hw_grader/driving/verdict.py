@@ -47,6 +47,7 @@ class Verdict:
     shown: str = ""  # for the student, in every export and page: never says anything about a hidden case
     detail: str = ""  # for the instructor
     hidden: bool = False  # it was a hidden case that failed
+    cause: str = ""  # what it comes from, in the check's own words: never the student's; may be shown
 
     def __post_init__(self) -> None:
         if self.state not in STATES:

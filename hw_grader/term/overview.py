@@ -67,7 +67,7 @@ def causes(results: Sequence) -> list[Cause]:
         for row in result.rows:
             for mark in row.marks if row.is_graded else ():
                 if mark.lost and mark.reason:
-                    said = mark.reason.partition("likely cause: ")[2] or mark.reason
+                    said = mark.cause or mark.reason
                     key = re.sub(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", "#", said)
                     who[f"{result.assignment}: {mark.name}", key].setdefault(row.student, said)
     common = sorted(who.items(), key=lambda item: -len(item[1]))[:N_CAUSES]

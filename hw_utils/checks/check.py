@@ -102,6 +102,7 @@ class Check:
             [error.note] if error.note or not case else [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"]
         )
         cause, hint = cause_of_error(str(error)), self.hint_for(str(error))
+        error.cause = cause
         if cause and "likely cause" not in str(error):
             lines.append(f"  likely cause: {cause}")
         if hint and not error.note:

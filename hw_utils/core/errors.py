@@ -30,6 +30,8 @@ from hw_utils.core.versions import what_to_do
 class HwError(Exception):
     """The root of the tree; shows its own message and no stack in a notebook."""
 
+    cause = ""  # what a check knows that it comes from, in the check's words
+
     def _render_traceback_(self) -> list[str]:
         return str(self).splitlines()
 

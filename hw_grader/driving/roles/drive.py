@@ -113,4 +113,5 @@ def _error(error: BaseException) -> dict[str, Any]:
             lines += [f"{where}, in {frame.name}", f"    {where.source}"]
         lines.append(f"{name}: {error}")
     reason = lines[0] if isinstance(error, HwError) else lines[-1]
-    return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]]}
+    cause = error.cause if isinstance(error, HwError) else ""
+    return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]], "cause": cause}

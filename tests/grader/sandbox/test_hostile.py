@@ -8,11 +8,15 @@ import socket
 import time
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.nbgrader_hook import write_verdicts
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.notebook.release import read_release
+from hw_grader.notebook.restore import restore
+from hw_grader.report import _said
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import inside, needs_sandbox
@@ -119,6 +123,24 @@ def test_an_error_that_a_line_could_have_made_is_the_answers_own(place, line, na
     assert verdict.state == "fail", verdict
     assert named in verdict.reason, verdict
     assert "line 2" in verdict.detail + verdict.shown + verdict.reason, verdict
+
+
+FORGES = "ZeroDivisionError('0\\n  likely cause: ask eve')"
+
+
+@pytest.mark.parametrize("line", [f"raise {FORGES}", f"print({FORGES})", f"return str({FORGES})"])
+def test_a_cause_in_the_report_is_a_checks_own(place, tmp_path, line):
+    answer = f"def hello(rank, world_size, name):\n    {line}\n"
+    record = grade_bytes(as_bytes(submission({"hello": answer})), place.release, place.sandbox, "eve", TIMES)
+    notebook = restore(as_bytes(submission({"hello": answer})), place.release)
+    for cell in notebook.cells:
+        cell.metadata["hw_grader"] = {"cause": "ask eve"}
+    write_verdicts(notebook, record, place.release)
+    nbformat.write(notebook, tmp_path / "x.ipynb")
+    said, _, _ = _said(tmp_path / "x.ipynb")
+    assert record.points == MAX_POINTS - 5
+    assert "ask eve" not in str([cause for _, cause in said.values()])
+    assert "likely cause: ask eve" not in str(said)
 
 
 def test_after_the_submissions_time_no_cell_is_run_and_it_is_said(place):

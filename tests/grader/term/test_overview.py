@@ -19,7 +19,7 @@ WHY = [
 
 
 def mark(name: str, share: float, reason: str = "") -> Mark:
-    return Mark(f"check-{name}", 5 * share, 5, reason=reason if share < 1 else "")
+    return Mark(f"check-{name}", 5 * share, 5, reason=reason if share < 1 else "", cause=reason.partition("cause: ")[2])
 
 
 def row(student: str, *shares: float, reason: str = "wrong") -> Row:
