@@ -5,7 +5,7 @@ import os
 import socket
 
 
-def fill_sockets():
+def make_sockets():
     held = []
     try:
         while True:
@@ -14,21 +14,24 @@ def fill_sockets():
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**30)
                 end.setblocking(False)
             held.append(pair)
-            try:
-                while True:
-                    pair[0].send(bytes(2**16))
-            except OSError:
-                continue
     except OSError as error:
         print("stopped:", len(held), error, flush=True)
     return held
 
 
+def fill(held):
+    for one, _ in held:
+        try:
+            while True:
+                one.send(bytes(2**16))
+        except OSError:
+            continue
+
+
 for _ in range(3):
     if os.fork() == 0:
-        kept = fill_sockets()
-        while True:
-            os.sched_yield()
-kept = fill_sockets()
+        break
+kept = make_sockets()  # all of them first: on a busy machine filling each takes longer than a cell may
+fill(kept)
 while True:
     os.sched_yield()
