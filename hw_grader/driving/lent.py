@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hw_grader.driving.model_states import replace_parameters, set_state, state_of, tensors_of
+from hw_grader.driving.model_states import move_parameters, replace_parameters, set_state, state_of, tensors_of
 from hw_utils.material.by_hand.interface import Interface
 
 FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
@@ -154,23 +154,27 @@ class Lent:
     def states(self) -> list:
         """The state of each thing that is kept equal; None for the others."""
         return [
-            {**state_of(thing), "replaced": self._replaced(number)} if isinstance(thing, KEPT_EQUAL) else None
+            {**state_of(thing), **self._placed_anew(number)} if isinstance(thing, KEPT_EQUAL) else None
             for number, thing in enumerate(self.things)
         ]
 
     def _note_parameters(self, number: int) -> None:
         self.parameters[number] = dict(self.things[number].named_parameters(remove_duplicate=False))
 
-    def _replaced(self, number: int) -> list[list[str]]:
-        """The names of parameters that are other objects than at the last exchange, those of one together."""
-        if not isinstance(self.things[number], nn.Module):
-            return []
-        known, found = self.parameters.get(number), {}
-        self._note_parameters(number)
-        for name, parameter in self.parameters[number].items() if known is not None else ():
-            if known.get(name) is not parameter:
-                found.setdefault(id(parameter), []).append(name)
-        return list(found.values())
+    def _placed_anew(self, number: int) -> dict[str, Any]:
+        """What has changed since the last exchange: "replaced", the names of parameters that are new objects, those of
+        one together, and "moved", name -> the name that the same object had (a model's layers in another order).
+        """
+        known, replaced, moved = self.parameters.get(number), {}, {}
+        if isinstance(self.things[number], nn.Module):
+            self._note_parameters(number)
+            names = {id(parameter): name for name, parameter in (known or {}).items()}
+            for name, parameter in self.parameters[number].items() if known is not None else ():
+                if known.get(name) is not parameter and id(parameter) in names:
+                    moved[name] = names[id(parameter)]
+                elif known.get(name) is not parameter:
+                    replaced.setdefault(id(parameter), []).append(name)
+        return {"replaced": list(replaced.values()), "moved": moved}
 
     def set_states(self, states: Any, *, with_settings: bool = False) -> None:
         """Makes the things what the other side says that they are. with_settings: also an optimizer's.
@@ -183,7 +187,9 @@ class Lent:
         for thing, state in zip(self.things, states):
             if isinstance(thing, KEPT_EQUAL):
                 try:
-                    replaced = state.pop("replaced")
+                    replaced, moved = state.pop("replaced"), state.pop("moved")
+                    if isinstance(thing, nn.Module):
+                        move_parameters(thing, moved)
                     set_state(thing, state, with_settings=with_settings)
                     if isinstance(thing, nn.Module):
                         replace_parameters(thing, replaced)

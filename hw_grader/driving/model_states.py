@@ -48,6 +48,20 @@ def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *
         module.training = bool(state["training"][name])
 
 
+def move_parameters(model: nn.Module, moved: Any) -> None:
+    """Gives parameters, the same objects, other names: name -> which one it had.
+
+    Raises:
+        AttributeError, KeyError, ValueError: there are no such parameters.
+    """
+    if type(moved) is not dict or not all(type(name) is str for pair in moved.items() for name in pair):
+        raise ValueError("not names of parameters")
+    before = dict(model.named_parameters(remove_duplicate=False))
+    for name, old in moved.items():
+        path, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(path), leaf, before[old])
+
+
 def replace_parameters(model: nn.Module, groups: Any) -> None:
     """Makes new objects of these parameters, one for each group of names.
 

@@ -73,7 +73,7 @@ class Session:
         self.far: dict[int, Any] = {}
         self.held = Held()
         self.made: dict[str, nn.Module] = {}  # models that the answer has made and the driver computes
-        self.hooked: set[tuple] = set()
+        self.hooked: dict[tuple[int, str], nn.Parameter] = {}
         self.kinds: tuple[type, ...] = ()
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
@@ -119,12 +119,13 @@ class Session:
         """Makes our parameters call the hooks that the answer has put on its copies."""
         for thing, name, kind in hooks:
             parameter = dict(self.lent.things[thing].named_parameters())[name]
-            if (thing, name, kind) not in self.hooked:
-                self.hooked.add((thing, name, kind))
-                hook = partial(self._hook, thing, name, kind)
+            if (id(parameter), kind) not in self.hooked:
+                self.hooked[id(parameter), kind] = parameter  # as long as it lives nothing else has its id
+                hook = partial(self._hook, thing, parameter, kind)
                 (parameter.register_hook if kind == "gradient" else parameter.register_post_accumulate_grad_hook)(hook)
 
-    def _hook(self, thing: int, name: str, kind: str, value: torch.Tensor) -> Any:
+    def _hook(self, thing: int, parameter: nn.Parameter, kind: str, value: torch.Tensor) -> Any:
+        name = next(name for name, p in self.lent.things[thing].named_parameters() if p is parameter)
         given = [value] if kind == "gradient" else []
         changed = self.call({"hook": [thing, name, kind]}, given)
         return changed if kind == "gradient" else None

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
 _FD_BYTES = 2**13  # of a pipe, whose end each descriptor may be, beyond a user's first 64 MiB of pipes
-_COUNTED = ("RssAnon", "RssShmem", "VmSwap", "VmPTE", "HugetlbPages")
+_COUNTED = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE", b"HugetlbPages")
 
 
 def of_process(pid: str) -> int:
     """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
     try:
-        with open(f"/proc/{pid}/status") as status:
-            about = dict(line.split(":", 1) for line in status)
+        with open(f"/proc/{pid}/status", "rb") as status:  # a process may call itself by any bytes
+            about = dict(line.partition(b":")[::2] for line in status)
     except OSError:
         return 0
     in_kib = sum(int(about[name].split()[0]) for name in _COUNTED if name in about)
-    return in_kib * 1024 + int(about["FDSize"]) * _FD_BYTES
+    return in_kib * 1024 + int(about.get(b"FDSize", 0)) * _FD_BYTES
 
 
 def of_sockets(pid: int) -> int:

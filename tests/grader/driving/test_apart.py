@@ -71,13 +71,18 @@ def sources() -> dict[str, list]:
     return {file: [0, "".join(lines)] for file, lines in {**cells, **files}.items()}
 
 
-def problem(check: str, answers: list, which: slice = slice(None)) -> str:
+def one_of_each_kind(cases: list[dict]) -> list[dict]:
+    """The first of those with the same arguments: an argument more is another way through a driver."""
+    return list({frozenset(case): case for case in reversed(cases)}.values())
+
+
+def problem(check: str, answers: list, chosen: Callable[[list], list] = list) -> str:
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
     try:
         with Rooms(SHARED.get()) as rooms, Driving(rooms, opened, sources(), lambda: 75.0) as driving:
             reply = driving.open(check)
-            for case in judge.cases(check)[which]:
+            for case in chosen(judge.cases(check)):
                 data = None
                 if "opened" in reply or "data" in reply:
                     reply, data = driving.case(json.dumps(case).encode())
@@ -95,7 +100,7 @@ def problem(check: str, answers: list, which: slice = slice(None)) -> str:
 def test_the_reference_is_right_from_afar_in_every_check(lesson):
     names = namespace(lesson)
     calls = {call.check: call for cell in lesson.with_role("check") for call in cell.calls}
-    found = {call.check: problem(call.check, answers_of(call, names), slice(1)) for call in calls.values()}
+    found = {call.check: problem(call.check, answers_of(call, names), one_of_each_kind) for call in calls.values()}
     assert found == dict.fromkeys(calls, "")
 
 
@@ -106,7 +111,7 @@ for one in alternatives():
 
 @pytest.mark.parametrize("check", sorted(_RIGHT))
 def test_right_answers_of_another_kind_are_right_from_afar(check):
-    found = {one.name: problem(check, list(one.answers), slice(-1, None)) for one in _RIGHT[check]}
+    found = {one.name: problem(check, list(one.answers), lambda cases: cases[-1:]) for one in _RIGHT[check]}
     assert found == dict.fromkeys(found, "")
 
 

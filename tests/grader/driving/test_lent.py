@@ -94,6 +94,20 @@ def test_a_model_and_its_optimizer_cross_with_gradients_and_come_back_changed():
     assert (model.training, model.n_seen) == (False, 5)
 
 
+def test_layers_in_another_order_are_the_same_objects_on_the_other_side():
+    model = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1), nn.Linear(1, 1))
+    (far,), here, there = both_sides(model)
+    first, second, third = (layer.weight for layer in far)
+    first.hooked = True
+    model[0], model[1] = model[1], model[0]
+    model[2].weight = nn.Parameter(torch.ones(1, 1))  # this one is new
+    both_sides(model, here=here, there=there)
+    assert [layer.weight for layer in far][:2] == [second, first]
+    assert far[1].weight.hooked
+    assert far[2].weight is not third
+    assert equal(far, model)
+
+
 def test_what_the_driver_noted_and_set_does_not_come_back():
     model, optimizer = trained()
     (far, far_optimizer), here, there = both_sides(model, optimizer)
