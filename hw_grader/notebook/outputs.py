@@ -14,6 +14,7 @@ from hw_grader.notebook.rubric import OwnHtml
 
 MAX_OUTPUTS = 100
 _MAX_TEXT_CHARS = 120_000
+_MAX_MARKDOWN_CHARS = 20_000  # of a cell that is rendered
 _MAX_HTML_CHARS = 500_000  # pictures are in it
 _MAX_PICTURE_CHARS = 2_000_000
 _MAX_CELL_CHARS = 5_000_000
@@ -134,7 +135,14 @@ def safe_markdown(source: str) -> str:
 
     if isinstance(source, OwnHtml):
         return source
-    return safe_html(markdown2html(source))
+    try:
+        if len(source) > _MAX_MARKDOWN_CHARS:
+            raise ValueError("the renderer's work grows with the square of some texts")
+        return safe_html(
+            markdown2html(re.sub(r"\]\(\s*attachment:", "](", source))
+        )  # pictures that were pasted are gone
+    except Exception:  # a text that the renderer cannot take is shown as it was written
+        return f"<pre>{escape(_text(source))}</pre>"
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:

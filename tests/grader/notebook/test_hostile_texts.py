@@ -72,6 +72,13 @@ def test_what_was_found_is_found():
     assert "bc" in drawn
 
 
+@pytest.mark.parametrize("text", ["![plot](attachment:a.png)", "> " * 5000, "\\\\(" * 100_000])
+def test_a_text_that_the_renderer_cannot_take_is_shown_all_the_same(text):
+    shown = safe_markdown(f"answer {text}")
+    assert "answer" in shown
+    assert ("<pre>" in shown) == (len(text) > 20_000)  # what takes the renderer minutes is not given to it
+
+
 def test_outputs_have_room_for_a_submission_and_no_more():
     outputs = [{"output_type": "stream", "name": "stdout", "text": "x" * 1000}] * 3
     assert len(clean_outputs(outputs)) == 3
