@@ -1,4 +1,4 @@
-"""A process that stands still for good: each of its threads waits for another one of them."""
+"""A process that stands still: each of its threads waits for another one of them, or for another process."""
 
 from __future__ import annotations
 
@@ -6,19 +6,49 @@ import _thread
 import os
 import threading
 from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 LOOK_S = 0.05  # how often a silent process is looked at
 LOOKS = 3  # with nothing moved in between: it stands
-_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine if hasattr(os, "uname") else "", "")
+LOOKS_OUTSIDE = 10  # if it waits for the system: a packet or a disk may take a while
+_MACHINE = os.uname().machine if hasattr(os, "uname") else ""
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(_MACHINE, "")
+# Calls that another process may have to end, as another rank, and the place of their timeout: None where they have none.
+# read, flock, fcntl, accept, accept4, recvfrom, recvmsg; epoll_wait, epoll_pwait, poll, ppoll, select, pselect6
+_WAITS = {
+    "x86_64": {
+        **dict.fromkeys(("0", "73", "72", "43", "288", "45", "47")),
+        "232": 4, "281": 4, "7": 3, "271": 3, "23": 5, "270": 5,
+    },
+    "aarch64": {**dict.fromkeys(("63", "32", "25", "202", "242", "207", "212")), "22": 4, "73": 3, "72": 5},
+}.get(_MACHINE, {})  # fmt: skip
+_NO_TIMEOUT = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}  # a null pointer, or -1
 
 
-def standing(pid: int, others: set[int | None]) -> tuple | None:
-    """How often each thread of a process was switched, if all of them wait for each other for good; else None.
+class Still(NamedTuple):
+    """How often each thread of a process was switched, and how many looks in a row say that it stands."""
 
-    For good: in a futex without a timeout, which only another thread of the process can end, and without children.
+    switches: tuple
+    looks: int
+
+
+def _looks_for(call: list[str]) -> int:
+    """How many looks say that a thread in this system call stands; 0 if it may go on by itself."""
+    if _FUTEX and call[0] == _FUTEX:
+        return 0 if int(call[4], 16) else LOOKS
+    if call[0] not in _WAITS:
+        return 0
+    timeout = _WAITS[call[0]]
+    return LOOKS_OUTSIDE if timeout is None or int(call[timeout], 16) in _NO_TIMEOUT else 0
+
+
+def standing(pid: int, others: set[int | None]) -> Still | None:
+    """What a process's threads look like if all of them wait, for each other or another process; else None.
+
+    All wait without a timeout, and the process has no children, which could end the wait.
     others: threads that are not the program's.
     """
-    seen = []
+    seen, most = [], LOOKS
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             if int(thread) in others:
@@ -29,13 +59,14 @@ def standing(pid: int, others: set[int | None]) -> tuple | None:
                     return None
             with open(f"{folder}/syscall") as file:
                 call = file.read().split()
-            if not _FUTEX or call[0] != _FUTEX or int(call[4], 16):
+            if not (looks := _looks_for(call)):
                 return None
+            most = max(most, looks)
             with open(f"{folder}/status") as file:
                 seen.append((thread, *(line for line in file if "ctxt_switches" in line)))
     except (OSError, IndexError, ValueError):
         return None
-    return tuple(seen)
+    return Still(tuple(seen), most)
 
 
 GONE = ("gone",)  # what is said of a thread that has ended
@@ -79,7 +110,7 @@ def elsewhere(pid: int, here: set[int | None]) -> set[str]:
 def watched(lamp, tell_time):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.
 
-    A rank that waits in C++ code for others holds the thread in which they would run; nothing in this process can
+    A rank that waits in C++ code or in the system for others holds the thread in which they would run; nothing in this process can
     change that. lamp: None where the process is not ours to end, or the system does not show what threads do.
     tell_time: called with every look.
     """
@@ -100,7 +131,7 @@ def watched(lamp, tell_time):
                 now = standing(os.getpid(), others)
                 looks = looks + 1 if now is not None and now == last else 0
                 last = now
-                if looks == LOOKS:
+                if looks and looks == now.looks:
                     lamp[1] = 1
                     getattr(os, "_exit_now", os._exit)(1)
         finally:

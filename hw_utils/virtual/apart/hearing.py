@@ -15,7 +15,7 @@ PATIENT_LOOKS = 20  # for threads that sleep for a while: they may go on by them
 
 
 class Standing:
-    """What a thread stands in that is no communication: a lock, a future or another thread of its own process."""
+    """What a thread stands in that is no communication: a lock, a future, another thread, a file or a socket."""
 
     row, name, site = -1, "a wait in its own process", 0
 
@@ -27,7 +27,7 @@ class Standing:
 
 
 class Stuck(Exception):
-    """A thread waits in its own process, and what it waits for is not its own to bring about."""
+    """A thread waits in its own process or in the system, and what it waits for is not its own to bring about."""
 
 
 class _Looks:
@@ -73,7 +73,7 @@ class Hearing:
             if lane.place >= self.engine.world_size and asleep(pid, lane.thread) is GONE:
                 del self.lanes[rank][lane.thread]
                 return None
-            if looks.same(now) >= LOOKS:
+            if looks.same(now) >= getattr(now, "looks", LOOKS):
                 raise Stuck(rank)
         return lane.inbox.popleft()
 

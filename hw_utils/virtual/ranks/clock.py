@@ -2,14 +2,18 @@
 
 So they do where a package has taken one of them for itself (`from time import time`, as tqdm). `datetime.now()` reads
 the real clock: its type is one for Python's C code, what a rank makes with another is no `datetime` for others.
+What asyncio's loop waits for its next timer is virtual too: it asks the clock, and would never see it pass.
 """
 
 from __future__ import annotations
 
+import selectors
 import sys
+import threading
 import time
 import timeit
 import types
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -18,6 +22,7 @@ from hw_utils.core.calls.patched import patched
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
 _LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils"})  # packages that take none, and many modules
+LOOK_S = 0.05  # real seconds in which another thread of the rank may end a wait
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
 
 
@@ -52,6 +57,28 @@ def _replacements(engine) -> dict:
     return {name: of_rank(name, function) for name, function in {**found, "sleep": sleep}.items()}
 
 
+def _loop_begins(engine) -> Callable:
+    """How an event loop of asyncio begins: with a selector whose timeouts pass on the rank's clock."""
+    begin = BaseSelectorEventLoop.__init__
+
+    class Selector(selectors.DefaultSelector):
+        def select(self, timeout=None):
+            if timeout is None or timeout <= 0:
+                return super().select(timeout)
+            has_files = len(self.get_map()) > 1  # one alone is the loop's own pipe, which its threads write to
+            look_s = min(timeout, LOOK_S) if threading.active_count() > 1 else 0
+            found = super().select(timeout if has_files else look_s)
+            if not found:
+                time.sleep(timeout)
+                found = super().select(0)
+            return found
+
+    def begin_with(self, selector=None) -> None:
+        begin(self, Selector() if selector is None and engine.carries() else selector)
+
+    return begin_with
+
+
 def _taken(names: dict) -> Iterator[tuple[types.ModuleType, str]]:
     """The modules of packages that have functions of `time` among their globals, each with the function's name."""
     real = {name: getattr(time, name) for name in names}
@@ -75,6 +102,7 @@ def virtual_clock(engine):
         bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
         if bars is not None:
             stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
+        stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(engine)))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):
