@@ -18,6 +18,7 @@ from hw_utils.core.calls.operations import (
     ALIASES,
     DTYPE_CODES,
     ENTRIES,
+    TAKE_GAPS,
     asks_its_class,
     no_memory,
     not_compiled,
@@ -160,7 +161,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                     return group.ask_classes(method, arguments, named)
                 if tensor.layout is strided:
                     n_bytes, (code, itemsize) = tensor.nbytes, _CODE_AND_ITEMSIZE[tensor.dtype]
-                    if not tensor.is_contiguous():
+                    if not tensor.is_contiguous() and method not in TAKE_GAPS:
                         require_dense(tensor)
                 else:
                     n_bytes, itemsize, code = _of_sparse(tensor)
@@ -169,7 +170,9 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 first = tensor[0] if type(tensor) is list and tensor else tensor
                 if type(first) not in _PLAIN and asks_its_class(first):
                     return group.ask_classes(method, arguments, named)
-                n_bytes, itemsize, code = _measure(tensor)
+                n_bytes, itemsize, code = _measure(tensor, method not in TAKE_GAPS)
+            if method == "scatter":
+                _measure(arguments[1], True)  # the root's own
         root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
@@ -240,16 +243,17 @@ def _own_piece(arguments: tuple, group) -> int:
     return mine.nbytes * rows // total if total else 0
 
 
-def _measure(tensors) -> tuple[int, int, int]:
-    """(bytes, bytes of one element, code of the dtype) of tensors in lists."""
+def _measure(tensors, is_dense: bool) -> tuple[int, int, int]:
+    """(bytes, bytes of one element, code of the dtype) of tensors in lists, which may have to be dense."""
     if type(tensors) is list and len(tensors) == 1:
         tensors = tensors[0]
     if isinstance(tensors, torch.Tensor):
-        require_dense(tensors)
+        if is_dense:
+            require_dense(tensors)
         return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
     if not tensors:
         return 0, 1, 0
-    parts = [_measure(t) for t in tensors]
+    parts = [_measure(t, is_dense) for t in tensors]
     return sum(p[0] for p in parts), parts[0][1], parts[0][2]
 
 

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.mismatch import check_alike
-from hw_utils.core.calls.operations import OBJECT_OPS, asks_its_class, caller, not_compiled, sizes_of
+from hw_utils.core.calls.operations import OBJECT_OPS, TAKE_GAPS, asks_its_class, caller, not_compiled, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
@@ -169,6 +169,8 @@ class VirtualGroup(dist.ProcessGroup):
         """in_profile: the tensors whose shapes a profile shows, if they are not the inputs; empty for no range."""
         name, site, outer = self._caller(method)
         with modes.unseen():
+            if method in TAKE_GAPS:
+                inputs = [t if t.is_contiguous() else t.detach().contiguous() for t in inputs]
             for tensor in (*inputs, *outputs):
                 reductions.flat(tensor)  # raises if there are gaps
         for tensor in (*inputs, *outputs):

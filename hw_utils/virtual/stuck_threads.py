@@ -110,8 +110,8 @@ def elsewhere(pid: int, here: set[int | None]) -> set[str]:
 def watched(lamp, tell_time):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.
 
-    A rank that waits in C++ code or in the system for others holds the thread in which they would run; nothing in this process can
-    change that. lamp: None where the process is not ours to end, or the system does not show what threads do.
+    A rank that waits in C++ code or in the system for others holds the thread in which they would run; nothing in this
+    process can change that. lamp: None where the process is not ours to end, or the system does not show what threads do.
     tell_time: called with every look.
     """
     if lamp is None or not os.path.isdir("/proc/self/task"):

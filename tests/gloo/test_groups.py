@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.nn.functional import all_gather
 
 from hw_utils import WorkerFailed, launch, simulate
 
@@ -75,12 +76,36 @@ def test_groups_that_share_a_rank_must_be_the_same():
 
 
 @pytest.mark.parametrize("engine", [launch, simulate])
-def test_a_view_with_gaps_is_refused(engine):
+@pytest.mark.parametrize("operation", ["all_reduce", "scatter"])
+def test_a_view_with_gaps_is_refused_where_gloo_takes_what_lies_in_them(engine, operation):
     def worker(rank, world_size):
-        dist.all_reduce(torch.arange(12.0).reshape(3, 4)[:, ::2])
+        columns = torch.arange(12.0).reshape(3, 4)[:, ::2]
+        if operation == "all_reduce":
+            dist.all_reduce(columns)
+        else:
+            dist.scatter(torch.zeros(3, 2), [columns] * world_size if rank == 0 else None, 0)
 
     with pytest.raises(WorkerFailed, match="must be non-overlapping and dense"):
         engine(worker, 2)
+
+
+def test_a_view_with_gaps_is_taken_where_gloo_makes_one_piece_of_its_inputs():
+    def worker(rank, world_size):
+        pieces = [(torch.arange(6.0) + 10 * rank + 100 * k).view(3, 2)[:, 0] for k in range(world_size)]
+        got = [torch.zeros(3) for _ in range(3 * world_size + 1)]
+        dist.all_gather(got[:2], pieces[1])
+        dist.all_to_all(got[2:4], pieces)
+        dist.reduce_scatter(got[4], pieces)
+        dist.gather(pieces[0], got[5:] if rank == 0 else None, 0)
+        mine = torch.ones(3, requires_grad=True)
+        sum(piece.sum() * (rank + 1) for piece in all_gather(mine)).backward()  # its gradients are one number, expanded
+        return [t.tolist() for t in got], mine.grad.tolist()
+
+    real, virtual = launch(worker, 2), simulate(worker, 2)
+    assert real.results == virtual.results
+    all_of_1, summed, none = [[100, 102, 104], [110, 112, 114]], [210, 214, 218], [0] * 3
+    assert virtual[1] == ([*all_of_1, *all_of_1, summed, none, none], [3] * 3)
+    assert [real.trace.bytes_sent(r) for r in range(2)] == [virtual.trace.bytes_sent(r) for r in range(2)]
 
 
 def test_a_view_without_gaps_is_summed():

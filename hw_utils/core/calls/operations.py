@@ -100,6 +100,10 @@ def not_compiled(function: FunctionType) -> FunctionType:
     return function
 
 
+# Of their inputs gloo makes one piece without gaps itself; an expanded gradient comes to them from torch's own backward.
+TAKE_GAPS = frozenset({"allgather", "gather", "reduce_scatter", "alltoall"})
+
+
 def require_dense(tensor: torch.Tensor) -> None:
     """Raises RuntimeError if there are gaps between the tensor's elements: gloo would take what lies in them."""
     if tensor.is_contiguous():
