@@ -13,7 +13,7 @@ LOOKS = 3  # with nothing moved in between: it stands
 LOOKS_OUTSIDE = 10  # if it waits for the system: a packet or a disk may take a while
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(_MACHINE, "")
-# Calls that another process may have to end, as another rank, and the place of their timeout: None where they have none.
+# Calls that another process may have to end, as another rank, and the place of their timeout, None without one:
 # read, flock, fcntl, accept, accept4, recvfrom, recvmsg; epoll_wait, epoll_pwait, poll, ppoll, select, pselect6
 _WAITS = {
     "x86_64": {
@@ -111,7 +111,8 @@ def watched(lamp, tell_time):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.
 
     A rank that waits in C++ code or in the system for others holds the thread in which they would run; nothing in this
-    process can change that. lamp: None where the process is not ours to end, or the system does not show what threads do.
+    process can change that.
+    lamp: None where the process is not ours to end, or the system does not show what threads do.
     tell_time: called with every look.
     """
     if lamp is None or not os.path.isdir("/proc/self/task"):

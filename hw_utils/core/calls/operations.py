@@ -100,7 +100,7 @@ def not_compiled(function: FunctionType) -> FunctionType:
     return function
 
 
-# Of their inputs gloo makes one piece without gaps itself; an expanded gradient comes to them from torch's own backward.
+# Of their inputs gloo makes one piece without gaps itself; torch's own backward hands them expanded gradients.
 TAKE_GAPS = frozenset({"allgather", "gather", "reduce_scatter", "alltoall"})
 
 
