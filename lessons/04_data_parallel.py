@@ -237,7 +237,7 @@ lesson_04.draw_roads()
 # iteration, how many leave rank 1, and which cable limits the whole?
 #
 # **Task 4.2b** (20 minutes, 7 points). Write `gather_scatter`, with rank 0 as root. Target: one gather and one scatter
-# for each trainable parameter, and the mean to five digits on every rank.
+# for each trainable parameter and no other call (a barrier neither), and the mean to five digits on every rank.
 
 # %% [markdown]
 # <details><summary>Hint 1: two roles</summary>
@@ -318,7 +318,8 @@ checks.lesson_04.gather_scatter_traffic(gather_scatter, cases=[{"world_size": 5,
 # **Predict.** The same mean without a root. Which rank sends most, and how does that change from 4 to 400 ranks?
 #
 # **Task 4.3a** (10 minutes, 3 points). Write `all_reduce_mean`: `dist.all_reduce` sums in place, the mean is one
-# division away. Target: one all-reduce for each trainable parameter, and the same means as before, to five digits.
+# division away. Target: one all-reduce for each trainable parameter, no other call, and the same means as before, to
+# five digits.
 #
 # <details><summary>Hint 1: what takes part</summary>
 #

@@ -16,6 +16,7 @@ from typing import Any
 
 from hw_utils.threads.turns import Turns
 
+SHORT_S = 1.0  # what a loaded machine may take from one step to the next
 _LOCK, _RLOCK = type(_thread.allocate_lock()), type(threading.RLock())
 
 
@@ -26,10 +27,14 @@ class ManagedLock:
         self._turns, self._held = turns, False
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """As a lock's; one with a timeout gives up when no other rank can run."""
+        """As a lock's; one with a timeout gives up when no other rank can run, and a rank's first short one at once:
+        the others may be slower than that. Who looks again after it meets them all the same."""
         turns = self._turns
         if self._held and not turns.stopping:
             if not blocking or turns.rank() < 0:
+                return False
+            if 0 <= timeout < SHORT_S and turns.is_first_limit():
+                turns.skipped_s += timeout
                 return False
             if not turns.park(self._is_free, self, has_limit=timeout >= 0):
                 turns.skipped_s += timeout  # nobody could run before: the time has passed

@@ -57,6 +57,7 @@ class Turns:
         self.stopping = False
         self.stuck = False  # nobody could run
         self.skipped_s = 0.0  # by waits with a limit
+        self._limited: set[int] = set()  # ranks that had one
         self.timed_out = False
         self.busy_at = ("", 0)  # file and line of the student's code at which the time limit met a rank
         self.current = -1
@@ -170,6 +171,12 @@ class Turns:
             return True
         self._wake(self.current)
         return False
+
+    def is_first_limit(self) -> bool:
+        """Whether the rank that asks has not asked before in this run."""
+        is_first = self.rank() not in self._limited
+        self._limited.add(self.rank())
+        return is_first
 
     def pause(self) -> None:
         """Lets `choose` give the turn to another rank; returns when it is this rank's turn again."""

@@ -22,7 +22,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.ping_pong": {
         0: "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce only_rank_zero_returns",
-        1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too",
+        1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too adds_what_came_back",
         2: "both_serve",
     },
     "lesson_01.relay": {
@@ -41,7 +41,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
     },
     "lesson_01.shift_at_once": {
-        0: "receives_into_its_own never_waits_for_its_irecv sends_the_whole_list_at_once",
+        0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once",
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
@@ -154,12 +154,13 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.all_gather": {
         0: (
-            "AppendsInOrderOfArrival SpinsUntilAllHaveArrived GivesOneStackedTensor PutsItsOwnTensorFirst "
+            "SpinsUntilAllHaveArrived GivesOneStackedTensor PutsItsOwnTensorFirst "
             "TurnsTheList KeepsItsBuffersOnTheClass FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
-            "ReshapesToTheFirstCall "
+            "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero "
         ),
         1: (
+            "AppendsInOrderOfArrival "
             "HasOneBarrier ReadsBeforeAllHaveWritten ReturnsOneListToAllRanks NeverEmptiesTheBuffer "
             "SleepsInPlaceOfABarrier HasABarrierForOneLess "
         ),
@@ -173,7 +174,8 @@ HINTS: dict[str, dict[int, str]] = {
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
-            "LooksTheOpUp LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
+            "LooksTheOpUp AnswersInDoublePrecision DividesByFour "
+            "LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
         ),
         1: "SumsBeforeAllHaveArrived NeverClearsTheTotal SharesOneResult ReusesTheGroupAtOnce",
         2: "AddsWithoutALock ClearsTheTotalWhileOthersRead",
@@ -224,7 +226,8 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.column_backward": {
         0: (
             "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
-            "ScalesTheUpstreamGradient LetsAutogradDoIt AddsUpColumnGradients ColumnAddsUpWhatItGathers "
+            "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
+            "ColumnAddsUpWhatItGathers "
         ),
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
@@ -249,7 +252,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RowMasksTheUpstreamGradient "
         ),
         2: (
-            "NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
+            "FillsItsOwnFeatures NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
             "RowReducesTheInputGradient "
         ),
         3: "CachesTheInputOfAnotherShard CachesOnTheClass",
@@ -258,16 +261,18 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
+            "activates_the_weight reduces_the_hidden_columns cuts_the_batch "
             "empties_the_input multiplies_in_single only_rank_zero_adds_up "
         ),
     },
     "lesson_06.parallelize": {
         0: (
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
-            "takes_uneven_parts asserts_the_size hangs_the_whole "
+            "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
         ),
         1: "forgets_the_transpose",
-        2: "makes_one_model_for_all_ranks gives_one_model cuts_the_model_itself copies_shallowly",
+        2: "makes_one_model_for_all_ranks gives_one_model cuts_the_model_itself copies_shallowly "
+        "gives_the_models_one_by_one shares_what_is_whole",
     },
 }
 

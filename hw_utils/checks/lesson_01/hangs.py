@@ -71,6 +71,10 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                 cause = "values[left] was read: a rank has its own number alone, its neighbour's comes in a message."
             elif got is None:
                 cause = "nothing comes back, or no number: return the tensor's item()."
+            elif "irecv" in ledger_of(data).ops and got not in [_value(r, world_size) for r in range(world_size)]:
+                cause = (
+                    "that is nobody's number: was the buffer read before the irecv was waited for? wait(), then read."
+                )
             elif got == int(expected):
                 cause = "the fraction is gone: the number goes as it came, a float."
             elif got == _value(rank + 1, world_size):

@@ -80,6 +80,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "the ball starts again at 0 in every round: make it once, before the loop."
     if rank == 1 and got == 0 and len(balls[0]) == n_rounds == len(balls[1]):
         return "both players return the last value that they held, not rank 0 alone."
+    if rank == 1 and balls[0] and list(balls[0][0]) == [0.0]:
+        return "rank 0 adds after it has sent: add 1 just before each send."
     if got == n_rounds and len(balls[0]) == n_rounds == len(balls[1]):
         return "only one of the two ranks adds 1."
     if len(balls[0]) != n_rounds:

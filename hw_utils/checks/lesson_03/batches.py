@@ -23,8 +23,14 @@ def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int)
     what = f"batches of {n_examples} examples for {ranks_of(world_size)} of {batch_size}"
     if not isinstance(data, list) or len(data) != world_size or not all(isinstance(d, list) for d in data):
         raise CheckFailed(f"{what}: expected the batches of {ranks_of(world_size)}.")
-    places, totals = _read_batches([mine for mine, _ in data], what)
+    places, totals = _read_batches([mine for mine, _, _ in data], what)
     order = _order(n_examples).tolist()
+    again, _ = _read_batches([data[0][2]], what)
+    if again[0] != places[0]:
+        raise CheckFailed(
+            f"{what}: called twice with the same order, rank 0 takes other examples the second time.",
+            cause="the order is shuffled already, the same on every rank: take it as it is, and draw nothing.",
+        )
     _require_partition(places, order, what)
     counts = [len(mine) for mine in places]
     if len(set(counts)) > 1:
@@ -44,7 +50,7 @@ def _judge_batches(data: Any, n_examples: int, world_size: int, batch_size: int)
         )
     for k in range(counts[0]):
         _require_iteration(k, [mine[k] for mine in places], [mine[k] for mine in totals], order, batch_size, what)
-    for rank, (_, after) in enumerate(data):
+    for rank, (_, after, _) in enumerate(data):
         if not np.array_equal(after, order):
             raise CheckFailed(
                 f"{what}: right, but `order` is another one after the call of rank {rank}.",
@@ -141,10 +147,13 @@ def _why_lost(mine: Sequence[Sequence[int]], order: Sequence[int]) -> str:
 def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int, what: str) -> None:
     world_size = len(parts)
     due = order[k * world_size * batch_size : (k + 1) * world_size * batch_size]
-    if sorted(i for part in parts for i in part) != sorted(due):
+    taken, size = sorted(i for part in parts for i in part), world_size * batch_size
+    if taken != sorted(due):
         raise CheckFailed(
             f"{what}: in iteration {k} the ranks together do not take the next {len(due)} examples of the order.",
-            cause="cut the order into chunks of N B first, then share each chunk; shards that are cut first make "
+            cause="they come by number: the order's own order decides, so sort nothing."
+            if taken == sorted(order)[k * size : (k + 1) * size]
+            else "cut the order into chunks of N B first, then share each chunk; shards that are cut first make "
             "another order than one worker's with batch N B.",
         )
     sizes = [len(part) for part in parts]
@@ -181,6 +190,9 @@ def _require_iteration(k: int, parts, totals, order: list[int], batch_size: int,
     },
 )
 def batches(batches, /, n_examples: int, world_size: int, batch_size: int):
-    """Every rank's batches of one epoch, and the order it was given as it is then; there is no communication."""
+    """Every rank's batches of one epoch, the order it was given as it is then, and the batches of a second call; there
+    is no communication."""
     orders = [_order(n_examples) for _ in range(world_size)]
-    return [[list(batches(order, rank, world_size, batch_size)), order] for rank, order in enumerate(orders)]
+    firsts = [list(batches(order, rank, world_size, batch_size)) for rank, order in enumerate(orders)]
+    again = list(batches(_order(n_examples), 0, world_size, batch_size))
+    return [[mine, order, again] for mine, order in zip(firsts, orders)]

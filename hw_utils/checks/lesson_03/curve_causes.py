@@ -65,6 +65,10 @@ def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
             return "k* is read off the training set; only the test set counts."
     if len(curve) > 1 and curve[-1][1] < min(curve[-2][1], recipe.target):
         return "a worse look than the one before is no end: accuracy goes up and down, and recipe.target decides."
+    if len(curve) == 1 and curve[0][1] < recipe.target:
+        return (
+            "it ends at the first look, below the target: a return inside the loop, or an epoch that is the only one."
+        )
     if curve[-1][1] < recipe.target:
         return "training ended after one epoch, or too early by one: go on until recipe.max_iterations."
     return "it stopped at an accuracy that is not the test set's."
@@ -124,7 +128,7 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
         return "that is the iteration for 0.97: the target is an argument."
     if got in [accuracy for _, accuracy in curve]:
         return "that is the accuracy: the iteration beside it is asked."
-    if got in [i for i, (k, _) in enumerate(curve) if k == reached[0]]:
+    if got in [i + start for i, (k, _) in enumerate(curve) if k == reached[0] for start in (0, 1)]:
         return "this is the place in the list, not the iteration that stands there."
     if stays and got == stays[0] and stays[0] not in above[:1]:
         return "the first time counts, also if the accuracy drops again."
@@ -143,6 +147,8 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return all(math.isclose(g, t, rel_tol=1e-3) for g, t in zip(got, three))
 
     if all(g == round(r, digits) for g, r in zip(got, right) for digits in [_digits(got)]):
+        if _digits(got) == 0:
+            return "whole numbers: three digits are asked. / divides, // and int() cut, round() goes to the next one."
         return "right but rounded: three digits are asked, leave the numbers as they are."
     if is_(right[::-1]):
         return "lowest and highest are swapped: the largest k* is the smallest speedup."
@@ -161,9 +167,9 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return "the numerator is always the median of k*(1): only k*(N) is the largest, the median, the smallest."
     if len(base) == len(values):
         by_seed = sorted(b / v for b, v in zip(base, values))
-        if is_([by_seed[0], by_seed[len(by_seed) // 2], by_seed[-1]]) or is_(
-            [by_seed[0], float(np.median(by_seed)), by_seed[-1]]
-        ):
+        middle = float(np.median(by_seed))
+        ends = ([by_seed[0], by_seed[-1]], [right[0], right[2]])
+        if any(is_([low, mid, high]) for low, high in ends for mid in (by_seed[len(by_seed) // 2], middle)):
             return "seed by seed: the numerator is always the median of k*(1), not the same seed's."
     unsorted = base[len(base) // 2] / values[len(values) // 2] if values[len(values) // 2] else math.inf
     is_off = not math.isclose(got[1], right[1], rel_tol=1e-3)

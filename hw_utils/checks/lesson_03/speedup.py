@@ -158,6 +158,8 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
             f"{what}: training went on to iteration {curves[0][-1][0]}, it should end at {expected[-1][0]}.",
             cause="reaching the target is enough: >=, not >."
             if math.isclose(expected[-1][1], recipe.target)
+            else "only every recipe.every-th iteration is looked at, the last of all no exception."
+            if curves[0][len(expected)][0] % recipe.every
             else "stop when recipe.target is reached, and after recipe.max_iterations in any case.",
         )
     require_waits(Trace.from_plain(data["trace"]), what)
@@ -297,13 +299,13 @@ def _judge_speedup(data: Any, k_star: dict[str, list[float]], expected: dict[str
     judge=_judge_speedup,
     is_formula=True,
     cases=[
-        {
-            "k_star": {"1": [100, 120, 110], "2": [50, 60, 40]},
-            "expected": {"1": [0.91667, 1, 1.1], "2": [1.83333, 2.2, 2.75]},
+        {  # first, middle, smallest, largest and median are five different ones
+            "k_star": {"1": [500, 300, 350, 900, 400], "4": [160, 100, 110, 120, 800]},
+            "expected": {"1": [0.44444, 1, 1.33333], "4": [0.5, 3.33333, 4]},
         },
         {
-            "k_star": {"1": [300, 500, 400, 900, 350], "4": [100, 150, 120, 110, 800]},
-            "expected": {"1": [0.44444, 1, 1.33333], "4": [0.5, 3.33333, 4]},
+            "k_star": {"1": [100, 120, 110], "2": [50, 40, 60]},
+            "expected": {"1": [0.91667, 1, 1.1], "2": [1.83333, 2.2, 2.75]},
         },
         {
             "k_star": {"1": [400, 420, 440], "8": [100, 210, math.inf]},

@@ -339,6 +339,12 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
         "all n_buckets travel one after another once the first part is done, the last one too.": (
             compute_s / n_buckets + (n_buckets - 1) * bucket_s
         ),
+        "between the first part and the last bucket there are n_buckets - 1 of the slower one.": (
+            compute_s / n_buckets + n_buckets * max(compute_s / n_buckets, bucket_s) + bucket_s
+        ),
+        "compute_s is all of backward: one part is compute_s / n_buckets.": (
+            compute_s + (n_buckets - 1) * max(compute_s, bucket_s) + bucket_s
+        ),
         "a part of backward may be a fraction of a second: / and not //.": compute_s // n_buckets
         + n_buckets * bucket_s,
     }

@@ -33,9 +33,19 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
         _judge_n_calls(what, {k: number_of(profile[k]) for k in PROFILE}, trace.of_rank(rank), n_iterations)
     judge_weights(what, data["results"], n_iterations)
     for rank, result in enumerate(data["results"]):
+        _judge_batch(what, rank, len(result["steps"][0]["scores"]), batch_size)
+    for rank, result in enumerate(data["results"]):
         profile = {k: number_of(result["returned"][k]) for k in PROFILE}
         steps_s = SECONDS["the step"] * result["n_steps"] / n_iterations  # none, if the weights are moved by hand
         _judge_rank_profile(what, profile, trace.of_rank(rank), n_iterations, compute, steps_s)
+
+
+def _judge_batch(what: str, rank: int, n_rows: int, batch_size: int) -> None:
+    if n_rows != batch_size:
+        raise CheckFailed(
+            f"{what}: rank {rank} trains on {n_rows} examples an iteration, batch_size is {batch_size}.",
+            cause="the batch's size is an argument: fresh_start(rank, batch_size), and all of what it gives.",
+        )
 
 
 def _judge_n_calls(what: str, profile: dict[str, float], mine: Trace, n_iterations: int) -> None:
@@ -106,7 +116,8 @@ def _judge_rank_profile(
             f"{what}: comm_s is {got:g} s an iteration, the ledger says {in_ledger:g} s.",
             cause=near[0] if near else slip(got, in_ledger),
         )
-    _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s)
+    others = sorted(mine.ops - {"all_reduce"})
+    _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s, others)
 
 
 def _require_numbers(what: str, profile: dict[str, float]) -> None:
@@ -131,13 +142,23 @@ def _under_way_s(calls: Trace) -> float:
     return seconds
 
 
-def _judge_compute(what: str, profile: dict[str, float], n_iterations: int, compute: str, due_s: float) -> None:
-    """due_s: all that takes time on a cluster where compute is free; else more comes on top."""
+def _judge_compute(
+    what: str, profile: dict[str, float], n_iterations: int, compute: str, due_s: float, others: list[str]
+) -> None:
+    """due_s: all that takes time on a cluster where compute is free; else more comes on top.
+
+    others: the calls that are no all_reduce.
+    """
     comp_s, comm_s, iteration_s = (profile[k] for k in ("comp_s", "comm_s", "iteration_s"))
     if compute == "free" and not math.isclose(comp_s, due_s, abs_tol=1e-6):
         raise CheckFailed(
             f"{what}: comp_s is {comp_s:g} s an iteration; forward, backward and step take {due_s:g} s.",
-            cause=_why_compute(comp_s, comm_s, due_s, n_iterations),
+            cause=_why_compute(comp_s, comm_s, due_s, n_iterations)
+            or (
+                f"{', '.join(others)} is timed as well: an iteration needs the all_reduce calls alone."
+                if others
+                else ""
+            ),
         )
     if compute != "free" and not comp_s >= due_s:
         raise CheckFailed(

@@ -124,6 +124,7 @@ ROW: dict[str, dict[str, Any]] = {
     "grad_input": {
         "shape": _GATHERED,
         "order": _GATHERED,
+        "part": "a rank has the gradient of its own features alone: the ranks' parts are gathered, side by side",
         "times N": "each rank has its own part of the input gradient: parts are gathered, not summed",
     },
     "calls": {

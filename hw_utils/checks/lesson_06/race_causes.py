@@ -18,9 +18,9 @@ _UNEVEN = (0.1, 1e8, -1e8)  # floats whose sum depends on the order in which the
 SHAPE, OTHER_SHAPE = (1, 3), (3, 1)  # of what is brought
 
 
-def tensor_of(rank: int, k: int, shape: tuple[int, int] = SHAPE) -> torch.Tensor:
-    """What a rank brings to its call number k: float64."""
-    return torch.tensor(numbers_of(rank, k), dtype=torch.float64).reshape(shape)
+def tensor_of(rank: int, k: int, shape: tuple[int, int] = SHAPE, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """What a rank brings to its call number k."""
+    return torch.tensor(numbers_of(rank, k), dtype=dtype).reshape(shape)
 
 
 def numbers_of(rank: int, k: int) -> list[float]:
@@ -60,7 +60,7 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
             return f"{at} sees what another rank wrote into its own tensors afterwards: {got}", ALIASED
         if len(got) == world_size and None not in got and sorted(got) == sorted(expected):
             cause = "tensors are in order of arrival: give each rank a slot of its own, list[rank]"
-            if outcome["number"] == 1:
+            if outcome["number"] == 1 and not _began_in_order(outcome, k, world_size):
                 cause = (
                     "the order is that of the ranks, 0 first: the list is turned, reversed or sorted by something else"
                 )
@@ -77,6 +77,12 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         return _other_call(at, got, expected, k)
 
     return explain
+
+
+def _began_in_order(outcome: dict, k: int, world_size: int) -> bool:
+    """Whether every earlier call's list is in rank order: then the order of this one is that of arrival."""
+    right = [[numbers_of(r, j) for r in range(world_size)] for j in range(k)]
+    return k > 0 and all(mine[j]["got"] == right[j] for mine in outcome["results"] for j in range(k))
 
 
 def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
@@ -159,12 +165,13 @@ def _cause_of_value(value: float, share: list[float], op: str, number: int, k: i
     if op == "mean" and near(total / n**2) and alike:
         return ", the mean divided by the number of ranks", "it is divided twice"
     if op == "mean":
-        for m in range(1, n):
-            if near(total / m):
-                return f", the sum of all divided by {m}", ARRIVED
+        for m in range(1, 17):
+            if m != n and near(total / m):
+                return f", the sum of all divided by {m}", ARRIVED if m < n else FIXED
     return _cause_of_share(near, share, op, number, k)
 
 
+FIXED = "the mean is over the ranks that there are: divide by world_size, and by no number of your own"
 ARRIVED = "the mean is over the ranks that had arrived: divide by world_size, after all have written"
 
 
@@ -202,4 +209,4 @@ def _cause_of_stale(near: Callable[[float], bool], share: list[float], op: str, 
         return ", this call's sum and an earlier one's", STALE
     if near(n * total / divisor):
         return f", {n} times too much", "every rank adds all shares, and they are added again"
-    return "", "stack the gathered tensors, then reduce over the first dimension"
+    return "", ""

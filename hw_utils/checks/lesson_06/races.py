@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from hw_utils.checks.lesson_06.passed import Evidence
 from hw_utils.checks.lesson_06.race_causes import ALIASED, LOST, OTHER_SHAPE, SHAPE, numbers_of, tensor_of
 from hw_utils.core.errors import CheckFailed
@@ -22,7 +24,8 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
 
     Rank r brings 10**r * 7**k, 7**k, and a number whose sum shows in which order it is made, to its call number k.
     `evidence`: why one cannot believe that other ranks were let in wherever the text of the answer gives a chance;
-    empty if one can. `reshaped`: how two calls in the plainest order end, of which the second brings another shape.
+    empty if one can. `reshaped`: how two calls in the plainest order end, of which the second brings another
+    shape and dtype.
     """
     world_size = case["world_size"]
     brought = [[tensor_of(rank, k) for k in range(len(args))] for rank in range(world_size)]
@@ -54,7 +57,7 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     data = {"n": explored_.n_interleavings, "outcomes": found, "evidence": evidence.problem}
     for outcome in found:
         del outcome["passed"], outcome["n_points"]
-    brought = [[tensor_of(rank, 0), tensor_of(rank, 1, OTHER_SHAPE)] for rank in range(world_size)]
+    brought = [[tensor_of(rank, 0), tensor_of(rank, 1, OTHER_SHAPE, torch.float32)] for rank in range(world_size)]
     with _explorer(kind, world_size, method, brought, args[:1] * 2) as explorer:
         (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
     return {**data, "reshaped": {name: outcome[name] for name in ("results", "kind", "text", "line")}}
@@ -90,20 +93,25 @@ def judge_unknown_op(data: dict[str, list[str]], world_size: int) -> None:
             if raised == "waits":
                 raise CheckFailed(
                     f"{what} {rank} alone: expected a ValueError at once, but it waits for the other ranks",
-                    cause="op is looked at after all_gather or a barrier: look first, before any rank waits",
+                    cause=_EVERY_RANK
+                    if "ValueError" in said
+                    else "op is looked at after all_gather or a barrier: look first, before any rank waits",
                 )
             if raised == "nothing":
                 raise CheckFailed(
                     f"{what} {rank}: expected a ValueError, got nothing",
                     cause="what is neither sum nor mean is taken for one of them: test for both, and refuse the rest"
                     if rank == 0 or "ValueError" not in said
-                    else "every rank refuses the op: no `if rank == 0`",
+                    else _EVERY_RANK,
                 )
             if raised != "ValueError":
                 raise CheckFailed(
                     f"{what} {rank}: expected a ValueError, got {_a(raised)}",
                     cause="`raise ValueError(...)`: an assert can be switched off, and other errors mean other things",
                 )
+
+
+_EVERY_RANK = "every rank refuses the op: no `if rank == 0`"
 
 
 def _a(name: str) -> str:
@@ -161,8 +169,10 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
 
 def _judge_another_shape(outcome: dict, what: str, case: dict) -> None:
     text = f"{what} with {_n_ranks(case)}: a call with shape {SHAPE} is right, and the next one on the same group_id, "
-    text += f"with shape {OTHER_SHAPE},"
+    text += f"with shape {OTHER_SHAPE} of float32,"
     cause = "a buffer is kept in the shape of an earlier call: the next one may bring another shape"
+    if outcome["results"] is not None and f"shape {OTHER_SHAPE} and dtype" in str(outcome["results"]):
+        cause = "a call's results have the dtype of its tensors: make no double() or float() of them"
     if outcome["results"] is None:
         raise CheckFailed(f"{text} raises {outcome['text']} at `{outcome['line']}`"[:600], cause=cause)
     for mine in outcome["results"]:
@@ -211,7 +221,7 @@ def _judge_end(outcome: dict, what: str, case: dict) -> None:
             cause = "it waits where no other rank can be let in: only waits of threading and queue let others go on"
         _fail(outcome["text"], what, case, outcome, story, cause)
     text = f"rank {outcome['rank']} raises {outcome['text']} at `{outcome['line']}`"
-    _fail(text, what, case, outcome, story, _cause_of_error(outcome, story))
+    _fail(text, what, case, outcome, story, _cause_of_error(outcome, story, case["world_size"]))
 
 
 def _cause_of_hang(text: str) -> str:
@@ -226,10 +236,12 @@ def _cause_of_hang(text: str) -> str:
     return "the ranks stand in waits that no rank ends: count who comes to which wait"
 
 
-def _cause_of_error(outcome: dict, story: list[str]) -> str:
+def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
     mine = f"rank {outcome['rank']}"
     removed = [s for s in story if _REMOVES.search(s) and "[None]" not in s]
     if "Barrier" in outcome["text"]:
+        if any("timeout" in step for step in story):
+            return _IN_TIME
         return "the barrier is broken or counts another number of ranks than the world size"
     if removed:
         who, _, line = removed[-1].partition(": ")
@@ -248,9 +260,27 @@ def _cause_of_error(outcome: dict, story: list[str]) -> str:
         return "all ranks' tensors have one shape: look at what stands in the buffer, and in whose slot"
     if not any(word in outcome["text"] for word in ("NoneType", "KeyError", "index out of range")):
         return ""
+    if any("timeout" in step for step in story):
+        return _IN_TIME
+    if _all_came(story, outcome["rank"], world_size):
+        return _TWO_KEYS
     if outcome["number"] == 1 or not any(".wait(" in step for step in story):
         return (
             f"{mine} reads before the others have written: a barrier is missing between writing and reading, or it "
             "counts fewer than world_size ranks"
         )
     return LOST
+
+
+_IN_TIME = "a wait with a short timeout is no barrier: a rank may be late, so wait for it without a limit"
+_TWO_KEYS = (
+    "all ranks wrote before this one read, and not all into one list: what it is found by (a count, a number of this"
+    " call) must be the same on all ranks, however far each of them is"
+)
+
+
+def _all_came(story: list[str], rank: int, world_size: int) -> bool:
+    """Whether every other rank made a step while this one stood in its last wait."""
+    mine = [k for k, step in enumerate(story) if step.startswith(f"rank {rank},") and ".wait(" in step]
+    after = story[mine[-1] :] if mine else []
+    return world_size > 1 and {f"rank {r}" for r in range(world_size) if r != rank} <= {s.split(",")[0] for s in after}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -65,15 +65,34 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
         ("right with the approximate GELU", "plain gelu(x) is the exact one", gelu(x @ w1, approximate="tanh") @ w2),
         ("GELU of two linear layers", "GELU acts on the rank's own columns, before they meet its rows",
          gelu(x @ w1 @ w2)),
+        ("right with the GELU of w2", "GELU acts on x @ w1, the activations, and on no weight", x @ w1 @ gelu(w2)),
         ("right before another GELU", "nothing comes after the second layer", gelu(gelu(x @ w1) @ w2)),
     ):  # fmt: skip
         if isinstance(outputs[0], np.ndarray) and distance(outputs[0], output.numpy()) <= 1e-10:
             raise CheckFailed(f"{what}: the output is {found}", cause=cause)
+    _require_no_mix(outputs, x, w1, w2, what)
     if any(call["call"] == "all_gather" for call in made):
         causes[""] = causes["times N"] = f"{calls['all_gather more']}; w1 and w2 are cut already"
     require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
     if world_size > 1:
         require_calls(made, world_size, {"all_reduce": 1}, what, calls)
+
+
+def _require_no_mix(outputs: list, x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, what: str) -> None:
+    n = len(outputs)
+    if n == 1 or not all(isinstance(output, np.ndarray) for output in outputs):
+        return
+    columns, rows = w1.chunk(n, 1), w2.chunk(n, 0)
+    hidden = gelu(sum(x @ mine for mine in columns))
+    examples = [gelu(part @ a) @ b for part, a, b in zip(x.tensor_split(n), columns, rows)]
+    for found, cause, right in (
+        ("GELU of the sum of all ranks' x @ w1", "the ranks' x @ w1 are different columns, which nobody adds: the "
+         "all_reduce comes after w2", [hidden @ mine for mine in rows]),
+        ("each rank's own examples through its own weights", "every rank has the whole batch: cut weights, not x",
+         [torch.cat(examples)] * n),
+    ):  # fmt: skip
+        if all(distance(output, mine.numpy()) <= 1e-10 for output, mine in zip(outputs, right)):
+            raise CheckFailed(f"{what}: the output is {found}", cause=cause)
 
 
 def _training(d_hidden: int, seed: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
@@ -118,19 +137,21 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
 
     def prepare(context: Any) -> None:
         made = parallelize(base, plan, context)
-        models.extend(made if isinstance(made, Iterable) and not isinstance(made, dict | torch.nn.Module) else [])
+        models.extend(made if isinstance(made, Sequence) else [])
 
     try:
         made = run_ranks(worker, world_size, prepare)
     except (ValueError, AssertionError) as error:
-        return {"refused": str(error), "by": type(error).__name__}
+        return {"refused": str(error), "by": type(error).__name__, "without plan": _refuses_none(parallelize, base)}
     except WorkerFailed:
         if d_hidden % world_size == 0:
             raise
         made = {"crash": {}}  # it came late: a rank had started
     replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
     changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
-    return {**made, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
+    pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2]]
+    shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(models) > 1 else []
+    return {**made, "shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
 
 
 def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
@@ -138,7 +159,8 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
-            raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=_TRANSPOSED)
+            cause = _NOT_IN_PLAN if data.get("without plan") else _TRANSPOSED
+            raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=cause)
         if data["by"] != "ValueError":
             raise CheckFailed(
                 f"{what}, {d_hidden} hidden units: expected a ValueError, got an {data['by']}",
@@ -156,6 +178,11 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
             f"{what}: {data['n_models']} different models for {n_ranks(world_size)}",
             cause="return a list with a model of its own for every rank: copy the plain one (copy.deepcopy)",
         )
+    if data["shared"]:
+        raise CheckFailed(
+            f"{what}: {data['shared'][0]} is one parameter in the models of ranks 0 and 1",
+            cause="each rank trains a model of its own: copy the whole plain one for each (copy.deepcopy)",
+        )
     if data["base_replaced"]:
         raise CheckFailed(
             f"{what}: the plain model itself is cut, or given to a rank",
@@ -169,6 +196,16 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
 
 
+def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
+    """The error that an empty plan ends in, in which no layer is cut; "" if it ends in none."""
+    try:
+        run_ranks(lambda rank, context: None, 4, lambda context: list(parallelize(base, {}, context)))
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+_NOT_IN_PLAN = "a layer that the plan does not name is cut: go through plan.items(), and leave all others as they are"
 _TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
 
 

@@ -132,6 +132,7 @@ _OTHER_INPUT = (
     "it is made of another forward's input, or another layer's: keep the last forward's, on the object and not on the "
     "class"
 )
+_OWN_GRADIENT = "the weight gradient is the rank's own: nothing is summed or averaged over ranks"
 _OVER_BATCH = "nothing is divided by the batch: the mean is in the upstream gradient already"
 
 
@@ -154,6 +155,7 @@ def _known_mistakes(axis: int, case: dict, weight, other, x, grad_output) -> dic
         "weight_grad": {
             _OTHER_INPUT: [[mine] if axis else of_other for mine in of_other],
             _OVER_BATCH: [[part / batch] for part in cut(x.T @ grad_output)],
+            **({_OWN_GRADIENT: [[sum(cut(x.T @ grad_output)) / n]] * n} if n > 1 else {}),
         },
         "grad_input": {_OVER_BATCH: [[whole / batch]] * n},
     }

@@ -120,6 +120,9 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         "the masks of dropout are kept, too.": right - 2 * mask - (0 if recompute else bits),
         "every head has its own square of the sequence.": linear + square / heads,
         "softmax's output and its dropout's are two tensors.": linear + (0 if recompute else scores + bits),
+        "the square has three tensors: softmax's output, a mask of 1 byte a place, what the dropout gives.": (
+            (right - bits, right + bits) if not recompute else ()
+        ),
         "the second half has 4 times the width inside: inputs of GELU and of `down`.": right - 2 * up + 2 * plain,
         "each example of the batch has its own activations.": right / batch,
         "recomputing leaves what the linear layers and norms keep.": 0.0,

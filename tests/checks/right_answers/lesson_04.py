@@ -111,14 +111,13 @@ def sums_a_list(model):
 
 @right("lesson_04.gather_scatter", "lesson_04.gather_scatter_traffic")
 def in_two_passes(model):
-    """First gathers everything, then scatters everything; a barrier between."""
+    """First gathers everything, then scatters everything."""
     rank, n = dist.get_rank(), dist.get_world_size()
     means, parameters = [], list(_prepared(model))
     for p in parameters:
         each = [p.grad.new_empty(p.grad.shape) for _ in range(n)] if rank == 0 else []
         dist.gather(p.grad.detach(), each if rank == 0 else None)
         means.append(torch.stack(each).sum(0).div_(n) if rank == 0 else None)
-    dist.barrier()
     for p, mean in zip(parameters, means):
         dist.scatter(p.grad, [mean for _ in range(n)] if rank == 0 else None)
 

@@ -633,3 +633,29 @@ for _name, _time, _says in [
     ("returns_it_on_rank_1", lambda r, n, size, k: r * _round_trips_s(r, size, k) / (2 * k), "0 came from rank 0"),
 ]:
     wrong_values("lesson_01.time_message", _name, _time, says=_says)
+
+
+@wrong("lesson_01.ping_pong", says="rank 0 adds after it has sent")
+def adds_what_came_back(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds if rank < 2 else 0):
+        if rank == 0:
+            dist.send(ball, 1)
+            dist.recv(ball, 1)
+            ball += 1
+        else:
+            dist.recv(ball, 0)
+            ball += 1
+            dist.send(ball, 0)
+    return ball.item()
+
+
+@wrong("lesson_01.shift_at_once", says="nobody's number.*wait.., then read")
+def reads_before_it_waits(rank, world_size, values):
+    came = torch.full((1,), -1.0, dtype=torch.float64)
+    sending = dist.isend(torch.tensor([values[rank]], dtype=torch.float64), (rank + 1) % world_size)
+    receiving = dist.irecv(came, (rank - 1) % world_size)
+    value = came.item()
+    sending.wait()
+    receiving.wait()
+    return value

@@ -1004,3 +1004,10 @@ for _name, _seconds, _says in [
 wrong_values(
     "lesson_02.point_to_point_s", "counts_bytes_as_numbers", lambda m, net: net.message_s(4 * m), says="bytes already"
 )
+
+
+@wrong("lesson_02.crossover_bytes", says="w counts both ways")
+def counts_the_way_up_alone(world_size, network):
+    rounds = 2 * (world_size - 1) - 2 * (world_size - 1).bit_length()
+    tensors = (world_size - 1).bit_length() - 2 * (world_size - 1) / world_size
+    return rounds * network.latency_s * network.bandwidth_Bps / tensors

@@ -1035,3 +1035,48 @@ def averages_with_a_neighbour(model, all_reduce=dist.all_reduce):
         dist.recv(came, (rank - 1) % n)
         work.wait()
         parameter.data.add_(came).div_(2)
+
+
+@wrong("lesson_03.batches", says="called twice.*draw nothing")
+def shuffles_once_more(order, rank, world_size, batch_size):
+    mixed = order[torch.randperm(len(order))]
+    return [(piece[rank::world_size], len(piece)) for piece in mixed.split(world_size * batch_size)]
+
+
+@wrong("lesson_03.batches", says="sort nothing")
+def sorts_the_order(order, rank, world_size, batch_size):
+    in_turn = order.sort().values.split(world_size * batch_size)
+    return [(piece[rank::world_size], len(piece)) for piece in in_turn]
+
+
+@wrong("lesson_03.train", says="the last of all no exception")
+def looks_once_more_at_the_end(rank, world_size, recipe):
+    """A look of its own at the last iteration, which recipe.every does not divide."""
+    curve = training(rank, world_size, recipe)
+    reached = bool(curve) and curve[-1][1] >= recipe.target
+    return (
+        curve if reached or curve[-1][0] == recipe.max_iterations else [*curve, (recipe.max_iterations, curve[-1][1])]
+    )
+
+
+@wrong("lesson_03.train", says="ends at the first look")
+def returns_at_the_first_look(rank, world_size, recipe):
+    return training(rank, world_size, recipe, gives_up=lambda curve: True)
+
+
+@wrong("lesson_03.speedup", says="k.\\(1\\) stands there with its smallest")
+def takes_the_fastest_alone(k_star):
+    top = min(k_star[1])
+    return {n: (top / max(ks), top / statistics.median(ks), top / min(ks)) for n, ks in k_star.items()}
+
+
+@wrong("lesson_03.speedup", says="seed by seed")
+def takes_the_middle_seed_by_seed(k_star):
+    top = statistics.median(k_star[1])
+    middle = {n: statistics.median(a / b for a, b in zip(k_star[1], ks)) for n, ks in k_star.items()}
+    return {n: (top / max(ks), middle[n], top / min(ks)) for n, ks in k_star.items()}
+
+
+@wrong("lesson_03.k_star", says="this is the place in the list")
+def counts_the_looks(curve, target):
+    return next((i for i, (_, accuracy) in enumerate(curve, start=1) if accuracy >= target), math.inf)

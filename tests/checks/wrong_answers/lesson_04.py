@@ -934,3 +934,9 @@ for _name, _function, _says in [
     ("for_four_ranks", _seconds(compute=lambda s, n: s / 4), "divided by 4, however many"),
 ]:
     wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="it calls barrier.*may go on")
+def lets_all_wait(model):
+    all_reduce_mean(model)
+    dist.barrier()

@@ -1051,3 +1051,60 @@ for _name, _function, _says in [
     ),
 ]:
     wrong_values("lesson_05.waterfall", _name, _function, says=_says)
+
+
+@wrong("lesson_05.profiled_training", says="rank 0 trains on 128 examples .* batch_size is 4.*is an argument")
+def takes_the_lessons_batch(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size, n_iterations, 128)
+
+
+@wrong("lesson_05.profiled_training", says="barrier is timed as well")
+def meets_before_it_reduces(rank, world_size, n_iterations, batch_size):
+    model, optimizer, images, labels = _fresh_start(rank, batch_size)
+    n_calls, computed, communicated = 0, 0.0, 0.0
+    for _ in range(n_iterations):
+        start_s = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        dist.barrier()
+        reduce_s = time.perf_counter()
+        for p in model.parameters() if world_size > 1 else ():
+            dist.all_reduce(p.grad)
+            p.grad /= world_size
+            n_calls += 1
+        step_s = time.perf_counter()
+        optimizer.step()
+        communicated += (step_s - reduce_s) / n_iterations
+        computed += (reduce_s - start_s + time.perf_counter() - step_s) / n_iterations
+    return {"comp_s": computed, "comm_s": communicated, "iteration_s": computed + communicated, "n_calls": n_calls}
+
+
+@wrong("lesson_05.overlapped_s", says="n_buckets - 1 of the slower one")
+def one_bucket_too_many(compute_s, n_buckets, bucket_s):
+    part = compute_s / n_buckets
+    return part + n_buckets * max(part, bucket_s) + bucket_s
+
+
+@wrong("lesson_05.overlapped_s", says="one part is compute_s / n_buckets")
+def takes_all_for_a_part(compute_s, n_buckets, bucket_s):
+    return compute_s + (n_buckets - 1) * max(compute_s, bucket_s) + bucket_s
+
+
+@wrong("lesson_05.step_under", says="nothing of it is shared out")
+def shares_the_serial_part(rank, world_size, conditions):
+    serial_s = conditions.get("serial_s", 0.0) / world_size
+    time.sleep(serial_s if rank else 0.0)
+    _step(rank, world_size, {**conditions, "serial_s": serial_s} if serial_s else conditions, who=-1)
+
+
+@wrong("lesson_05.step_under", says="the ledger has broadcast, and no all_reduce")
+def broadcasts_at_the_end(rank, world_size, conditions):
+    _step(rank, world_size, conditions, who=-1, reduce=False)
+    dist.broadcast(torch.zeros(10_000), 0)
+
+
+@wrong("lesson_05.step_under", says="in a barrier: the all_reduce waits for it anyway")
+def meets_at_the_end(rank, world_size, conditions):
+    _step(rank, world_size, conditions, who=-1, reduce=False)
+    dist.barrier()
+    dist.all_reduce(torch.zeros(10_000))

@@ -604,7 +604,7 @@ class KeepsTheShapeOfTheFirstCall(_OneTensor):
         buffer[rank].copy_(tensor)
 
 
-@wrong(GATHER, says="gives? .*kept in the shape|has one tensor of shape .1, 3. in its list.*kept in the shape")
+@wrong(GATHER, says="gives? .*kept in the shape|has one tensor of shape .1, 3. .*in its list.*kept in the shape")
 class ReshapesToTheFirstCall(_OneTensor):
     def put(self, buffer, rank, tensor):
         buffer[rank] = tensor.reshape(buffer[rank].shape)
@@ -1812,3 +1812,101 @@ class Asserts(GoodColumn):
 
 
 _plant("asserts_the_size", "expected a ValueError, got an AssertionError", _parallelize, column=Asserts)
+
+
+_plant("gives_the_models_one_by_one", "return a list", lambda m, p, c: (model for model in _parallelize(m, p, c)))
+_plant(
+    "cuts_layers_by_their_names",
+    "a layer that the plan does not name is cut",
+    lambda m, p, c: _parallelize(m, {"lin1": GoodRow if "lin1" not in p else GoodColumn, **p}, c),
+)
+
+
+def _shares_what_is_whole(model, plan, context):
+    shell = copy.deepcopy(model)
+    models = [copy.copy(shell) for _ in range(context.world_size)]
+    for mine in models:
+        mine._modules = dict(shell._modules)
+    return [_cut(mine, model, plan, context, rank) for rank, mine in enumerate(models)]
+
+
+_plant("shares_what_is_whole", r"lin1.weight is one parameter .*copy the whole plain one", _shares_what_is_whole)
+
+
+@wrong(BLOCK, says="GELU acts on x @ w1, the activations")
+def activates_the_weight(x, w1, w2, rank, context):
+    return context.all_reduce(x @ w1 @ torch.nn.functional.gelu(w2), rank, "block")
+
+
+@wrong(BLOCK, says="different columns, which nobody adds")
+def reduces_the_hidden_columns(x, w1, w2, rank, context):
+    return torch.nn.functional.gelu(context.all_reduce(x @ w1, rank, "block")) @ w2
+
+
+@wrong(BLOCK, says="cut weights, not x")
+def cuts_the_batch(x, w1, w2, rank, context):
+    parts = [torch.zeros(len(part), w2.shape[1], dtype=x.dtype) for part in x.tensor_split(context.world_size)]
+    parts[rank] = torch.nn.functional.gelu(x.tensor_split(context.world_size)[rank] @ w1) @ w2
+    return context.all_reduce(torch.cat(parts), rank, "block")
+
+
+@wrong(COLUMN_B, says="nothing is summed or averaged over ranks")
+class AveragesTheWeightGradient(_Column):
+    def backward(self, grad_output):
+        returned = super().backward(grad_output)
+        self.weight_grad = self.context.all_reduce(self.weight_grad, self.rank, "w", "mean")
+        return returned
+
+
+@wrong(ROW_B, says="the ranks' parts are gathered, side by side")
+class FillsItsOwnFeatures(_Row):
+    def gather(self, part):
+        whole = torch.zeros(len(part), part.shape[1] * self.n, dtype=part.dtype)
+        whole[:, self.mine] = part
+        return whole
+
+
+@wrong(GATHER, says="a wait with a short timeout is no barrier")
+class WaitsALittle(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+        slots[rank] = tensor.clone()
+        for _ in range(2):
+            try:
+                self.barrier.wait(timeout=0.01)
+            except threading.BrokenBarrierError:
+                continue
+        return [slot.clone() for slot in slots]
+
+
+@wrong(GATHER, says="not all into one list.*must be the same on all ranks")
+class CountsTheCallsOfRankZero(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.n_calls = [0] * world_size
+
+    def all_gather(self, tensor, rank, group_id):
+        key = group_id, self.n_calls[0]
+        self.n_calls[rank] += 1
+        with self.lock:
+            self.buffers.setdefault(key, [None] * self.world_size)[rank] = tensor.clone()
+        self.barrier.wait()
+        return [slot.clone() for slot in self.buffers[key]]
+
+
+@wrong(REDUCE, says="shape .3, 1. of float32, gives .*float64.*the dtype of its tensors")
+class AnswersInDoublePrecision(_Context):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = sum(part.double() for part in self.all_gather(tensor, rank, group_id))
+        return total / self.world_size if op == "mean" else total
+
+
+@wrong(REDUCE, says="the sum of all divided by 4.*divide by world_size, and by no number of your own")
+class DividesByFour(_Context):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = sum(self.all_gather(tensor, rank, group_id))
+        return total / 4 if op == "mean" else total

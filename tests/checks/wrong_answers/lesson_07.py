@@ -945,3 +945,9 @@ wrong_values("lesson_07.shards", "pads_with_ones", _save, pads_with_ones, says="
 wrong_values("lesson_07.shards", "writes_long_notes", writes_long_notes, _load, says="beside the shard has 8.. bytes")
 wrong_values("lesson_07.shards", "loads_the_first", _save, loads_the_first, says="that is an older step")
 wrong_values("lesson_07.shards", "returns_nothing", _save, lambda store: None, says="load returns the rank's new shard")
+
+
+@wrong("lesson_07.activation_bytes", says="the square has three tensors")
+def forgets_the_squares_mask(sequence, batch, width, heads, recompute):
+    square = 0 if recompute else 4 * heads * sequence**2 * batch
+    return 34 * sequence * batch * width + square
