@@ -23,11 +23,15 @@ class TakesTime(torch.autograd.Function):
 
 
 class TimedSGD(torch.optim.SGD):
-    """SGD whose step takes `step_s` seconds."""
+    """SGD whose step takes `step_s` seconds, and whose zero_grad `zero_s`."""
 
-    def __init__(self, parameters, step_s: float, **settings) -> None:
+    def __init__(self, parameters, step_s: float, zero_s: float = 0.0, **settings) -> None:
         super().__init__(parameters, **settings)
-        self.defaults["step_s"] = step_s  # of an optimizer's attributes this one is pickled
+        self.defaults |= {"step_s": step_s, "zero_s": zero_s}  # of an optimizer's attributes this one is pickled
+
+    def zero_grad(self, set_to_none=True):
+        time.sleep(self.defaults["zero_s"])
+        return super().zero_grad(set_to_none)
 
     def step(self, closure=None):
         time.sleep(self.defaults["step_s"])

@@ -105,7 +105,8 @@ def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
     if not got["always_trains"]:
         cause = "model.eval() is for evaluate; here dropout and batch norm are to do what training does."
         raise CheckFailed("train: the model is not in training mode.", cause=cause)
-    judge_seconds(number(iteration_s, "iteration_s"), n_iterations)
+    n_reports = len(got["said"]) if isinstance(got["said"], list) else 0
+    judge_seconds(number(iteration_s, "iteration_s"), n_iterations, data["seconds"], n_reports)
     _judge_report(got["said"], losses)
     if got["said_at"] != list(range(20, n_iterations + 1, 20)):
         raise CheckFailed(

@@ -63,7 +63,7 @@ def _drive_train(rank, world_size, train, n_iterations, momentum):
         said.append(text)
         said_at.append(n_steps[0])
 
-    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, lr=judges.STEP_SIZE, momentum=momentum)
+    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, seconds.ZERO_S, lr=judges.STEP_SIZE, momentum=momentum)
     x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
     returned = train(model, TimedBatches(batches, seconds.BATCH_S), sync, optimizer, report)

@@ -135,7 +135,6 @@ def _times(*parts, unit=1.0, mean=statistics.fmean):
         losses, seconds = [], []
         for i, (x, y) in enumerate(batches, 1):
             spent = {}
-            optimizer.zero_grad()
 
             def timed(name, work):
                 start = time.perf_counter()
@@ -143,11 +142,12 @@ def _times(*parts, unit=1.0, mean=statistics.fmean):
                 spent[name] = time.perf_counter() - start  # noqa: B023, called at once
                 return result
 
+            timed("zero_grad", optimizer.zero_grad)
             loss = timed("forward", lambda: cross_entropy(model(x), y))  # noqa: B023, called at once
             timed("backward", loss.backward)
             timed("sync", lambda: sync(model))
             timed("step", optimizer.step)
-            seconds.append(sum(spent[part] for part in parts))
+            seconds.append(sum(spent[part] for part in ("zero_grad", *parts)))
             losses.append(loss.item())
             if i % 20 == 0:
                 report(f"iteration {i}: loss {losses[-1]:.3f}")
@@ -940,3 +940,22 @@ for _name, _function, _says in [
 def lets_all_wait(model):
     all_reduce_mean(model)
     dist.barrier()
+
+
+@wrong("lesson_04.train", says="zero_grad is not in it: read the clock before")
+def reads_the_clock_behind_zero_grad(model, batches, sync, optimizer, report=print):
+    class Cleared:
+        """An optimizer whose gradients are cleared before the loop's clock runs."""
+
+        def zero_grad(self):
+            pass
+
+        def step(self):
+            optimizer.step()
+
+    def cleared():
+        for batch in batches:
+            optimizer.zero_grad()
+            yield batch
+
+    return train(model, cleared(), sync, Cleared(), report)
