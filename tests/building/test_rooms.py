@@ -147,7 +147,7 @@ def test_what_runs_in_the_sandbox_is_given_all_that_it_imports():
 def test_a_folder_is_seen_at_a_glance(top):
     corridors = {}
     for folder in [ROOT / top, *(p for p in (ROOT / top).rglob("*") if p.is_dir())]:
-        if folder.name in ("__pycache__", "hostile", "lessons") or "__pycache__" in folder.parts:
+        if "__pycache__" in folder.parts:
             continue
         entries = [p.name for p in folder.iterdir() if p.name not in ("__pycache__", "__init__.py", "conftest.py")]
         if len(entries) > MOST_ENTRIES:
@@ -165,7 +165,7 @@ def test_every_room_has_a_door(package):
     silent = [
         str(folder.relative_to(ROOT))
         for folder in folders
-        if folder.name not in ("hostile", "lessons")
+        if not {"hostile", "lessons"} & set(folder.parts)  # what is handed in, and a lesson: no packages
         and not (
             (folder / "__init__.py").exists() and ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))
         )

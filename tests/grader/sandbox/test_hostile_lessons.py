@@ -23,7 +23,7 @@ pytestmark = [
 ]
 HERE = Path(__file__).resolve().parent
 SOLUTIONS = HERE.parents[2] / "solutions"
-HOSTILE = sorted((HERE.parent / "hostile" / "lessons").glob("*.py"))
+HOSTILE = sorted((HERE.parent / "hostile" / "lessons").rglob("*.py"))
 IMPORTS = (
     "import threading, time\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\n"
     "from torch.nn.functional import mse_loss\n"
