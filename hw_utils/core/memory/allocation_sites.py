@@ -10,11 +10,11 @@ from hw_utils.core.source import is_students
 
 _ROOT = str(Path(__file__).absolute().parents[2])
 # What moves messages: the tensors that it makes meanwhile are no rank's.
-_NETWORK = tuple(
+NETWORK_FILES = tuple(
     os.path.join(_ROOT, *parts)
     for parts in (
         ("gloo", ""), ("virtual", "traffic", ""), ("virtual", "group.py"), ("virtual", "engine.py"),
-        ("virtual", "subgroups.py"), ("virtual", "apart", "wire.py"), ("virtual", "apart", "handles.py"),
+        ("virtual", "subgroups.py"), ("virtual", "apart", "packed_tensors.py"), ("virtual", "apart", "handles.py"),
     )
 )  # fmt: skip
 STUDENTS, NETWORK, BETWEEN = range(3)
@@ -52,6 +52,6 @@ class Sites:
 
 
 def _kind(file: str) -> int:
-    if file.startswith(_NETWORK):
+    if file.startswith(NETWORK_FILES):
         return NETWORK
     return STUDENTS if is_students(file) else BETWEEN

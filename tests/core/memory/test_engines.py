@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from hw_utils import launch, simulate
+from hw_utils.core.memory.allocation_sites import NETWORK_FILES
 from hw_utils.core.memory.watch import current
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from tests.virtual.runs import run
@@ -114,6 +116,10 @@ def test_what_the_network_itself_holds_of_a_message_is_no_ranks():
     found = run(everything, 3, memory=True)
     for rank in range(3):
         assert found.memory.peak_bytes(rank) == found[rank]
+
+
+def test_every_file_that_counts_as_the_networks_is_there():
+    assert [file for file in NETWORK_FILES if not Path(file).exists()] == []
 
 
 @pytest.mark.parametrize("engine", [launch, simulate])
