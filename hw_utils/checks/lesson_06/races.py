@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks.lesson_06.passed import Evidence
+from hw_utils.checks.lesson_06.points_passed import Evidence
 from hw_utils.checks.lesson_06.race_causes import ALIASED, LOST, OTHER_SHAPE, SHAPE, numbers_of, tensor_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.threads.calls_in_orders import CallsInOrders

@@ -10,7 +10,7 @@ import torch
 
 from hw_utils.checks.check import check, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.holding import (
+from hw_utils.checks.lesson_07.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,

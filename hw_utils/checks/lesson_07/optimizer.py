@@ -11,7 +11,7 @@ from torch import nn
 
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
-from hw_utils.checks.lesson_07.holding import (
+from hw_utils.checks.lesson_07.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,

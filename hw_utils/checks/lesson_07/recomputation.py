@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_07.holding import (
+from hw_utils.checks.lesson_07.kept_bytes import (
     MOMENT_S,
     bytes_in_lists,
     floats_anywhere,

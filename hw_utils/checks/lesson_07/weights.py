@@ -11,8 +11,8 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import holding
-from hw_utils.checks.lesson_07.holding import ELSEWHERE, moment, observe_memory
+from hw_utils.checks.lesson_07 import kept_bytes
+from hw_utils.checks.lesson_07.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
@@ -48,12 +48,12 @@ def _worker(
         for passed, found, seed in ((model.forward, outputs, step), (model.backward, shards, 10 + step)):
             found.append(plain(passed(_numbers(rank, seed, width))))
             times.append(time.perf_counter())
-            kept.append(holding.n_bytes(holding.floats_kept(model)) + holding.bytes_in_lists(model))
-            anywhere.append(holding.n_bytes(holding.floats_anywhere(model)) + holding.bytes_in_lists(model))
+            kept.append(kept_bytes.n_bytes(kept_bytes.floats_kept(model)) + kept_bytes.bytes_in_lists(model))
+            anywhere.append(kept_bytes.n_bytes(kept_bytes.floats_anywhere(model)) + kept_bytes.bytes_in_lists(model))
             moments.append(moment())
     found = {"outputs": outputs, "shards": shards, "kept": kept, "anywhere": anywhere, "times": times, "log": log}
     changed = [k for k, layer in enumerate(layers) if not torch.equal(layer.shard, at_first[k])]
-    return found | {"moments": moments, "is_here": holding.is_here(model), "changed": changed}
+    return found | {"moments": moments, "is_here": kept_bytes.is_here(model), "changed": changed}
 
 
 def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks.lesson_08.letting_go import Keeper
+from hw_utils.checks.lesson_08.kept_by_a_stage import Keeper
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part, TinyGPT, parts
 

@@ -11,7 +11,7 @@ import torch
 
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import distance, n_ranks
-from hw_utils.checks.lesson_08.watched import WatchedStage
+from hw_utils.checks.lesson_08.counting_stage import WatchedStage
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
