@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hw_utils.core.source import Where, is_students, locate
+from hw_utils.core.source import Frame, Where, is_students, locate
 from hw_utils.core.versions import what_to_do
 
 
@@ -66,14 +66,6 @@ class CheckFailed(HwError, AssertionError):
 
 def _check_failed(message: str, cause: str, hint: str, look: str = "") -> CheckFailed:
     return CheckFailed(message, cause=cause, hint=hint, look=look)
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One line of a student's traceback."""
-
-    where: Where
-    function: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""What kind of failure an exception in a rank is, and the one line that says it."""
+"""What kind of failure an exception in a rank is, or the end of its process, and the one line that says it."""
 
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import traceback
 
@@ -58,3 +59,21 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
         torch = sys.modules.get("torch")
         lines += f"\n    {VIRTUAL_GPU if torch is not None and torch.cuda.is_available() else NO_GPU}"
     return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")
+
+
+PERHAPS = " before the worker returned (os._exit?)"
+
+
+def ending(status: int, *, ran_out_of_memory: bool = False) -> tuple[str, str]:
+    """("os_exit", ...) or ("signal", "killed by ..."): why a process ended without a result, by its exit status."""
+    if status >= 0:
+        return "os_exit", f"its process ended with exit code {status}{PERHAPS}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    if name == "SIGKILL" and ran_out_of_memory:
+        return "out_of_memory", "the system ended it because memory ran out (SIGKILL): fewer ranks or smaller tensors"
+    if name == "SIGKILL":
+        return "signal", "killed by SIGKILL, as the system does when memory runs out"
+    return "signal", f"killed by {name}" + (" (invalid memory access)" if name == "SIGSEGV" else "")

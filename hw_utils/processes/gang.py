@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import re
 import selectors
 import shutil
 import signal
@@ -17,16 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hw_utils.core import failure_kind, pickling
-from hw_utils.core.errors import Failure, Frame, WaitTable
+from hw_utils.core.errors import Failure, WaitTable
 from hw_utils.core.output import Echo, Stream, is_noise
-from hw_utils.core.source import is_students, locate, with_places
+from hw_utils.core.source import Frame, is_students, locate, noted_frames, with_places
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
 from hw_utils.processes import frames, rank, start_by_fork
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
 TICK_S = 0.02
-WAITING = "greenlets_or_threads.py"  # where a virtual rank in a thread of its own waits for its turn
 ASK_S = 0.1  # for busy ranks to say where they are
 
 
@@ -239,7 +237,7 @@ class Gang:
 
     def stack_of(self, member: Member) -> tuple[Frame, ...]:
         """The student's lines that a dying or asked rank left in its stack file, else the worker's first line."""
-        frames = read_stack(self.stack_file(member)) or self._last_call(member)
+        frames = noted_frames(self.stack_file(member)) or self._last_call(member)
         return frames or ((Frame(self.first_line),) if self.first_line else ())
 
     def _last_call(self, member: Member) -> tuple[Frame, ...]:
@@ -259,13 +257,13 @@ class Gang:
 
     def crash_of(self, member: Member) -> Failure:
         """Why a process ended without a result."""
-        kind, reason = _ending(member.status, ran_out_of_memory=_oom_kills() > self.oom_kills)
+        kind, reason = failure_kind.ending(member.status, ran_out_of_memory=_oom_kills() > self.oom_kills)
         self.drain()
         lost = [line for line in member.stderr.text.splitlines() if failure_kind.lost_connection(line)]
         if lost and member.started and reason.startswith("killed by SIGABRT"):  # gloo's own thread, see LOST_S
             return Failure(member.rank, "wire", failure_kind.lost(lost[-1]), self.stack_of(member))
         if not member.started and kind != "out_of_memory":
-            reason = f"before your function began: {reason.removesuffix(_PERHAPS)}"
+            reason = f"before your function began: {reason.removesuffix(failure_kind.PERHAPS)}"
             return Failure(member.rank, "kit", reason, stack=member.stderr.text.rstrip())
         return Failure(member.rank, kind, reason, self.stack_of(member), status=member.status)
 
@@ -293,46 +291,6 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
     return Failure(r, found["kind"], reason, frames, exception, stack=found.get("stack", ""))
 
 
-def read_stack(path: str) -> tuple[Frame, ...]:
-    """The student's frames in the last traceback that a stack file has, outermost first."""
-    try:
-        with open(path, errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return ()
-    stacks = _stacks(text)
-    found = _of_students(stacks[-1][1]) if stacks else []
-    if len(stacks) > 1 and not found and not stacks[-2][0]:  # what a way out notes of its own thread; see rank.py
-        found = _of_students(stacks[-2][1])
-    if stacks and not found:
-        found = next(filter(None, map(_of_students, _other_threads(stacks))), [])
-    return tuple(Frame(locate(file, line), name) for file, line, name in reversed(found))
-
-
-Stack = list[tuple[str, int, str]]  # (file, line, function), innermost first
-
-
-def _stacks(text: str) -> list[tuple[str, Stack]]:
-    """(thread, its frames) of each traceback, in the order in which they were written."""
-    parts = re.split(r"(?:Current thread|Stack|Thread) ?(\w*)[^\n]*\n", text)
-    frames = [re.findall(r'^  File "(.*)", line (\d+) in (.*)$', part, re.MULTILINE) for part in parts[2::2]]
-    return [
-        (thread, [(file, int(line), name) for file, line, name in found]) for thread, found in zip(parts[1::2], frames)
-    ]
-
-
-def _of_students(stack: Stack) -> Stack:
-    return [frame for frame in stack if is_students(frame[0])]
-
-
-def _other_threads(stacks: list[tuple[str, Stack]]) -> list[Stack]:
-    """Those noted last, each time with the first one at the end, as it carries ranks; who waits for a turn is last."""
-    noted = [(thread, stack) for thread, stack in stacks if thread]
-    ends = [i for i, (thread, _) in enumerate(noted) if thread == noted[-1][0]]
-    since = ends[-2] + 1 if len(ends) > 1 else 0
-    return sorted((stack for _, stack in noted[since:-1] if stack), key=lambda stack: stack[0][0].endswith(WAITING))
-
-
 def _oom_kills() -> int:
     """How many processes the kernel has ended for want of memory since it started; 0 where it does not say."""
     try:
@@ -340,23 +298,6 @@ def _oom_kills() -> int:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     except OSError:
         return 0
-
-
-_PERHAPS = " before the worker returned (os._exit?)"
-
-
-def _ending(status: int, *, ran_out_of_memory: bool = False) -> tuple[str, str]:
-    if status >= 0:
-        return "os_exit", f"its process ended with exit code {status}{_PERHAPS}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    if name == "SIGKILL" and ran_out_of_memory:
-        return "out_of_memory", "the system ended it because memory ran out (SIGKILL): fewer ranks or smaller tensors"
-    if name == "SIGKILL":
-        return "signal", "killed by SIGKILL, as the system does when memory runs out"
-    return "signal", f"killed by {name}" + (" (invalid memory access)" if name == "SIGSEGV" else "")
 
 
 def wait_until(gang: Gang, done, deadline: float) -> bool:

@@ -26,7 +26,7 @@ ROOMS = {
     "hw_utils.simulate": "core launch scripts virtual",
     "hw_utils.pictures": "core simulate",
     "hw_utils.hosts": "core launch pictures",
-    "hw_utils.commands": "core launch material processes simulate",
+    "hw_utils.commands": "core hosts launch material pictures processes simulate",
     "hw_utils.checks": "core launch simulate material threads virtual",
     "hw_grader.sandbox": "hw_utils.processes",
     "hw_grader.driving": "sandbox hw_utils.core hw_utils.material hw_utils.processes hw_utils.threads hw_utils.virtual",
@@ -36,6 +36,8 @@ ROOMS = {
     "hw_grader.grade": "sandbox driving notebook course",
     "hw_grader.report": "driving term",
 }
+# What a method imports of a room above when it is called: a run shows itself, and a network can be measured.
+FROM_ABOVE = {("hw_utils.core.run", "hw_utils.pictures"), ("hw_utils.core.network.link", "hw_utils.hosts")}
 MOST_ENTRIES = 14  # of one folder: what one still sees at a glance
 
 
@@ -110,6 +112,18 @@ def test_imports_between_rooms_are_those_of_the_table():
         if room_of(other) not in allowed(room_of(name))
     ]
     assert wrong == []
+
+
+def test_what_functions_import_when_they_are_called_is_from_these_rooms_too():
+    trees = sources()
+    above = {
+        (name, room_of(other))
+        for name, tree in trees.items()
+        if room_of(name)
+        for other in imported(ast.walk(tree), set(trees))
+        if room_of(other) not in allowed(room_of(name))
+    }
+    assert above == FROM_ABOVE
 
 
 def test_every_arrow_of_the_table_is_used():

@@ -13,7 +13,9 @@ import time
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from hw_utils.core.errors import Failure, Frame
+from hw_utils.core.errors import Failure
+from hw_utils.core.failure_kind import ending
+from hw_utils.core.source import Frame, noted_frames
 
 _PR_SET_PDEATHSIG = 1
 
@@ -70,11 +72,9 @@ class Family:
 
     def crash(self, rank: int) -> Failure:
         """Why a rank's process has ended."""
-        from hw_utils.processes.gang import _ending  # the room above
-
         _, status = os.waitpid(self.pids[rank], 0)
         self.status[rank] = status
-        kind, reason = _ending(os.waitstatus_to_exitcode(status))
+        kind, reason = ending(os.waitstatus_to_exitcode(status))
         return Failure(rank, kind, reason, self.last_frames(rank))
 
     def frames(self, rank: int) -> tuple[Frame, ...]:
@@ -91,9 +91,7 @@ class Family:
 
     def last_frames(self, rank: int) -> tuple[Frame, ...]:
         """Those of the last traceback that its process has written."""
-        from hw_utils.processes.gang import read_stack
-
-        return read_stack(self.stack_file(rank))
+        return noted_frames(self.stack_file(rank))
 
     def __enter__(self) -> Family:
         return self
