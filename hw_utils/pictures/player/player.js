@@ -13,6 +13,14 @@
     const panes = [...root.querySelectorAll("[data-view]")], frames = [...root.querySelectorAll(".frames > svg")];
     const still = matchMedia("(prefers-reduced-motion: reduce)");
     let at = 0, timer = 0, chosen = -1, before = 0, view = panes[0].dataset.view;
+    const themed = () => {  // as dark as the page is: light words stand on a dark ground
+      const colour = getComputedStyle(root.parentElement).color, [red, green, blue] = colour.match(/[\d.]+/g);
+      if (colour.startsWith("rgb")) root.style.colorScheme = 0.3 * red + 0.6 * green + 0.1 * blue > 127 ? "dark" : "light";
+    };
+    const pages = new MutationObserver(() => root.isConnected ? themed() : pages.disconnect());
+    [document.documentElement, document.body].forEach((part) => pages.observe(part, { attributes: true }));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => root.isConnected && themed());
+    themed();
     bar.hidden = false;
     slider.max = last;
 
