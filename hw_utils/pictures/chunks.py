@@ -59,12 +59,12 @@ def plot_chunk_frame(frame: Frame, ax=None, *, label: str = ""):
 
 def _draw(ax, frame: Frame, left: float, top: float, label: str) -> None:
     whole = len(frame)
-    size = 9 if whole <= 4 else 7
+    size = 9 if whole <= 4 else 8
     ax.text(left, top - 0.75, label, fontsize=9, va="center")
     for chunk in range(max(map(len, frame))):
-        ax.text(left + chunk + 0.5, top - 0.25, f"c{chunk}", ha="center", va="center", fontsize=7, color="#555555")
+        ax.text(left + chunk + 0.5, top - 0.25, f"c{chunk}", ha="center", va="center", fontsize=8, color="#555555")
     for rank, cells in enumerate(frame):
-        ax.text(left - 0.12, top + rank + 0.5, f"r{rank}", ha="right", va="center", fontsize=7, color="#555555")
+        ax.text(left - 0.12, top + rank + 0.5, f"r{rank}", ha="right", va="center", fontsize=8, color="#555555")
         for chunk, cell in enumerate(cells):
             held = contributors(cell)
             color, ink = _shade(held, whole)

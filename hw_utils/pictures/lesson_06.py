@@ -110,7 +110,7 @@ def plot_costs(costs: Mapping[str, Mapping[str, float]], ax=None, *, title: str 
             largest = max(values.values()) or 1.0
             x = j + (i - (len(plans) - 1) / 2) * width
             ax.bar(x, values[plan] / largest, width * 0.92, color=SERIES[i], label=plan if j == 0 else None)
-            ax.text(x, values[plan] / largest, f"{values[plan]:,.0f}", ha="center", va="bottom", fontsize="x-small")
+            ax.text(x, values[plan] / largest, f"{values[plan]:,.0f}", ha="center", va="bottom", fontsize="small")
     ax.set_xticks(range(len(costs)), list(costs))
     ax.set_ylabel("part of the largest")
     ax.set_ylim(0, 1.15)

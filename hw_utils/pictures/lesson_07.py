@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from hw_utils.pictures.figure import COLORS, SERIES, alt, axes, bytes_text, outside_legend, seconds_unit
+from hw_utils.pictures.figure import COLORS, FILLS, SERIES, alt, axes, bytes_text, ink_on, outside_legend, seconds_unit
 
 HATCHES = ("", "//", "..", "\\\\", "xx")
 HELD = {"weights": SERIES[0], "gradients": SERIES[4], "optimizer": SERIES[2], "activations": SERIES[3]}
@@ -53,7 +53,7 @@ def plot_count(
     ax.step([*times, end], [*counts, counts[-1]], where="post", color=SERIES[0])
     if allowed is not None:
         ax.axhline(allowed, color=COLORS["ideal"], linestyle="--", linewidth=1)
-    ax.set_ylim(0, max([*counts, allowed or 0]) + 0.6)
+    ax.set_ylim(0, max([*counts, allowed or 0, 1]) + 0.6)
     ax.yaxis.set_major_locator(MaxNLocator(nbins=4, integer=True))
     ax.set_xlabel(f"time [{unit}]")
     ax.set_ylabel(label)
@@ -81,12 +81,13 @@ def plot_sources(n_elements: int, old: int, reads: Sequence[Sequence[tuple[int, 
     size = -(-n_elements // old)
     for rank in range(old):
         width = max(0, min(size, n_elements - rank * size))
-        ax.barh(0, width, 0.7, left=rank * size, color=SERIES[rank % len(SERIES)], edgecolor="white")
+        ax.barh(0, width, 0.7, left=rank * size, color=FILLS[rank % len(FILLS)], edgecolor="white")
         if width:
-            ax.text(rank * size + width / 2, 0, str(rank), ha="center", va="center", color="white", fontsize="small")
+            ink = ink_on(FILLS[rank % len(FILLS)])
+            ax.text(rank * size + width / 2, 0, str(rank), ha="center", va="center", color=ink, fontsize="small")
     for k, parts in enumerate(reads, start=1):
         for source, start, stop in parts:
-            color = SERIES[source % len(SERIES)]
+            color = FILLS[source % len(FILLS)]
             ax.barh(k, stop - start, 0.7, left=start, color=color, alpha=0.7, edgecolor="white")
     ax.set_yticks(range(len(reads) + 1), [f"saved by {old}", *(f"rank {k}" for k in range(len(reads)))])
     ax.invert_yaxis()

@@ -164,6 +164,8 @@ def _space_time_legend(trace: Trace) -> list[Any]:
         handles.append(Line2D([], [], color=COLORS["waiting"], linewidth=5, label="rank stands still"))
     for name, (_, tint) in _collectives(trace).items():
         handles.append(Line2D([], [], color=tint, linewidth=7, label=name))
+    if (records["peer"] < 0).any():
+        handles.append(Line2D([], [], color=_TINTS[0], linestyle=":", label="the last one has called"))
     if ((records["peer"] >= 0) & (records["message"] < 0)).any():
         handles.append(Line2D([], [], color=COLORS["lost"], marker="x", linestyle="", label="nobody matched it"))
     return handles
@@ -261,7 +263,8 @@ def plot_link(sizes_bytes: Sequence[float], seconds: Sequence[float], fit: Netwo
     text = "Time of a message against its size, measured."
     handles = [Line2D([], [], color=SERIES[0], marker="o", linestyle="", label="measured")]
     if fit is not None:
-        label = f"{fit.latency_s * 1e6:.3g} µs + bytes / ({fit.bandwidth_Bps / 1e6:.3g} MB/s)"
+        factor, unit = seconds_unit(fit.latency_s)
+        label = f"{fit.latency_s * factor:.3g} {unit} + bytes / ({bytes_text(fit.bandwidth_Bps)}/s)"
         handles.append(Line2D([], [], color=SERIES[0], label=f"fit: {label.replace(' + ', chr(10) + '+ ')}"))
         text = f"Time of a message against its size, measured, and the fitted line {label}."
     outside_legend(ax, handles)
@@ -306,6 +309,7 @@ def plot_lines(
         ax.annotate(name, (x, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize="small")
     for axis in log:
         getattr(ax, f"set_{axis}scale")("log")
+        _short_decade(getattr(ax, f"{axis}axis"))
     ax.set_xlabel(x_label)
     ax.set_ylabel(y_label)
     ax.set_title(title, loc="left", fontsize="medium", pad=18 if mark else None)
@@ -314,3 +318,11 @@ def plot_lines(
         ax.plot([], [], color="#555555", label="lines: predicted")
     outside_legend(ax)
     return alt(ax, f"{title or y_label}: {', '.join(dict.fromkeys([*measured, *predicted]))} against {x_label}.")
+
+
+def _short_decade(axis) -> None:
+    """Plain numbers on a logarithmic axis of less than a decade: 0.12, where matplotlib writes 1.2 x 10^-1."""
+    low, high = axis.get_data_interval()
+    if low > 0 and high < 10 * low:
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")

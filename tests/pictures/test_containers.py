@@ -15,7 +15,8 @@ COLAB = '<!doctype html><html theme="{theme}"><body style="color: {ink}; backgro
 # VS Code: a webview that lets inline scripts run and fetches nothing; each script is run anew, outside its place.
 VSCODE = """<!doctype html><html><head><meta http-equiv="Content-Security-Policy" content="default-src 'none';
 script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"></head>
-<body class="vscode-{theme}" style="color: {ink}; background: {ground}"><div id="output"></div><template>{output}</template>
+<body class="vscode-{theme}" style="color: {ink}; background: {ground}"><div id="output"></div>
+<template>{output}</template>
 <script>const output = document.getElementById("output");
 output.innerHTML = document.querySelector("template").innerHTML;
 for (const old of [...output.getElementsByTagName("script")]) {{

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from matplotlib.colors import to_hex
 
 from hw_utils.pictures import lesson_07
 from tests.pictures.words import said
@@ -28,6 +29,19 @@ def test_what_is_held_has_the_unit_of_the_timeline_above_it():
 
 def test_a_run_that_held_nothing_is_drawn():
     assert "at most 0" in said(lesson_07.plot_count([], label="full slots"))
+
+
+def test_a_run_that_held_nothing_has_whole_numbers_on_its_axis():
+    ax = lesson_07.plot_count([(0.0, 0)], label="whole p.grad", end_s=1.0)
+    ax.figure.canvas.draw()
+    assert [tick for tick in ax.get_yticks() if tick % 1] == []
+
+
+def test_the_number_of_an_old_shard_reads_on_its_colour_in_both_themes():
+    ax = lesson_07.plot_sources(96, 8, [[(0, 0, 16)]])
+    inks = {text.get_text(): text.get_color() for text in ax.texts}
+    assert (inks["0"], inks["4"]) == ("white", "black")  # on blue, on orange
+    assert all(to_hex(bar.get_facecolor()) != "#000000" for bar in ax.patches)  # which is white on a dark page
 
 
 def test_a_loss_stands_above_its_source():

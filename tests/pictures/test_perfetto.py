@@ -7,13 +7,14 @@ import json
 from collections import defaultdict
 
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hw_utils import Event, Trace
 from hw_utils.pictures import perfetto
 
 TIMES = st.integers(0, 50)
+unhurried = settings(derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
@@ -36,6 +37,7 @@ def slices_by_thread(records):
     return threads
 
 
+@unhurried
 @given(traces())
 def test_slices_of_one_thread_never_cross(trace):
     for spans in slices_by_thread(perfetto.trace_events(trace)).values():
@@ -43,6 +45,7 @@ def test_slices_of_one_thread_never_cross(trace):
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
+@unhurried
 @given(traces())
 def test_every_arrow_starts_in_its_send_and_ends_in_its_receive(trace):
     records = list(perfetto.trace_events(trace))

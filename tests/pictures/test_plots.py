@@ -117,6 +117,16 @@ def test_a_picture_in_a_page_takes_its_text_colour_and_keeps_its_own_figure(name
     assert not re.findall(r' id="(axes|patch|text|figure)_', drawn)
 
 
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_scrolls_before_its_words_fall_below_nine_pixels(name):
+    drawn = on_page.html_of(PICTURES[name](None).figure)
+    least_px, width = (float(re.search(said, drawn)[1]) for said in (r"min-width: (\d+)px", r'viewBox="0 0 ([\d.]+)'))
+    widest_px = float(re.search(r"max-width: (\d+)px", drawn)[1])
+    sizes = [float(size) for size in re.findall(r'<text style="font(?:-size)?:[^;"]*?([\d.]+)px', drawn)]
+    assert sizes
+    assert least_px == widest_px or min(sizes) * least_px / width >= 8.98
+
+
 def test_words_on_a_coloured_ground_stay_black():
     drawn = on_page.html_of(plots.plot_chunk_frame([[1, 11], [10, 11]]).figure)
     assert on_page.FIXED in drawn
@@ -195,3 +205,29 @@ def test_a_share_that_was_counted_twice_stands_out():
     ax = plots.plot_chunk_frame([[2, 11], [11, 11]])
     colors = {matplotlib.colors.to_hex(patch.get_facecolor()).upper() for patch in ax.patches}
     assert plots.COLORS["lost"] in colors
+
+
+def test_a_logarithmic_axis_of_less_than_a_decade_has_plain_numbers():
+    ax = plots.plot_lines({"a": ([1, 100], [0.12, 0.26])}, x_label="buckets", y_label="one step [s]")
+    ax.figure.canvas.draw()
+    drawn = {label.get_text() for label in ax.get_yticklabels(which="both")}
+    assert "0.2" in drawn
+    assert all("times" not in words for words in drawn)
+
+
+def test_a_slow_link_is_said_in_milliseconds():
+    link = Network(latency_s=1.8e-3, bandwidth_Bps=2.53e9)
+    ax = plots.plot_link([1, 1000], [0.0018, 0.0019], link)
+    assert "fit: 1.8 ms\n+ bytes / (2.53 GB/s)" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def test_of_two_pictures_on_one_time_axis_the_lower_one_names_it():
+    _, (upper, lower) = plt.subplots(2, sharex=True)
+    for ax in (upper, lower):
+        plots.plot_timeline(collective_trace(), ax)
+    assert (upper.get_xlabel(), lower.get_xlabel()[:4]) == ("", "time")
+
+
+def test_the_dotted_lines_of_collectives_are_in_the_legend():
+    legend = plots.plot_space_time(collective_trace()).get_legend()
+    assert "the last one has called" in [text.get_text() for text in legend.get_texts()]

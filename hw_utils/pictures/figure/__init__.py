@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.colors import to_rgb
 
 from hw_utils.pictures.figure import on_page
 
@@ -24,6 +25,7 @@ COLORS = {
     "lost": "#D55E00",
 }
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+FILLS = SERIES[:-1]  # of what has words on it: black is white on a dark page
 MARKERS = "os^Dv*P"
 FEW_RANKS = 16
 
@@ -43,10 +45,18 @@ def alt(ax, text: str):
 
     A notebook shows the figure as SVG in the page's colours, see on_page.py, and the returned Axes as nothing.
     """
+    if not ax.xaxis.get_tick_params().get("labelbottom", True):  # an axis shared with the one below, which says it
+        ax.set_xlabel("")
     figure = ax.figure
     figure.alt_texts = [*getattr(figure, "alt_texts", []), text]
     on_page.show_as_svg(figure)
     return ax
+
+
+def ink_on(color: str) -> str:
+    """Black or white, whichever reads better on the colour (WCAG's relative luminance)."""
+    shares = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return "black" if 0.2126 * shares[0] + 0.7152 * shares[1] + 0.0722 * shares[2] > 0.179 else "white"
 
 
 def outside_legend(ax, handles: Sequence[Any] | None = None) -> None:

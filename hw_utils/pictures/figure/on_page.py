@@ -80,7 +80,10 @@ def _svg(figure: Figure) -> tuple[str, float, float]:
             set_back(value)
     text = re.sub(r"\s*<metadata>.*?</metadata>|<!--.*?-->|\s*<style.*?</style>", "", file.getvalue(), flags=re.S)
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
-    sizes = [float(size) for size in re.findall(r"font:[^;\"]*?([\d.]+)px", text)]
+    words = [
+        re.findall(r"font(?:-size)?:[^;\"]*?([\d.]+)px", one) for one in re.findall(r"<text.*?</text>", text, re.S)
+    ]
+    sizes = [max(map(float, found)) for found in words if found]  # an exponent is as small as its number allows
     text = text[text.index(" viewBox=") :].replace(' version="1.1"', "", 1)
     text = re.sub(r' id="[A-Za-z][A-Za-z0-9]*_\d+"', "", text)  # groups, of which a page with two figures has two
     text = re.sub(r"\n\s*", "\n", text).replace(INK, "currentColor").rstrip()

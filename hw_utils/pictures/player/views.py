@@ -235,10 +235,8 @@ def chunk_frame(frame: Sequence, moves: Sequence[tuple[int, int, int]], label: s
         parts.append(f'<text x="{LEFT - 8}" y="{y + 19}" text-anchor="end">rank {rank}</text>')
         parts += [_cell(cell, LEFT + c * (wide + 26), y, wide, ranks) for c, cell in enumerate(cells)]
     parts += [_moved(s, d, LEFT + c * (wide + 26) + wide, c) for s, d, c in moves]
-    return (
-        f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{escape(label, quote=True)}">'
-        f"{''.join(parts)}</svg>"
-    )
+    head = f'viewBox="0 0 {width} {height}" width="{width}" style="min-width:{0.75 * width:.0f}px"'  # 9 of 12 pixels
+    return f'<svg {head} role="img" aria-label="{escape(label, quote=True)}">{"".join(parts)}</svg>'
 
 
 def words(cell, n_ranks: int) -> str:
