@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hw_grader.sandbox.sandbox import INSIDE
+from tools.quick import tests_of
 
 ROOT = Path(__file__).resolve().parents[2]
 # Room -> the rooms it may import from, when it is imported itself. A room is a folder, or a call at the top.
@@ -131,6 +132,12 @@ def test_every_arrow_of_the_table_is_used():
     used = {(room_of(n), room_of(o)) for n, tree in trees.items() for o in imported(ast.walk(tree), set(trees))}
     unused = {(room, other) for room in ROOMS for other in allowed(room) - {room}} - used
     assert unused == set()
+
+
+def test_make_quick_knows_the_tests_of_every_room():
+    places = [room.replace(".", "/") for room in ROOMS]
+    files = [f"{place}/module.py" if (ROOT / place).is_dir() else f"{place}.py" for place in places]
+    assert [file for file in files if not tests_of(file)] == []
 
 
 def test_rooms_stand_on_each_other_without_a_circle():
