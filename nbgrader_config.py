@@ -5,7 +5,7 @@ from pathlib import Path
 from hw_grader.course.feedback import FeedbackExporter
 from hw_grader.course.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.course.preprocessors import RubricUnderAnswer, TolerantExporter, grade_steps, sanitize_steps
-from hw_grader.notebook.outputs import safe_html, safe_markdown
+from hw_grader.notebook.outputs import markdown_of_cell, safe_html
 from hw_grader.notebook.stamp import release_steps
 from hw_grader.sandbox.environment import put_on_path
 from hw_grader.term.collect import KitZips
@@ -38,6 +38,6 @@ c.Execute.timeout = 600  # seconds a cell; some train a network
 # The formgrader's pages show what students wrote, in the instructor's session: nothing in them runs, loads or links.
 c.HTMLExporter.sanitize_html = True
 c.HTMLExporter.preprocessors = [RubricUnderAnswer]
-c.HTMLExporter.filters = {"clean_html": safe_html, "markdown2html": safe_markdown}
+c.HTMLExporter.filters = {"clean_html": safe_html, "markdown2html": markdown_of_cell}
 c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", "*.js", "*.*htm*",
                             "*.svg", "*.xml"]  # fmt: skip

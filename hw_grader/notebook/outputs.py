@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from html import escape, unescape
+from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 import nh3
+from jinja2 import pass_context
+from jinja2.runtime import Context
 
 from hw_grader.driving.verdict import Verdict, visible
 from hw_grader.notebook.rubric import OwnHtml
@@ -129,18 +134,47 @@ def _as_image(attributes: str, box: str, parts: str) -> str:
     return f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(whole.encode()).decode()}">'
 
 
-def safe_markdown(source: str) -> str:
-    """Markdown as such HTML: what nbgrader's pages show of a student's text; HTML of the kit's own stays as it is."""
+def pasted_pictures(cell: Any) -> dict[str, str]:
+    """Name -> address of the pictures that were pasted into a text cell, which hold themselves."""
+    found, room = {}, _MAX_CELL_CHARS
+    attached = cell.get("attachments")
+    for name, kinds in attached.items() if isinstance(attached, dict) else ():
+        for kind, content in kinds.items() if isinstance(kinds, dict) else ():
+            lines = content if isinstance(content, list) else [content]
+            address = f"data:{kind};base64,{''.join(line for line in lines if isinstance(line, str))}"
+            room -= len(address)
+            if room > 0 and _PICTURE.match(address):
+                found[str(name)] = address
+    return found
+
+
+@pass_context
+def markdown_of_cell(context: Context, source: str) -> str:
+    """The filter of nbgrader's pages for the text of a cell."""
+    return safe_markdown(source, pasted_pictures(context.get("cell") or {}))
+
+
+def safe_markdown(source: str, pictures: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Markdown as such HTML: what nbgrader's pages show of a student's text; HTML of the kit's own stays as it is.
+
+    pictures: name -> address of those that the text may show as `attachment:name`.
+    """
     from nbconvert.filters import markdown2html
 
     if isinstance(source, OwnHtml):
         return source
+    names: list[str] = []
+
+    def put_aside(found: re.Match) -> str:
+        names.append(unquote(found[1]))
+        return f"](pasted-{len(names) - 1}"
+
     try:
         if len(source) > _MAX_MARKDOWN_CHARS:
             raise ValueError("the renderer's work grows with the square of some texts")
-        return safe_html(
-            markdown2html(re.sub(r"\]\(\s*attachment:", "](", source))
-        )  # pictures that were pasted are gone
+        html = markdown2html(re.sub(r"\]\(\s*attachment:([^)\s]*)", put_aside, source))
+        address = {f'src="pasted-{n}"': f'src="{pictures.get(name, "")}"' for n, name in enumerate(names)}
+        return safe_html(re.sub(r'src="pasted-\d+"', lambda found: address.get(found[0], ""), html))
     except Exception:  # a text that the renderer cannot take is shown as it was written
         return f"<pre>{escape(_text(source))}</pre>"
 

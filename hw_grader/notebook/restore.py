@@ -11,12 +11,13 @@ import difflib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
 
+from hw_grader.notebook.outputs import pasted_pictures
 from hw_grader.notebook.release import Cell, Release, defined
 
 MAX_BYTES = 64 * 2**20
@@ -38,6 +39,7 @@ class Submitted:
     source: str
     claimed: str  # the id that it carries, if any
     text_id: str
+    pictures: dict[str, str] = field(default_factory=dict)  # name -> address of those that were pasted
     release: Cell | None = None
 
 
@@ -124,9 +126,8 @@ def _submitted(cell: dict) -> Submitted:
     metadata = cell.get("metadata") if isinstance(cell.get("metadata"), dict) else {}
     marks = metadata.get("nbgrader") if isinstance(metadata.get("nbgrader"), dict) else {}
     claimed, cell_id = marks.get("grade_id"), cell.get("id")
-    return Submitted(
-        kind, source, claimed if isinstance(claimed, str) else "", cell_id if isinstance(cell_id, str) else ""
-    )
+    claimed, cell_id = (text if isinstance(text, str) else "" for text in (claimed, cell_id))
+    return Submitted(kind, source, claimed, cell_id, pasted_pictures(cell) if kind == "markdown" else {})
 
 
 def match(cells: list[Submitted], release: Release, notes: list[str]) -> None:
@@ -257,7 +258,7 @@ def _is_check_call(cell: Submitted) -> bool:
 def _node(submitted: Submitted, notes: list[str]) -> NotebookNode:
     cell = submitted.release
     if cell is None:
-        return _new(submitted.kind, submitted.source)
+        return _with_pictures(_new(submitted.kind, submitted.source), submitted)
     if cell.is_check or cell.is_locked:
         if _text(submitted.source) != _text(cell.source):
             notes.append(f"{cell.grade_id}: the cell was changed; the original counts")
@@ -265,7 +266,16 @@ def _node(submitted: Submitted, notes: list[str]) -> NotebookNode:
     if submitted.kind != cell.kind and cell.grade_id:
         notes.append(f"{cell.grade_id}: the cell had become {submitted.kind}; it counts as {cell.kind}")
         return _restored(cell, submitted.source)
-    return _restored(cell, submitted.source) if cell.grade_id else _new(submitted.kind, submitted.source)
+    node = _restored(cell, submitted.source) if cell.grade_id else _new(submitted.kind, submitted.source)
+    return _with_pictures(node, submitted)
+
+
+def _with_pictures(node: NotebookNode, submitted: Submitted) -> NotebookNode:
+    """The cell with what was pasted into it, for who grades it by hand."""
+    if submitted.pictures and node.cell_type == "markdown":
+        parts = {name: address.removeprefix("data:").split(";base64,") for name, address in submitted.pictures.items()}
+        node["attachments"] = {name: {kind: content} for name, (kind, content) in parts.items()}
+    return node
 
 
 def _restored(cell: Cell, source: str) -> NotebookNode:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hw_grader.sandbox.sandbox import INSIDE
-from tools.quick import tests_of
+from tools import quick
 
 ROOT = Path(__file__).resolve().parents[2]
 # Room -> the rooms it may import from, when it is imported itself. A room is a folder, or a call at the top.
@@ -137,7 +137,7 @@ def test_every_arrow_of_the_table_is_used():
 def test_make_quick_knows_the_tests_of_every_room():
     places = [room.replace(".", "/") for room in ROOMS]
     files = [f"{place}/module.py" if (ROOT / place).is_dir() else f"{place}.py" for place in places]
-    assert [file for file in files if not tests_of(file)] == []
+    assert [file for file in files if not quick.tests_of(file)] == []
 
 
 def test_rooms_stand_on_each_other_without_a_circle():
