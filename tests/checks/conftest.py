@@ -40,7 +40,7 @@ def simulations_stay_here(monkeypatch):
             return isolated(call, job, timeout_s)
         cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.clear()  # else a class comes back as the test's own
         with warnings.catch_warnings():
-            warnings.simplefilter("default")  # as in a process of its own: torch's are no failures of the answer's
+            warnings.simplefilter("ignore")  # torch's are no failures of the answer's
             return simulation(call, job, timeout_s=timeout_s)
 
     monkeypatch.setattr(simulate, "_isolated", here)

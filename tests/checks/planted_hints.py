@@ -144,7 +144,10 @@ HINTS: dict[str, dict[int, str]] = {
         2: "whole divided",
     },
     "lesson_02.crossover_bytes": {
-        0: ("elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "),
+        0: (
+            "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
+            "counts_the_way_up_alone"
+        ),
         1: "negative times_n constant none_for_never whole_tensors_around two_tensors_around",
         2: "not_rounded",
     },

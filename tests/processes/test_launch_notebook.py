@@ -80,7 +80,7 @@ def notebook(shared_notebook):
 
 def wait_until_gone(processes, within_s: float = 1.0) -> None:
     _, alive = psutil.wait_procs(processes, timeout=within_s)
-    assert alive == []
+    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []  # it is up to init to collect those
 
 
 def test_a_function_of_a_cell_runs_on_four_ranks_and_shows_its_output(notebook):
