@@ -193,3 +193,33 @@ def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing_serious(pa
         page.emulate_media(color_scheme=scheme)
         found = Axe().run(page).response["violations"]
         assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
+
+
+PLACES = """() => {
+    const line = document.querySelector("[data-view=messages] .now");
+    window.places = new Set();
+    new MutationObserver(() => places.add(line.getAttribute("x1"))).observe(line, { attributes: true });
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("motion", ["reduce", "no-preference"])
+def test_with_reduced_motion_it_plays_in_whole_steps(page, tmp_path, motion):
+    page.emulate_media(reduced_motion=motion)
+    page.goto(simulate(ring, 4, network=SLOW, compute="free").save(tmp_path / "ring.html").as_uri())
+    page.locator(".pane").first.focus()
+    page.keyboard.press("Home")
+    page.evaluate(PLACES)
+    page.get_by_role("button", name="play", exact=True).click()
+    page.wait_for_function("document.querySelector('.caption').textContent.startsWith('step 6')")
+    n_places = page.evaluate("places.size")
+    assert n_places <= 7 if motion == "reduce" else n_places > 7
+
+
+@pytest.mark.browser
+def test_at_200_percent_nothing_is_wider_than_the_page(browser, tmp_path):
+    page = browser.new_page(viewport={"width": 640, "height": 500}, device_scale_factor=2)  # 1,280 px at 200 %
+    page.goto(play(chunks=watch(ring_all_reduce, 4)).save(tmp_path / "chunks.html").as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth") <= 640
+    assert page.get_by_role("button", name="play", exact=True).is_visible()
+    page.close()
