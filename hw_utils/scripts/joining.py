@@ -84,12 +84,13 @@ class Lent:
         c10d._update_default_pg(None)
 
     def name_backend(self, group: dist.ProcessGroup, asked: str) -> None:
-        """If nccl was asked for and is there, `get_backend` of the group says so from now on."""
-        if self.has_nccl and "nccl" in asked:
+        """`get_backend` says what was asked for: nccl if it is there, and "cpu:gloo" as it was written."""
+        has_nccl = self.has_nccl and "nccl" in asked
+        if has_nccl or (":" in asked and all(part.endswith(":gloo") for part in asked.split(","))):
             world = c10d._world
             world.pg_map[group] = (dist.Backend(asked), world.pg_map[group][1])
             world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(asked)))
-            if "gloo" in asked:
+            if has_nccl and "gloo" in asked:
                 self.split(group)
 
     def _has(self, asked: str) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import types
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,14 +82,51 @@ class Script:
             exec(code, vars(module))
 
 
+class _Ended(BaseException):
+    """Unwinds a rank that has called `os._exit(0)`."""
+
+
+class _Exits:
+    """`os._exit(0)` of a rank is its good end; one process may carry several, and a rank's children are none."""
+
+    def __init__(self) -> None:
+        self.inside: Counter[tuple[int, int]] = Counter()  # (process, thread) -> ranks that it carries
+        self.exit = os._exit
+
+    def begin(self) -> tuple[int, int]:
+        if not self.inside:
+            self.exit, os._exit = os._exit, self._end
+        self.inside[here := (os.getpid(), threading.get_ident())] += 1
+        return here
+
+    def leave(self, here: tuple[int, int]) -> None:
+        self.inside[here] -= 1
+        self.inside += Counter()  # without those that are at 0
+        if not self.inside:
+            os._exit = self.exit
+
+    def _end(self, status: int) -> None:
+        if status == 0 and (os.getpid(), threading.get_ident()) in self.inside:
+            raise _Ended
+        self.exit(status)
+
+
+_exits = _Exits()
+
+
 @contextmanager
 def exit_is_an_end() -> Iterator[None]:
-    """`sys.exit(0)` ends what runs in it, as it would end a process, and no more."""
+    """`sys.exit(0)` and `os._exit(0)` end what runs in it, as they would end a process, and no more."""
+    here = _exits.begin()
     try:
         yield
+    except _Ended:
+        pass
     except SystemExit as end:
         if end.code not in (None, 0):
             raise
+    finally:
+        _exits.leave(here)
 
 
 def _await_init_process_group() -> None:

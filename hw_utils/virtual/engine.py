@@ -101,6 +101,10 @@ class Engine:
         """Whether the calling OS thread carries ranks; a kernel has others, which are no part of the run."""
         return get_ident() in self.threads
 
+    def has_other_threads(self) -> bool:
+        """Whether the running rank has more threads than its first; a program with such has a process a rank."""
+        return False
+
     # -- how a run goes and ends -------------------------------------------------------------------------------
 
     def run(self, carrier) -> None:

@@ -106,6 +106,16 @@ def elsewhere(pid: int, here: set[int | None]) -> set[str]:
     return found
 
 
+def has_children(pid: int) -> bool:
+    """Whether a process has started others that have not ended."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                if file.read().strip():
+                    return True
+    return False
+
+
 @contextmanager
 def watched(lamp, tell_time):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
 from hw_utils.virtual.group import Members, VirtualGroup, limit_of
 from hw_utils.virtual.traffic.stores import DEFAULT, VirtualStore
@@ -163,7 +164,23 @@ class Groups:
         before = c10d._new_group_with_tag, c10d._unregister_all_process_groups
         c10d._new_group_with_tag, c10d._unregister_all_process_groups = self.new_group, self.unregister
         try:
-            with joining.installed(self.lent), own_ranks.installed(self._of_script):
+            with joining.installed(self.lent), own_ranks.installed(self._of_script), self._none_by_hand():
                 yield
         finally:
             c10d._new_group_with_tag, c10d._unregister_all_process_groups = before
+
+    @contextmanager
+    def _none_by_hand(self):
+        """`ProcessGroupGloo(store, rank, size)` would wait in sockets of its own for ranks of this very process."""
+        begin = c10d.ProcessGroupGloo.__init__
+
+        def refuse(group, *args, **options):
+            if not self.engine.carries():
+                return begin(group, *args, **options)
+            raise NotImplementedError(
+                "ProcessGroupGloo(...) by hand has connections of its own, which the virtual cluster does not see. Next "
+                "step: dist.new_group(ranks) makes a group with ranks of its own; launch runs this program as it is"
+            )
+
+        with patched(c10d.ProcessGroupGloo, "__init__", refuse):
+            yield

@@ -7,7 +7,7 @@ from typing import Any
 
 from hw_utils.virtual.apart.family import Family
 from hw_utils.virtual.apart.lanes import Lane
-from hw_utils.virtual.stuck_threads import GONE, LOOK_S, LOOKS, OUTSIDE, RUNS, STANDS, asleep, elsewhere, standing
+from hw_utils.virtual.stuck_threads import GONE, LOOK_S, LOOKS, OUTSIDE, RUNS, STANDS, asleep, elsewhere, has_children, standing
 
 UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
 LANE_LOOK_S = 0.004  # how often a thread is looked at while another one of its process waits here
@@ -128,6 +128,17 @@ class Hearing:
             n_looks = 1 if busy else n_looks + 1
             if not done or n_looks > (LOOKS if done == {STANDS} else PATIENT_LOOKS):
                 return False
+
+    def all_wait(self) -> bool:
+        """Whether every rank's first thread waits for another rank, and nothing else is under way in any process."""
+        waiting, family = self.engine.agenda.waiting, self.family
+        for rank in range(self.engine.world_size):
+            if rank in self.ended:
+                continue
+            does = elsewhere(family.pids[rank], self._here(rank))
+            if waiting[rank] is None or RUNS in does or OUTSIDE in does or has_children(family.pids[rank]):
+                return False
+        return True
 
     def _here(self, rank: int) -> set[int | None]:
         """The threads of a rank that wait for an answer, and the one that is not the program's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import faulthandler
 import logging
 import os
@@ -12,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -97,14 +97,59 @@ def _books_told(member: Member, watch):
             member.tell("kept_memory", watch.parts())
 
 
+class _Before:
+    """A thread that has a condition's lock is not before the one that had it last, nor is who was notified.
+
+    So events, queues and futures, which are made of conditions, carry a thread's clock to the next one.
+    """
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.left_s: WeakKeyDictionary = WeakKeyDictionary()  # lock -> when it was last let go
+
+    def take(self, lock) -> None:
+        self.member.catch_up(self.left_s.get(lock, 0.0))
+
+    def let_go(self, lock) -> None:
+        self.left_s[lock] = self.member.clock_s
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        condition, before = threading.Condition, self
+        enter, leave, wait = condition.__enter__, condition.__exit__, condition.wait
+
+        def enter_it(self):
+            has_entered = enter(self)
+            before.take(self._lock)
+            return has_entered
+
+        def leave_it(self, *error) -> None:
+            before.let_go(self._lock)
+            leave(self, *error)
+
+        def wait_for_it(self, timeout: float | None = None) -> bool:
+            began_s = before.member.clock_s
+            before.let_go(self._lock)
+            is_notified = wait(self, timeout)
+            before.take(self._lock)
+            if not is_notified and timeout is not None:
+                before.member.catch_up(began_s + max(timeout, 0))
+            return is_notified
+
+        with ExitStack() as stack:
+            for name, function in (("__enter__", enter_it), ("__exit__", leave_it), ("wait", wait_for_it)):
+                stack.enter_context(patched(condition, name, function))
+            yield
+
+
 @contextmanager
 def _threads_of_their_own(member: Member, *begin: Callable[[], None]) -> Iterator[None]:
     """While it lasts, threads that the program starts have the modes of its first one, and clocks.
 
-    A thread begins when it is started; who joins it, or takes a future's result, is not before it.
+    A thread begins when it is started; who joins it is not before it.
     """
-    thread, future = threading.Thread, concurrent.futures.Future
-    start, join, result = thread.start, thread.join, future.result
+    thread = threading.Thread
+    start, join = thread.start, thread.join
 
     def begin_and_start(self: threading.Thread) -> None:
         run, at_s = self.run, member.clock_s
@@ -122,29 +167,12 @@ def _threads_of_their_own(member: Member, *begin: Callable[[], None]) -> Iterato
         start(self)
 
     def join_it(self: threading.Thread, timeout: float | None = None) -> None:
+        began_s = member.clock_s
         join(self, timeout)
-        member.catch_up(getattr(self, "ended_s", 0.0))
+        is_late = timeout is not None and self.is_alive()
+        member.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
 
-    def setting(original: Callable) -> Callable:
-        def set_it(self: concurrent.futures.Future, value) -> None:
-            self.set_s = member.clock_s
-            original(self, value)
-
-        return set_it
-
-    def take_result(self: concurrent.futures.Future, timeout: float | None = None):
-        try:
-            return result(self, timeout)
-        finally:
-            member.catch_up(getattr(self, "set_s", 0.0))
-
-    with ExitStack() as stack:
-        for place, name, function in (
-            (thread, "start", begin_and_start), (thread, "join", join_it),
-            (future, "set_result", setting(future.set_result)), (future, "result", take_result),
-            (future, "set_exception", setting(future.set_exception)),
-        ):  # fmt: skip
-            stack.enter_context(patched(place, name, function))
+    with _Before(member).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
         yield
 
 

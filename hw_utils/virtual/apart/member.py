@@ -147,6 +147,9 @@ class Member:
     def carries(self) -> bool:
         return True  # the process is the rank's, with all of its threads
 
+    def has_other_threads(self) -> bool:
+        return threading.active_count() > 1
+
     def now(self) -> float:
         if self.is_free:
             return self.clock_s

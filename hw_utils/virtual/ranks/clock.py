@@ -2,7 +2,8 @@
 
 So they do where a package has taken one of them for itself (`from time import time`, as tqdm). `datetime.now()` reads
 the real clock: its type is one for Python's C code, what a rank makes with another is no `datetime` for others.
-What asyncio's loop waits for its next timer is virtual too: it asks the clock, and would never see it pass.
+What asyncio's loop waits for its next timer is virtual too: it asks the clock, and would never see it pass. So is
+what a rank without further threads waits for an event, a condition or a queue with a timeout.
 """
 
 from __future__ import annotations
@@ -79,6 +80,21 @@ def _loop_begins(engine) -> Callable:
     return begin_with
 
 
+def _wait(engine) -> Callable:
+    """How a rank waits for a condition, as that of an event or a queue, if nobody is there who could bring it about."""
+    wait = threading.Condition.wait
+
+    def wait_on_its_clock(self, timeout: float | None = None) -> bool:
+        if timeout is None or timeout <= 0 or not engine.carries() or engine.has_other_threads():
+            return wait(self, timeout)
+        if is_notified := wait(self, 0):
+            return is_notified
+        time.sleep(timeout)
+        return False
+
+    return wait_on_its_clock
+
+
 def _taken(names: dict) -> Iterator[tuple[types.ModuleType, str]]:
     """The modules of packages that have functions of `time` among their globals, each with the function's name."""
     real = {name: getattr(time, name) for name in names}
@@ -103,6 +119,7 @@ def virtual_clock(engine):
         if bars is not None:
             stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
         stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(engine)))
+        stack.enter_context(patched(threading.Condition, "wait", _wait(engine)))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):
