@@ -68,10 +68,11 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
     that in its job, in a process that has not seen the program.
     """
     shown, modules = job.get("shown", []), set(sys.modules)
+    is_last = job["fold"] is not None or job["world_size"] > job.get("most_processes", 0)
     with (
         _time_limit(timeout_s) as clusters,
         lit(beacon) as (lamp, virtual_s),
-        stuck_threads.watched(lamp if beacon else None, lambda: _tell_time(clusters, virtual_s)),
+        stuck_threads.watched(lamp if beacon else None, lambda: _tell_time(clusters, virtual_s), is_last=is_last),
     ):
         for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
             cluster = _Apart(call, job, lamp, shown) if carrier == "processes" else _Cluster(call, job, lamp, shown)

@@ -7,7 +7,8 @@ port first in virtual time gets it first, and the same program gives the same ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import get_ident
+from threading import enumerate as enumerate_threads
+from threading import get_ident, main_thread
 from time import thread_time
 from typing import NamedTuple
 
@@ -57,6 +58,7 @@ class Engine:
     Call = collectives.Call  # one collective of a group
     folding = None  # which ranks run for others, in a folded run, see traffic/folding.py
     lines = None  # the streams of the ranks' devices, if they have such, see device/streams.py
+    threads_have_clocks = False  # of their own, beside their ranks' first ones
     most_processes = 0  # up to so many ranks may be started again with a process each
 
     def __init__(self, world_size: int, network: Network | Cluster, compute, eager_bytes: int, lamp) -> None:
@@ -102,8 +104,8 @@ class Engine:
         return get_ident() in self.threads
 
     def has_other_threads(self) -> bool:
-        """Whether the running rank has more threads than its first; a program with such has a process a rank."""
-        return False
+        """Whether this process has threads that carry no ranks, as a kernel's; ranks that start some have processes."""
+        return any(t.ident not in self.threads and t is not main_thread() for t in enumerate_threads())
 
     # -- how a run goes and ends -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 LOOK_S = 0.05  # how often a silent process is looked at
 LOOKS = 3  # with nothing moved in between: it stands
 LOOKS_OUTSIDE = 10  # if it waits for the system: a packet or a disk may take a while
+LOOKS_FOR_GOOD = 200  # the same where nothing else can be tried: what ends the wait may be a slow download
 _MACHINE = os.uname().machine if hasattr(os, "uname") else ""
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(_MACHINE, "")
 # Calls that another process may have to end, as another rank, and the place of their timeout, None without one:
@@ -117,13 +118,13 @@ def has_children(pid: int) -> bool:
 
 
 @contextmanager
-def watched(lamp, tell_time):
+def watched(lamp, tell_time, *, is_last: bool):
     """Ends this process if it stands still: `lamp[1]` is 1 then, and its starter knows what to do.
 
     A rank that waits in C++ code or in the system for others holds the thread in which they would run; nothing in this
     process can change that.
     lamp: None where the process is not ours to end, or the system does not show what threads do.
-    tell_time: called with every look.
+    tell_time: called with every look. is_last: whether no other way to carry the ranks is left.
     """
     if lamp is None or not os.path.isdir("/proc/self/task"):
         yield
@@ -142,7 +143,7 @@ def watched(lamp, tell_time):
                 now = standing(os.getpid(), others)
                 looks = looks + 1 if now is not None and now == last else 0
                 last = now
-                if looks and looks == now.looks:
+                if looks and looks >= (LOOKS_FOR_GOOD if is_last and now.looks > LOOKS else now.looks):
                     lamp[1] = 1
                     getattr(os, "_exit_now", os._exit)(1)
         finally:

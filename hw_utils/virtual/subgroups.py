@@ -178,8 +178,8 @@ class Groups:
             if not self.engine.carries():
                 return begin(group, *args, **options)
             raise NotImplementedError(
-                "ProcessGroupGloo(...) by hand has connections of its own, which the virtual cluster does not see. Next "
-                "step: dist.new_group(ranks) makes a group with ranks of its own; launch runs this program as it is"
+                "ProcessGroupGloo(...) by hand has connections of its own, which the virtual cluster does not see. "
+                "Next step: dist.new_group(ranks) makes a group of virtual ranks; launch runs this program as it is"
             )
 
         with patched(c10d.ProcessGroupGloo, "__init__", refuse):

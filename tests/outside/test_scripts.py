@@ -50,6 +50,39 @@ def test_a_backend_for_gpus_runs_as_gloo_and_says_so_once(engine, capfd):
     assert capfd.readouterr().out.count("nccl needs hardware that ranks have not; gloo does it here") == 1
 
 
+ENDS = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("cpu:gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(dist.get_backend(), dist.get_backend(dist.new_group()), total.item(), flush=True)
+os._exit(int(sys.argv[1]))
+"""
+
+
+@both
+def test_os_exit_with_0_is_a_good_end_and_with_3_is_none(engine, tmp_path):
+    (script := tmp_path / "ends.py").write_text(ENDS)
+    before = os._exit
+    assert engine(script, 2, ["0"], echo=False).output == ["cpu:gloo cpu:gloo 2.0\n"] * 2
+    assert os._exit is before
+    with pytest.raises(WorkerFailed, match="exit code 3"):
+        engine(script, 2, ["3"], echo=False)
+
+
+BY_HAND = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.ProcessGroupGloo(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+"""
+
+
+def test_a_group_made_by_hand_is_refused_with_what_works_instead(tmp_path):
+    (script := tmp_path / "by_hand.py").write_text(BY_HAND)
+    with pytest.raises(WorkerFailed, match=r"dist\.new_group\(ranks\) makes a group"):
+        simulate(script, 2, echo=False)
+
+
 @both
 def test_the_notebooks_own_environment_arguments_and_main_stay_as_they_were(engine):
     before = dict(os.environ), list(sys.argv), list(sys.path), sys.modules["__main__"]

@@ -7,7 +7,18 @@ from typing import Any
 
 from hw_utils.virtual.apart.family import Family
 from hw_utils.virtual.apart.lanes import Lane
-from hw_utils.virtual.stuck_threads import GONE, LOOK_S, LOOKS, OUTSIDE, RUNS, STANDS, asleep, elsewhere, has_children, standing
+from hw_utils.virtual.stuck_threads import (
+    GONE,
+    LOOK_S,
+    LOOKS,
+    OUTSIDE,
+    RUNS,
+    STANDS,
+    asleep,
+    elsewhere,
+    has_children,
+    standing,
+)
 
 UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
 LANE_LOOK_S = 0.004  # how often a thread is looked at while another one of its process waits here

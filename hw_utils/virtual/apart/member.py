@@ -43,7 +43,7 @@ class Member:
     """A rank, with what its groups, clock and stores expect of an engine."""
 
     Work = RemoteWork  # what a call gives back
-    is_over = False
+    is_over, threads_have_clocks = False, True
     lines = None  # the streams of the rank's device, if it has one
     folding = None  # a folded run has no process a rank
 

@@ -8,6 +8,7 @@ what a rank without further threads waits for an event, a condition or a queue w
 
 from __future__ import annotations
 
+import queue
 import selectors
 import sys
 import threading
@@ -81,16 +82,17 @@ def _loop_begins(engine) -> Callable:
 
 
 def _wait(engine) -> Callable:
-    """How a rank waits for a condition, as that of an event or a queue, if nobody is there who could bring it about."""
+    """How a rank waits for a condition, as that of an event or a queue: at once if nobody is there who could end it."""
     wait = threading.Condition.wait
 
     def wait_on_its_clock(self, timeout: float | None = None) -> bool:
-        if timeout is None or timeout <= 0 or not engine.carries() or engine.has_other_threads():
+        if timeout is None or timeout <= 0 or not engine.carries():
             return wait(self, timeout)
-        if is_notified := wait(self, 0):
-            return is_notified
-        time.sleep(timeout)
-        return False
+        others = engine.has_other_threads()
+        is_notified = wait(self, timeout if others else 0)
+        if not is_notified and not (others and engine.threads_have_clocks):
+            time.sleep(timeout)
+        return is_notified
 
     return wait_on_its_clock
 
@@ -120,6 +122,8 @@ def virtual_clock(engine):
             stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
         stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(engine)))
         stack.enter_context(patched(threading.Condition, "wait", _wait(engine)))
+        for place, name in ((queue, "time"), (threading, "_time")):  # they compute what is left of a timeout
+            stack.enter_context(patched(place, name, replacements["monotonic"]))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):

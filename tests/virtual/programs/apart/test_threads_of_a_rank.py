@@ -144,20 +144,25 @@ def test_a_deadlock_names_every_thread_that_waits(options):
     assert all(row.where is not None for row in caught.value.rows)
 
 
-def stuck_beside_a_heart(rank: int, world_size: int) -> None:
+def stuck_beside_a_heart(rank: int, world_size: int, is_sleeping: bool) -> None:
     stop = threading.Event()
 
     def beat() -> None:
         while not stop.wait(0.02):
             pass
 
-    threading.Thread(target=beat, daemon=True).start()
+    def sleep() -> None:
+        while True:
+            time.sleep(60)
+
+    threading.Thread(target=sleep if is_sleeping else beat, daemon=True).start()
     dist.recv(torch.zeros(1), 1 - rank)
 
 
-def test_a_thread_that_only_looks_now_and_then_hides_no_deadlock():
+@pytest.mark.parametrize("is_sleeping", [False, True], ids=["waits", "sleeps"])
+def test_a_thread_that_only_looks_now_and_then_hides_no_deadlock(is_sleeping):
     with pytest.raises(Deadlock) as caught:
-        simulate(stuck_beside_a_heart, 2, compute="free", echo=False, timeout_s=30)
+        simulate(stuck_beside_a_heart, 2, args=(is_sleeping,), compute="free", echo=False, timeout_s=30)
     assert caught.value.cycle == [0, 1]
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import queue
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -13,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import launch, simulate
+from hw_utils.virtual import stuck_threads
 
 both = pytest.mark.parametrize("engine", [launch, partial(simulate, compute="free")], ids=["launch", "simulate"])
 
@@ -82,3 +86,79 @@ def test_a_thread_of_an_event_loop_communicates(engine):
 
 def test_an_event_loop_sleeps_in_virtual_time():
     assert simulate(sleeping, 3, compute="free", echo=False).results == [100.0] * 3
+
+
+def _no_item() -> None:
+    with pytest.raises(queue.Empty):
+        queue.Queue().get(timeout=2.0)
+
+
+def timeouts(rank: int, world_size: int) -> list[float]:
+    seen = []
+    for wait in (lambda: threading.Event().wait(0.5), lambda: threading.Event().wait(0), _no_item):
+        began_s = time.perf_counter()
+        wait()
+        seen.append(round(time.perf_counter() - began_s, 6))
+    return seen
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_a_wait_with_a_timeout_passes_on_the_clock_of_the_rank(is_apart):
+    worker = after_a_thread if is_apart else timeouts
+    assert simulate(worker, 2, compute="free", echo=False).results == [[0.5, 0.0, 2.0]] * 2
+
+
+def after_a_thread(rank: int, world_size: int) -> list[float]:
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    return timeouts(rank, world_size)
+
+
+def handed_on(rank: int, world_size: int) -> list[float]:
+    items, is_set, seen = queue.Queue(), threading.Event(), []
+
+    def produce() -> None:
+        for item in range(2):
+            time.sleep(0.3)
+            items.put(item)
+        time.sleep(1.0)
+        is_set.set()
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    for wait in (items.get, items.get, is_set.wait, thread.join):
+        wait()
+        seen.append(round(time.perf_counter(), 6))
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(time.sleep, [0.5] * 4))
+    return [*seen, round(time.perf_counter(), 6)]
+
+
+def test_what_a_thread_hands_on_is_not_there_before_it():
+    assert simulate(handed_on, 2, compute="free", echo=False).results == [[0.3, 0.6, 1.6, 1.6, 2.6]] * 2
+
+
+def answered_slowly(rank: int, world_size: int, port: int) -> str:
+    text = ""
+    if rank == 0:
+        with socket.create_connection(("127.0.0.1", port)) as line:
+            text = line.recv(4).decode()
+    dist.barrier()
+    return text
+
+
+def test_a_slow_answer_from_outside_is_waited_for_where_no_process_a_rank_is_to_be_had():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            line, _ = server.accept()
+            with line:
+                threading.Event().wait(2 * stuck_threads.LOOK_S * stuck_threads.LOOKS_OUTSIDE)
+                line.sendall(b"pong")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        run = simulate(answered_slowly, 129, args=(server.getsockname()[1],), compute="free", echo=False)
+        thread.join()
+    assert run.results[0] == "pong"
