@@ -60,8 +60,7 @@ def _replacements(find: Callable[[], Lent | None]) -> list[tuple[Any, str, Calla
         if lent is None:
             return _start_processes(fn, args, nprocs, join, *options, **named)
         place = _place(lent, nprocs, getattr(fn, "__name__", "a function"))
-        with exit_is_an_end():
-            fn(place, *args)
+        _play(fn, place, *args)
         return None if join else Played()
 
     def start(self: BaseProcess) -> None:
@@ -72,8 +71,7 @@ def _replacements(find: Callable[[], Lent | None]) -> list[tuple[Any, str, Calla
         place, lent.n_started = lent.n_started, (lent.n_started + 1) % lent.world_size
         self._popen = Played()
         if place == lent.rank:
-            with exit_is_an_end():
-                self.run()
+            _play(self.run)
 
     return [*((module, "start_processes", start_processes) for module in _HOLDERS), (BaseProcess, "start", start)]
 
@@ -91,6 +89,14 @@ def installed(find: Callable[[], Lent | None]) -> Iterator[None]:
         for place, name, function in _replacements(find):
             stack.enter_context(patched(place, name, function))
         yield
+
+
+def _play(function: Callable, *args: Any) -> None:
+    """The life of a process: its group ends with it, whether it says so or not."""
+    with exit_is_an_end():
+        function(*args)
+    if c10d.GroupMember.WORLD is not None:
+        c10d.destroy_process_group()
 
 
 def _place(lent: Lent, n_processes: int, name: str) -> int:
