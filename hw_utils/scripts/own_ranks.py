@@ -92,11 +92,13 @@ def installed(find: Callable[[], Lent | None]) -> Iterator[None]:
 
 
 def _play(function: Callable, *args: Any) -> None:
-    """The life of a process: its group ends with it, whether it says so or not."""
-    with exit_is_an_end():
-        function(*args)
-    if c10d.GroupMember.WORLD is not None:
-        c10d.destroy_process_group()
+    """The life of a process: its group ends with it, however it ends."""
+    try:
+        with exit_is_an_end():
+            function(*args)
+    finally:
+        if c10d.GroupMember.WORLD is not None:
+            c10d.destroy_process_group()
 
 
 def _place(lent: Lent, n_processes: int, name: str) -> int:

@@ -15,7 +15,9 @@ both = pytest.mark.parametrize("engine", [launch, simulate], ids=["launch", "sim
 
 
 @both
-@pytest.mark.parametrize(("way", "times"), [("joined", 1), ("leaves", 1), ("waited_for", 1), ("processes", 2)])
+@pytest.mark.parametrize(
+    ("way", "times"), [("joined", 1), ("leaves", 1), ("waited_for", 1), ("processes", 2), ("kept", 2)]
+)
 def test_rank_k_plays_the_kth_process_that_the_script_starts(engine, way, times):
     run = engine(SCRIPT, 3, [way, 3], echo=False)
     for rank, text in enumerate(run.output):
@@ -23,6 +25,13 @@ def test_rank_k_plays_the_kth_process_that_the_script_starts(engine, way, times)
             *[f"{way} {rank} 6.0"] * times,
             "done",
         ]
+
+
+@both
+def test_a_script_goes_on_after_processes_that_have_failed(engine):
+    run = engine(SCRIPT, 2, ["fails_first", 2], echo=False)
+    for rank, text in enumerate(run.output):
+        assert text.splitlines()[-3:] == [f"fails_first {rank} 3.0", f"afterwards {rank} 3.0", "done"]
 
 
 @both

@@ -16,7 +16,10 @@ def train(rank: int, world_size: int, way: str) -> None:
     total = torch.tensor([rank + 1.0])
     dist.all_reduce(total)
     print(way, rank, total.item())
-    dist.destroy_process_group()
+    if way == "fails_first":
+        raise ArithmeticError("the first time")
+    if way != "kept":
+        dist.destroy_process_group()
     if way == "leaves":
         sys.exit(0)
 
@@ -32,7 +35,13 @@ def main(way: str, n: int) -> None:
         context = mp.spawn(train, args=(n, way), nprocs=n, join=False)
         while not context.join():
             pass
-    elif way == "processes":
+    elif way == "fails_first":
+        try:
+            mp.spawn(train, args=(n, way), nprocs=n)
+        except Exception as error:
+            assert "the first time" in str(error)
+        mp.spawn(train, args=(n, "afterwards"), nprocs=n)
+    elif way in ("processes", "kept"):
         mp.set_start_method("spawn", force=True)
         for _ in range(2):  # as many ranks again, once the first ones are through
             processes = [mp.Process(target=train, args=(rank, n, way)) for rank in range(n)]
