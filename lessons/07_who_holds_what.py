@@ -261,9 +261,10 @@ def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
 # **Task 7.3** (30 minutes, 12 points). `ShardedAdam(model, lr)` steps as `torch.optim.Adam` does with the mean of all
 # ranks' gradients: $m \leftarrow \beta_1 m + (1 - \beta_1) g$, $v \leftarrow \beta_2 v + (1 - \beta_2) g^2$, and the
 # weight loses $\text{lr}\ \hat m / (\sqrt{\hat v} + \epsilon)$ with $\hat m = m / (1 - \beta_1^t)$, $\hat v = v / (1 -
-# \beta_2^t)$, t = 1 in the first step. Targets, for $\Psi$ parameters of B bytes: weights equal to one Adam's to 1e-12
-# in float64; beside the model no rank keeps more than three shards between steps (both moments, and its own weights if
-# you like); $2 (N - 1) \lceil \Psi / N \rceil B$ bytes sent a step, in $2 (N - 1)$ rounds.
+# \beta_2^t)$, t = 1 in the first step; $\beta_1$, $\beta_2$ and $\epsilon$ are Adam's 0.9, 0.999 and 1e-8 in every
+# check, so constants will do. Targets, for $\Psi$ parameters of B bytes: weights equal to one Adam's to 1e-12 in
+# float64; beside the model no rank keeps more than three shards between steps (both moments, and its own weights if you
+# like); $2 (N - 1) \lceil \Psi / N \rceil B$ bytes sent a step, in $2 (N - 1)$ rounds.
 #
 # <details><summary>Hint 1: two calls</summary>
 #
@@ -385,14 +386,14 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 
 
 # %% [markdown]
-# **Task 7.4** (25 minutes, 9 points). Fill in three methods of `ShardedGradients`. A bucket is one
-# `reduce_scatter`, padded to a multiple of N, started in the hook that completes it. `wait` returns one flat
-# shard of the mean gradient a bucket, in the order of the buckets; a parameter without a gradient counts as zeros.
-# The layers may be used in another order than they stand in the model: a bucket that is full before its turn starts in
-# the hook that completes the one before it.
-# Targets: whenever a gradient arrives, a rank holds its shards and two buckets at most (the one that fills, the one
-# under way); after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n numbers; the step
-# within 10 % of lesson 5's formula.
+# **Task 7.4** (25 minutes, 9 points). Fill in three methods of `ShardedGradients`. A bucket is one `reduce_scatter`,
+# padded to a multiple of N, started in the hook that completes it; other calls of `torch.distributed` that communicate
+# are not made, barriers included. `wait` returns one flat shard of the mean gradient a bucket, in the order of the
+# buckets; a parameter without a gradient counts as zeros. The layers may be used in another order than they stand in
+# the model: a bucket that is full before its turn starts in the hook that completes the one before it. Targets:
+# whenever a gradient arrives, a rank holds its shards and two buckets at most (the one that fills, the one under way);
+# after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n numbers; the step within 10 %
+# of lesson 5's formula.
 #
 # <details><summary>Hint 1: a shard of a bucket</summary>
 #
@@ -538,10 +539,11 @@ checks.lesson_07.sharded_gradients_in_time(
 # weight. Use these and nothing else of a layer.
 #
 # Write `FullySharded`: `forward(x)`, and `backward(gradient)`, which returns the list of this rank's shards of the mean
-# gradients, in the order of the layers. Targets: $3 (N - 1)/N$ of the padded weights' bytes sent a step; never more
-# than two layers gathered or on their way; with f, b seconds for a layer's passes and g for its gather (or
-# reduce-scatter), forward within 5 % of $g + (L - 1) \max(f, g) + f$ and backward within 5 % of $g + (L - 1) \max(b, 2
-# g) + b + g$.
+# gradients, in the order of the layers. A layer takes at most one `all_gather` forward, one back, and one
+# `reduce_scatter`; nothing else is called, no barrier either. Targets: $3 (N - 1)/N$ of the padded weights' bytes sent
+# a step; never more than two layers gathered or on their way; with f, b seconds for a layer's passes and g for its
+# gather (or reduce-scatter), forward within 5 % of $g + (L - 1) \max(f, g) + f$ and backward within 5 % of $g + (L - 1)
+# \max(b, 2 g) + b + g$.
 
 # %% [markdown]
 # <details><summary>Hint 1: start and wait are two things</summary>
@@ -676,11 +678,11 @@ checks.lesson_07.fully_sharded_in_time(
 
 # %% [markdown]
 # **Task 7.6** (20 minutes, 6 points). A store has `store.write(name, tensor)`, which takes flat tensors of any dtype
-# and time, `store.read(name, start, stop)`, which reads these elements and no others, and `store.names()`.
-# `save_shards` writes this rank's padded shard of a vector of n_elements at that step. `load_shards` returns this
-# rank's padded shard of the newest step that is whole, on any number of ranks. Targets: equal to the bit, dtype
-# included; a rank writes its shard, which stays as it is, and reads its share, and 256 bytes beside them; after every
-# single write of a save, all ranks load one whole step, whatever number of ranks saved the step before.
+# and time, `store.read(name, start, stop)`, which reads these elements and no others and fails if one is not there, and
+# `store.names()`. `save_shards` writes this rank's padded shard of a vector of n_elements at that step. `load_shards`
+# returns this rank's padded shard of the newest step that is whole, on any number of ranks. Targets: equal to the bit,
+# dtype included; a rank writes its shard, which stays as it is, and reads its share, and 256 bytes beside them; after
+# every single write of a save, all ranks load one whole step, whatever number of ranks saved the step before.
 #
 # <details><summary>Hint 1: places in the flat vector</summary>
 #

@@ -64,10 +64,15 @@ _ERRORS = {
     "a .grad may not be there yet.",
     r"index out of range|out of bounds for dimension": "an index goes past the end: count from 0, to one less than the "
     "length.",
+    r"the store has no": "nobody has written under that name: print what both functions make of it, and mind that what "
+    "is noted beside the shards keeps whole numbers as they are, large ones too.",
+    r"has elements 0 to": "what is read lies in that shard alone, and is counted from its beginning; its length "
+    "depends on how many ranks have saved, not on how many load.",
+    r"non-empty list": "there is nothing to join: for some ranks the list is empty, because no part falls to them.",
     r"^.*?KeyError": "a dictionary has no such key: print its keys just before.",
     r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",
     r"split_with_sizes|split_sizes": "the pieces' sizes do not add up to the length of what is cut.",
-    r"must match the size of tensor|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "
+    r"must match the (?:existing )?size|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "
     r"elements": "two tensors of different shapes meet: print both shapes just before.",
     r"cannot be multiplied|size mismatch": "rows and columns do not fit: print both shapes just before the product.",
     r"grad_dtype|same dtype|expected (?:scalar type|m1)|found dtype|can't be cast": "two dtypes meet: make the new "
@@ -95,6 +100,8 @@ _ERRORS = {
     "world_size.",
     r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "
     "all ranks alike, so under no `if rank`.",
+    r"interpreted as an integer|indices must be integers": "a float stands where a whole number is needed: a tensor of "
+    "floats gives floats, and so does a division with /.",
     r"maximum recursion": "the function calls itself for ever.",
     r"'Interface' object is not callable": "a layer here is no torch module: call its methods, layer.forward(x).",
     r": StopIteration": "next() finds nothing more: a for loop ends by itself where the last one was.",

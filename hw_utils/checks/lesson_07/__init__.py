@@ -8,7 +8,8 @@ from hw_utils.checks.lesson_07.gradients_in_time import sharded_gradients_in_tim
 from hw_utils.checks.lesson_07.optimizer import sharded_adam
 from hw_utils.checks.lesson_07.recomputation import recomputed
 from hw_utils.checks.lesson_07.states import activation_bytes, state_bytes
-from hw_utils.checks.lesson_07.weights import fully_sharded, fully_sharded_in_time
+from hw_utils.checks.lesson_07.weights import fully_sharded
+from hw_utils.checks.lesson_07.weights_in_time import fully_sharded_in_time
 
 __all__ = [
     "activation_bytes", "fully_sharded", "fully_sharded_in_time", "recomputed", "sharded_adam", "sharded_gradients",

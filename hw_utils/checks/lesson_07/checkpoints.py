@@ -112,13 +112,15 @@ def _judge(
         if n > 1 and max(sent) > share + 256:
             raise CheckFailed(
                 f"{what}: a rank writes {max(sent)} bytes a step, its shard has {share}.",
-                cause=f"what is written beside the shard has {max(sent) - share} bytes: the step, the number of ranks "
+                cause="a shard is written twice: a write is there as a whole or not at all, so one is enough."
+                if _writes_own_shard(data["saved"], step, share, times=2)
+                else f"what is written beside the shard has {max(sent) - share} bytes: the step, the number of ranks "
                 "and n_elements are three numbers, and one rank's write."
                 if _writes_own_shard(data["saved"], step, share)
                 else "every rank writes its own shard, and nobody gathers.",
             )
     require_no_deadlock(data["whole"], f"{what}: loading what is whole")
-    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]], dtype)
+    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]], dtype, old)
     limit = -(-n_elements // new) * item + 256
     for rank, result in enumerate(data["whole"]["results"]):
         if result["reads"] > limit:
@@ -137,14 +139,16 @@ def _written(each: dict[str, Any], step: int) -> int:
     return sum(np.asarray(tensor).nbytes for other, _, tensor, _ in each["writes"] if other == step)
 
 
-def _writes_own_shard(saved: list[dict[str, Any]], step: int, share: int) -> bool:
-    """Whether each rank has one write of a shard's bytes, and the rest is something else."""
+def _writes_own_shard(saved: list[dict[str, Any]], step: int, share: int, times: int = 1) -> bool:
+    """Whether each rank has so many writes of a shard's bytes, at least, and the rest is something else."""
     writes = [[np.asarray(t).nbytes for other, _, t, _ in each["writes"] if other == step] for run in saved
               for each in run["results"]]  # fmt: skip
-    return all(share in mine for mine in writes if mine)
+    return all(mine.count(share) >= times for mine in writes if mine)
 
 
-def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int], dtype: str) -> None:
+def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int], dtype: str,
+                  old: int = 0) -> None:  # fmt: skip
+    """old: how many ranks saved, where one step is all that may come."""
     failed = [result["failed"] for result in results if "failed" in result]
     if failed:
         raise CheckFailed(
@@ -159,7 +163,8 @@ def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Se
     rank = next(k for k, (g, r) in enumerate(zip(shards, rights[-1])) if not _same(g, r))
     raise CheckFailed(
         f"{what}: rank {rank} has {_shown(shards[rank])}, expected {_shown(rights[-1][rank])}.",
-        cause=_why(shards[rank], rights[-1][rank], len(steps) == 1),
+        cause=_why(shards[rank], rights[-1][rank], len(steps) == 1)
+        or _why_elsewhere(shards[rank], _vector(n_elements, steps[-1], dtype).numpy(), rank, new, old),
     )
 
 
@@ -191,6 +196,24 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
         return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
     if steps and steps != {right[right > 0][0] // MARK}:
         return "that is an older step: the newest whole one is asked."
+    return ""
+
+
+def _why_elsewhere(got: np.ndarray, flat: np.ndarray, rank: int, new: int, old: int) -> str:
+    """Right numbers of the right step, in other places than new rank `rank` of `new` has them."""
+    n, size, old_size = len(flat), -(-len(flat) // new), -(-len(flat) // max(old, 1))
+    start, mine = rank * size, flat[rank * size : rank * size + size]
+    if np.array_equal(got[got > 0], mine):
+        return "the padding stands behind the elements, not in front of them."
+    if np.array_equal(got[got > 0], flat[rank::new]):
+        return "elements are dealt like cards: a shard is one piece of the flat vector."
+    n_right = int(np.argmin(np.equal(got[: len(mine)], mine)))
+    if old and n_right and (start + n_right) % old_size == 0 and not got[n_right:].any():
+        return "what lies in the next old shard is missing: a new shard may need parts of two, of three, or more."
+    floor = max(1, n // max(old, 1))
+    short = [(p // floor) * old_size + p % floor for p in range(start, min(start + size, floor * old))]
+    if old and short and max(short) < n and np.array_equal(got[: len(short)], flat[short]):
+        return "old shards have ceil(n_elements / ranks) elements, as new ones have."
     return "places of a new shard are places in the flat vector: which old shard holds each, and where in it?"
 
 

@@ -3,42 +3,42 @@
 from __future__ import annotations
 
 import time
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 
-from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
+from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import kept_bytes
+from hw_utils.checks.lesson_07 import kept_bytes, slots
 from hw_utils.checks.lesson_07.kept_bytes import ELSEWHERE, moment, observe_memory
+from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS, WatchedLayer
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
-from hw_utils.core.trace import Event, Trace
+from hw_utils.core.trace import Trace
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import SlotLayer, drawn_weights
 from hw_utils.simulate import simulate
 
-ITEM, EXAMPLES = 8, 2
+ITEM, EXAMPLES = 8, 6  # examples: as many as there are ranks in no case
 SLACK = 16  # bytes
 PASS_S = 1e-3  # so that what is called before a pass and after it has different times
-GATHERS, SCATTERS = ("all_gather", "all_gather_into_tensor"), ("reduce_scatter", "reduce_scatter_tensor")
 
 
 def _numbers(rank: int, seed: int, width: int) -> torch.Tensor:
     return torch.randn(EXAMPLES, width, generator=torch.Generator().manual_seed(1000 * seed + rank)).double()
 
 
-def _worker(
+def worker(
     rank: int, world_size: int, make: Any, hidden: list[int], width: int, forward_s: float, backward_s: float,
     n_steps: int,
 ) -> dict[str, Any]:  # fmt: skip
+    """What the layers saw, what came back, and what is kept between the passes."""
     log: list[tuple[str, int, float]] = []
+    seen: list[tuple] = []
     layers = [
-        SlotLayer(k, drawn_weights(h, width, k), rank, world_size, forward_s, backward_s, log)
-        for k, h in enumerate(hidden)
+        WatchedLayer(k, w, rank, world_size, forward_s, backward_s, log, seen=seen)
+        for k, w in enumerate(_weights(hidden, width))
     ]
     at_first = [layer.shard.clone() for layer in layers]
     moments = [moment()]
@@ -52,57 +52,66 @@ def _worker(
             anywhere.append(kept_bytes.n_bytes(kept_bytes.floats_anywhere(model)) + kept_bytes.bytes_in_lists(model))
             moments.append(moment())
     found = {"outputs": outputs, "shards": shards, "kept": kept, "anywhere": anywhere, "times": times, "log": log}
+    found["seen"] = plain(seen)
     changed = [k for k, layer in enumerate(layers) if not torch.equal(layer.shard, at_first[k])]
     return found | {"moments": moments, "is_here": kept_bytes.is_here(model), "changed": changed}
 
 
-def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each rank's output, and each layer's mean gradient as (world_size, size)."""
+def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[list, list[list[np.ndarray]]]:
+    """Each rank's output, and of each layer all ranks' own gradients, whole and flat."""
     log: list[tuple[str, int, float]] = []
-    weights = [drawn_weights(h, width, k) for k, h in enumerate(hidden)]
-    layers = [SlotLayer(k, w, 0, 1, 0.0, 0.0, log) for k, w in enumerate(weights)]
-    totals, outputs = [torch.zeros(w.numel(), dtype=torch.float64) for w in weights], []
+    layers = [SlotLayer(k, w, 0, 1, 0.0, 0.0, log) for k, w in enumerate(_weights(hidden, width))]
+    outputs: list[np.ndarray] = []
+    owns: list[list[np.ndarray]] = [[] for _ in layers]
     for layer in layers:
         layer.fill(layer.shard)
     for rank in range(world_size):
-        x = _numbers(rank, step, width)
+        x, gradient = _numbers(rank, step, width), _numbers(rank, 10 + step, width)
         for layer in layers:
             x = layer.forward(x)
         outputs.append(x.numpy())
-        gradient = _numbers(rank, 10 + step, width)
         for k in reversed(range(len(layers))):
             gradient, own = layers[k].backward(gradient)
-            totals[k] += own / world_size
-    cut = []
-    for total in totals:
-        size = -(-len(total) // world_size)
-        padded = torch.nn.functional.pad(total, (0, size * world_size - len(total)))
-        cut.append(padded.view(world_size, size).numpy())
-    return outputs, cut
+            owns[k].append(own.numpy())
+    return outputs, owns
+
+
+def _weights(hidden: list[int], width: int) -> list[torch.Tensor]:
+    return [drawn_weights(h, width, k) for k, h in enumerate(hidden)]
 
 
 def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
     what = f"{n_ranks(world_size)}, {len(hidden)} layers of {', '.join(str(h * width) for h in hidden)} elements"
     require_no_deadlock(data, what, cause="all ranks gather and reduce the same layers in one order.")
     trace = Trace.from_plain(data["trace"])
-    others = sorted(trace.ops - {*GATHERS, *SCATTERS, "barrier"})
+    others = sorted(trace.ops - {*GATHERS, *SCATTERS})
     if others:
         raise CheckFailed(
             f"{what}: called {', '.join(others)}.",
-            cause="all_gather for the weights and reduce_scatter for their gradients are all that is needed.",
+            cause="a barrier makes all ranks wait for the slowest one: each gather waits for its own layer anyway."
+            if others == ["barrier"]
+            else "all_gather for the weights and reduce_scatter for their gradients are all that is needed.",
         )
     for rank, result in enumerate(data["results"]):
-        _judge_passes(f"{what}: rank {rank}", result["log"], len(hidden))
+        judge_passes(f"{what}: rank {rank}", result["log"], len(hidden))
         if result["changed"]:
             raise CheckFailed(
                 f"{what}: rank {rank}'s layer.shard of layer {result['changed'][0]} has other numbers than before.",
                 cause="it is the weight, which only an optimizer changes: gather from it, and receive in tensors of "
                 "your own.",
             )
+    weights = [w.flatten().numpy() for w in _weights(hidden, width)]
+    for rank, result in enumerate(data["results"]):
+        slots.judge_fills(f"{what}: rank {rank}", result["seen"], weights, trace, rank, world_size)
     for step in range(2):
-        outputs, cut = _serial(hidden, width, world_size, step)
+        outputs, owns = _serial(hidden, width, world_size, step)
         for rank, result in enumerate(data["results"]):
-            _judge_numbers(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], cut, rank, world_size)
+            passes = [row for row in result["seen"] if row[0] != "fill"][2 * step * len(hidden) :][: 2 * len(hidden)]
+            given = _numbers(rank, step, width).numpy(), _numbers(rank, 10 + step, width).numpy()
+            slots.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
+            _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
+        _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
+    _judge_calls(what, trace, len(hidden))
     require_waits(trace, what)
     sizes = [-(-h * width // world_size) for h in hidden]
     for rank, result in enumerate(data["results"]):
@@ -115,10 +124,11 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
     _judge_bytes(what, trace, sizes, world_size)
 
 
-def _judge_passes(what: str, log: list, n_layers: int) -> None:
+def judge_passes(what: str, log: list, n_layers: int, n_steps: int = 2) -> None:
+    """Raises unless each step goes once through all layers, and once back."""
     passes = [(name, k) for name, k, _ in log if name in ("forward", "backward")]
     step = [("forward", k) for k in range(n_layers)] + [("backward", k) for k in reversed(range(n_layers))]
-    if passes != 2 * step:
+    if passes != n_steps * step:
         raise CheckFailed(
             f"{what}: the passes were {' '.join(f'{name[0]}{k}' for name, k in passes[: len(step) + 1])} ..., "
             f"expected {' '.join(f'{name[0]}{k}' for name, k in step)} in each step.",
@@ -126,41 +136,41 @@ def _judge_passes(what: str, log: list, n_layers: int) -> None:
         )
 
 
-def _judge_numbers(
-    what: str, result: Any, step: int, output: np.ndarray, cut: list[np.ndarray], rank: int, world_size: int
-) -> None:
-    got = result["outputs"][step]
-    if not _same(got, output):
+def _judge_results(what: str, result: Any, step: int, output: np.ndarray, n_layers: int) -> None:
+    if not slots.same(result["outputs"][step], output):
         raise CheckFailed(
-            f"{what}: the output is not that of the whole layers.",
-            cause="the shards lie in the order of the ranks, and the padding at the end is left out.",
+            f"{what}: forward returned something else than the output of the last layer.",
+            cause="return what layer.forward of the last layer gave.",
         )
     shards = result["shards"][step]
-    if not isinstance(shards, list) or len(shards) != len(cut):
-        raise CheckFailed(f"{what}: backward gave no list of {len(cut)} gradient shards.",
+    if not isinstance(shards, list) or len(shards) != n_layers:
+        raise CheckFailed(f"{what}: backward gave no list of {n_layers} gradient shards.",
                           cause="return a list in the order of the layers.")  # fmt: skip
-    for k, (mine, whole) in enumerate(zip(shards, cut)):
-        if _same(mine, whole[rank]):
-            continue
-        causes = {
-            "that is the sum over the ranks: the mean is asked.": whole[rank] * world_size,
-            "divided by the number of ranks twice.": whole[rank] / world_size,
-            "it is zero: its buffer was read before wait(), or is another layer's.": 0 * whole[rank],
-        }
-        named = [cause for cause, value in causes.items() if _same(mine, value)]
-        named += [f"that is layer {j}'s shard: the list is in the order of the layers." for j, w in enumerate(cut)
-                  if _same(mine, w[rank])]  # fmt: skip
-        if np.shape(mine) == whole[rank].shape and np.allclose(mine, whole[rank], rtol=1e-5, atol=1e-6):
-            named.append("right to six places: gradients travel in the dtype that they have.")
-        other = "the flat gradient is padded at its end, cut for the ranks in their order, summed and divided."
-        raise CheckFailed(
-            f"{what}: the gradient shard of layer {k} is not the mean of all ranks' gradients.",
-            cause=(named or [other])[0],
-        )
 
 
-def _same(got: Any, right: np.ndarray) -> bool:
-    return isinstance(got, np.ndarray) and got.shape == right.shape and np.allclose(got, right, rtol=1e-10, atol=1e-12)
+def _judge_shards(what: str, shards: list, step: int, owns: list[list[np.ndarray]]) -> None:
+    for k, own in enumerate(owns):
+        got, right = [mine[step][k] for mine in shards], slots.cut(np.mean(own, axis=0), len(own))
+        wrong = [rank for rank, mine in enumerate(got) if not slots.same(mine, right[rank])]
+        if wrong:
+            raise CheckFailed(
+                f"{what}, rank {wrong[0]}: the gradient shard of layer {k} is not the mean of all ranks' gradients.",
+                cause=slots.why_shards(
+                    got, k, owns, [mine[step - 1][k] for mine in shards] if step else None, EXAMPLES
+                ),
+            )
+
+
+def _judge_calls(what: str, trace: Trace, n_layers: int) -> None:
+    for ops, most, cause in (
+        (GATHERS, 4 * n_layers, "each layer is gathered once for forward and once for backward."),
+        (SCATTERS, 2 * n_layers, "the gradient of a layer is one message: flat and whole."),
+    ):
+        calls = len(trace.of_rank(0).of_op(*ops))
+        if calls > most:
+            raise CheckFailed(
+                f"{what}: rank 0 calls {ops[0]} {calls} times in two steps, {most} are enough.", cause=cause
+            )
 
 
 def _judge_memory(what: str, result: Any, trace: Trace, sizes: list[int], world_size: int) -> None:
@@ -242,12 +252,9 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
     for rank in range(world_size):
         sent = trace.bytes_sent(rank)
         if sent > limit:
-            gathers = len(trace.of_rank(rank).of_op(*GATHERS))
             raise CheckFailed(
                 f"{what}: rank {rank} sends {sent} bytes in two steps, {limit} are enough.",
-                cause=f"{gathers} gathers in two steps: each layer is gathered once for forward and once for backward."
-                if gathers > 4 * len(sizes)
-                else "a layer costs three times (N - 1)/N of its bytes: two gathers and one reduce_scatter.",
+                cause="a layer costs three times (N - 1)/N of its bytes: two gathers and one reduce_scatter.",
             )
 
 
@@ -261,7 +268,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
     ok="two steps are right, two layers at most are whole at once, and three times (N - 1)/N of the weights travel.",
     hint="hint 1 of exercise 7.5",
     hints={
-        "hint 2 of exercise 7.5": "slot|whole or on their way|ahead|hang on|outlives",
+        "hint 2 of exercise 7.5": "slot is|whole or on their way|ahead|hang on|outlives",
         "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean",
     },
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
@@ -269,79 +276,4 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
 def fully_sharded(make, /, world_size: int, hidden: list[int], width: int):
     """Two steps through layers with slots; each layer has another size, so the ledger tells their gathers apart."""
     args = (make, hidden, width, PASS_S, PASS_S, 2)
-    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
-
-
-def _judge_in_time(
-    data: Any, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float
-) -> None:
-    what = f"{n_ranks(world_size)}, {n_layers} layers, {forward_s:g} s forward, {backward_s:g} s backward"
-    what += f", {gather_s:g} s a gather"
-    require_no_deadlock(data, what)
-    trace = Trace.from_plain(data["trace"])
-    result = data["results"][0]
-    start_s, middle_s, end_s = result["times"]
-    forward = middle_s - start_s, gather_s + (n_layers - 1) * max(forward_s, gather_s) + forward_s
-    turn_s = max(backward_s, 2 * gather_s)
-    backward = end_s - middle_s, gather_s + (n_layers - 1) * turn_s + backward_s + gather_s
-    for name, (took_s, due_s), pass_s in (("forward", forward, forward_s), ("backward", backward, backward_s)):
-        if took_s <= 1.05 * due_s:
-            continue
-        raise CheckFailed(
-            f"{what}: {name} takes {took_s:g} s, with the next layer gathered meanwhile {due_s:g} s are enough.",
-            cause=_why_slow(name, trace.of_rank(0), result["log"], n_layers, pass_s),
-        )
-
-
-def _why_slow(name: str, trace: Trace, log: list, n_layers: int, pass_s: float) -> str:
-    starts = [s for what, _, s in log if what == name]
-    gathers = list(trace.of_op(*GATHERS))
-    behind = [e for e in gathers if any(s <= e.start_s < s + 0.5 * pass_s for s in starts)]
-    if any(b.start_s > a.start_s for a, b in pairwise(gathers)) and not _overlapping(gathers, starts, pass_s):
-        return (
-            "a layer is gathered when it is used: start the next one's gather before this one computes, and wait later."
-        )
-    scatters = list(trace.of_op(*SCATTERS))
-    if name == "backward" and scatters and min(e.start_s for e in scatters) >= max(starts) + 0.99 * pass_s:
-        return "all reduce_scatters start after the last pass: start each as soon as its layer's gradient is there."
-    if name == "backward" and any(_waits(e) for e in scatters):
-        return "each reduce_scatter is waited for where it starts: keep its handle, and wait at the end of backward."
-    begun = max((e.order for e in scatters), default=0)
-    if name == "backward" and any(e.waited is not None and e.waited < begun for e in scatters):
-        return "a reduce_scatter is waited for before backward goes on: keep its handle, and wait for all at the end."
-    if name == "backward" and behind:
-        return "backward goes from the last layer to the first: the next one is k - 1."
-    return "the network rests while a layer computes: what comes next is under way before the pass begins."
-
-
-def _overlapping(gathers: list[Event], starts: list[float], pass_s: float) -> bool:
-    return any(e.start_s <= s + 1e-9 and e.end_s > s + 1e-9 for e in gathers for s in starts)
-
-
-def _waits(event: Event) -> bool:
-    """Whether nothing else was called between the start of a call and its wait."""
-    return event.waited is not None and event.waited - event.order <= 1
-
-
-@check(
-    "lesson_07.fully_sharded_in_time",
-    judge=_judge_in_time,
-    cases=[
-        {"world_size": n, "n_layers": k, "forward_s": f, "backward_s": b, "gather_s": g}
-        for n, k, f, b, g in (
-            (2, 4, 1.0, 2.0, 0.5), (2, 4, 0.5, 1.0, 1.0), (3, 6, 1.0, 2.0, 1.0), (4, 6, 1.0, 4.0, 0.25)
-        )
-    ],
-    ok="the gathering hides behind the computing, or the other way round, to 5 %.",
-    hint="hint 3 of exercise 7.5",
-    look="draw the timeline of your own run with 4 layers.",
-)  # fmt: skip
-def fully_sharded_in_time(
-    make, /, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float
-):
-    """One step through layers of one size that take a known time, over links on which a gather does."""
-    width = 2
-    hidden = [world_size] * n_layers  # a shard of `width` elements
-    network = Network(0.0, (world_size - 1) * width * ITEM / gather_s)
-    args = (make, hidden, width, forward_s, backward_s, 1)
-    return observe(lambda: simulate(_worker, world_size, args, network=network, compute="free", echo=False))
+    return observe_memory(lambda: simulate(worker, world_size, args, compute="free", echo=False, memory=True))

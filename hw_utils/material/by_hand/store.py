@@ -39,10 +39,15 @@ class Store:
         """Elements start to stop of what is there under that name; only these are read.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is nothing under it.
+            ValueError: some of these elements are not there.
         """
         if name not in self.content:
             raise KeyError(f"the store has no {name!r}, but {', '.join(sorted(self.content)) or 'nothing'}")
+        there = len(self.content[name])
+        last = there if stop is None else stop
+        if min(start, last) < 0 or start < last > there:
+            raise ValueError(f"{name!r} has elements 0 to {there}, asked for {start} to {last}")
         part = self.content[name][start:stop].clone()
         self.reads.append((name, part.numel() * part.element_size()))
         return part

@@ -642,23 +642,35 @@ class _Sharded:
     gathers_twice = False
     waits = True
     steps = False
+    of_shard = staticmethod(lambda shard: shard)  # what is gathered, and in which order its pieces lie
+    order = 1
+    chains = True
+    on_the_way = 1
+    waits_to_fill = True
+    op = dist.ReduceOp.SUM
+    in_front = False
+    halves = False
+    barrier = False
 
     def __init__(self, layers):
         self.layers, self.flights, self.kept = layers, {}, []
 
     def gather(self, k):
         if 0 <= k < len(self.layers) and (k not in self.flights or self.gathers_twice):
-            shard = self.layers[k].shard
+            shard = self.of_shard(self.layers[k].shard)
             full = shard.new_empty(len(shard) * dist.get_world_size())
-            self.flights[k] = dist.all_gather(list(full.split(len(shard))), shard, async_op=True), full
+            pieces = list(full.split(len(shard)))[:: self.order]
+            self.flights[k] = dist.all_gather(pieces, shard, async_op=True), full
 
     def use(self, k):
         self.gather(k)
         handle, full = self.flights.pop(k)
-        handle.wait()
+        if self.waits_to_fill:
+            handle.wait()
         if self.keeps:
             self.kept.append(full)
-        self.layers[k].fill(full[: self.layers[k].n_elements])
+        self.layers[k].fill(full[: self.layers[k].n_elements].double())
+        handle.wait()
 
     def ahead_of(self, k, step):
         if not self.at_use:
@@ -687,11 +699,13 @@ class _Sharded:
         for k in reversed(range(len(self.layers))):
             self.use(k)
             self.ahead_of(k, self.backward_order)
-            gradient, whole = self.layers[k].backward(gradient)
+            back, whole = self.layers[k].backward(gradient * self.on_the_way)
+            gradient = back if self.chains else gradient
             if self.clears:
                 self.layers[k].clear()
-            flat = _flat([whole], len(shards[k]) * size)
-            works.append(dist.reduce_scatter(shards[k], list(flat.split(len(shards[k]))), async_op=True))
+            works += self.scatter(whole, shards[k], size)
+            if self.barrier:
+                dist.barrier()
             if self.waits_scatter:
                 works[-1].wait()
         for work in works if self.waits else []:
@@ -703,8 +717,27 @@ class _Sharded:
             layer.shard.sub_(shard)
         return shards if self.reverses else shards[::-1]
 
+    def scatter(self, whole, shard, size):
+        flat = _flat([whole], len(shard) * size)
+        if self.in_front:
+            flat = torch.nn.functional.pad(whole, (len(flat) - len(whole), 0))
+        pieces, half = list(flat.split(len(shard))), len(shard) // 2
+        if self.halves and half:
+            parts = (shard[:half], [p[:half] for p in pieces]), (shard[half:], [p[half:] for p in pieces])
+            return [dist.reduce_scatter(mine, part, async_op=True) for mine, part in parts]
+        return [dist.reduce_scatter(shard, pieces, op=self.op, async_op=True)]
+
 
 for _name, _change, _says in [
+    ("FillsBeforeItWaits", {"waits_to_fill": False}, "filled while a gather was still under way"),
+    ("TurnsTheRanksAround", {"order": -1}, "the shards lie in the order of the ranks"),
+    ("GathersSingles", {"of_shard": staticmethod(lambda shard: shard.float())}, "weights travel in the dtype"),
+    ("BeginsEachLayerAnew", {"chains": False}, "got another gradient .*what backward was called with"),
+    ("HalvesOnTheWay", {"on_the_way": 0.5}, "multiplied or divided on the way"),
+    ("TakesTheLargest", {"op": dist.ReduceOp.MAX}, "the largest of the ranks' numbers"),
+    ("PadsInFront", {"in_front": True}, "the padding stands behind the gradient"),
+    ("ReducesInHalves", {"halves": True}, "the gradient of a layer is one message"),
+    ("HasABarrier", {"barrier": True}, "a barrier makes all ranks wait"),
     ("GathersEverything", {"everything": True}, "everything is gathered before it is needed"),
     ("NeverClears", {"clears": False}, "a slot is never emptied"),
     ("AddsGradientsUp", {"mean": False}, "that is the sum over the ranks"),
@@ -741,6 +774,95 @@ class ReducesTheWhole(_Sharded):
             flat = _flat([whole], size * dist.get_world_size()) / dist.get_world_size()
             shards.append(flat[dist.get_rank() * size :][:size].clone())
         return shards[::-1]
+
+
+@wrong("lesson_07.fully_sharded", says="this rank's own shard again and again")
+class RepeatsItsOwnShard(_Sharded):
+    def use(self, k):
+        shard = self.layers[k].shard
+        self.layers[k].fill(shard.repeat(dist.get_world_size())[: self.layers[k].n_elements])
+
+
+@wrong("lesson_07.fully_sharded", says="x than the layer before it returned.*what forward was called with")
+class FeedsAllLayersTheSame(_Sharded):
+    def forward(self, x):
+        for k, layer in enumerate(self.layers):
+            self.use(k)
+            y = layer.forward(x)
+            layer.clear()
+        return y
+
+
+@wrong("lesson_07.fully_sharded", says="this rank's own gradient, cut")
+class ReducesNothing(_Sharded):
+    def scatter(self, whole, shard, size):
+        shard[:] = _flat([whole], len(shard) * size)[dist.get_rank() * len(shard) :][: len(shard)]
+        return []
+
+
+@wrong("lesson_07.fully_sharded", says="a rank has another rank's shard")
+class ScattersTheOtherWay(_Sharded):
+    def scatter(self, whole, shard, size):
+        pieces = list(_flat([whole], len(shard) * size).split(len(shard)))[::-1]
+        return [dist.reduce_scatter(shard, pieces, async_op=True)]
+
+
+@wrong("lesson_07.fully_sharded", says="begins with another layer's numbers")
+class ReceivesInOneTensor(_Sharded):
+    def backward(self, gradient):
+        most = max(len(layer.shard) for layer in self.layers)
+        self.one = torch.zeros(most, dtype=torch.float64)
+        self.found = []
+        super().backward(gradient)
+        return [shard / dist.get_world_size() for shard in self.found[::-1]]
+
+    def scatter(self, whole, shard, size):
+        self.found.append(self.one[: len(shard)])
+        return super().scatter(whole, self.found[-1], size)
+
+
+@wrong("lesson_07.fully_sharded", says="is a shard read, or divided, before that")
+class DividesTooSoon(_Sharded):
+    def backward(self, gradient):
+        self.found = []
+        super().backward(gradient)
+        return self.found[::-1]
+
+    def scatter(self, whole, shard, size):
+        works = super().scatter(whole, shard, size)
+        self.found.append(shard / size + 1e-300)
+        return works
+
+
+@wrong("lesson_07.fully_sharded", says="the step before is in it")
+class AddsUpSteps(_Sharded):
+    def backward(self, gradient):
+        new = super().backward(gradient)
+        self.total = [a + b for a, b in zip(new, getattr(self, "total", [0] * len(new)))]
+        return self.total
+
+
+@wrong("lesson_07.fully_sharded", says="divided by the number of examples")
+class DividesByTheExamples(_Sharded):
+    def backward(self, gradient):
+        return [shard / len(gradient) for shard in super().backward(gradient)]
+
+
+@wrong("lesson_07.fully_sharded", says="as many elements as layer.shard, padding included")
+class CutsThePaddingOff(_Sharded):
+    def backward(self, gradient):
+        shards, rank = super().backward(gradient), dist.get_rank()
+        return [s[: max(0, layer.n_elements - rank * len(s))] for s, layer in zip(shards, self.layers)]
+
+
+@wrong("lesson_07.fully_sharded_in_time", says="16 gathers.*the next one is k - 1|12 gathers.*the next one is k - 1")
+class GathersGradientsToo(_Sharded):
+    def scatter(self, whole, shard, size):
+        flat = _flat([whole], len(shard) * size)
+        found = [torch.empty_like(flat) for _ in range(size)]
+        dist.all_gather(found, flat)
+        shard[:] = sum(found)[dist.get_rank() * len(shard) :][: len(shard)]
+        return []
 
 
 @wrong("lesson_07.fully_sharded", says="outlives the step outside the object")
@@ -859,8 +981,8 @@ for _name, _save_change, _load_change, _says in [
     ("reads_everything", {}, {"whole": True}, "only what overlaps is read"),
     ("leaves_the_padding_out", {}, {"pad": False}, "the last one padded with zeros"),
     ("drops_the_rest", {}, {"ceil": False}, "has ceil\\(n_elements / ranks\\) elements"),
-    ("reads_one_too_late", {}, {"shift": 1}, "places of a new shard|padded with zeros"),
-    ("takes_flat_places", {}, {"old_size": False}, "padded with zeros|places of a new shard"),
+    ("reads_one_too_late", {}, {"shift": 1}, "asked for 1 to .*lies in that shard alone"),
+    ("takes_flat_places", {}, {"old_size": False}, "asked for 3 to 6.*counted from its beginning"),
     ("rounds_to_single", {"kind": torch.float32}, {}, "rounded on the way"),
 ]:
     wrong_values(
@@ -909,6 +1031,76 @@ def writes_long_notes(store, step, shard, n_elements):
 
 def loads_the_first(store):
     return store.read("step 99000, shard 0")
+
+
+def writes_its_shard_twice(store, step, shard, n_elements):
+    store.write(f"draft {step}, {dist.get_rank()}", shard)
+    _save(store, step, shard, n_elements)
+
+
+def notes_in_half(store, step, shard, n_elements):
+    class Half:
+        def write(self, name, tensor):
+            store.write(name, tensor.half() if name == "newest" else tensor)
+
+    _save(Half(), step, shard, n_elements)
+
+
+def thinks_that_as_many_saved(store):
+    class AsMany:
+        def read(self, name, *places):
+            found = store.read(name, *places)
+            return torch.tensor([found[0], dist.get_world_size(), found[2]]) if name == "newest" else found
+
+    return _load(AsMany())
+
+
+def pads_in_front(store):
+    shard, n_elements = _load(store), int(store.read("newest")[2])
+    return shard.roll(max(0, len(shard) - max(0, n_elements - dist.get_rank() * len(shard))))
+
+
+def deals_elements(store):
+    step, n_saved, n = store.read("newest").tolist()
+    size, old = dist.get_world_size(), -(-n // n_saved)
+    places = range(dist.get_rank(), n, size)
+    parts = [store.read(f"step {step}, shard {p // old}", p % old, p % old + 1) for p in places]
+    flat = torch.cat([store.read(f"step {step}, shard 0", 0, 0), *parts])
+    return torch.nn.functional.pad(flat, (0, -(-n // size) - len(flat)))
+
+
+def _part_of(store, old_of=lambda n, n_saved: -(-n // n_saved), most=None):
+    step, n_saved, n = store.read("newest").tolist()
+    old, new = old_of(n, n_saved), -(-n // dist.get_world_size())
+    start, shard = dist.get_rank() * new, store.read(f"step {step}, shard 0", 0, 0).new_zeros(new)
+    overlap = [j for j in range(n_saved) if max(start, j * old) < min(start + new, (j + 1) * old, n)]
+    for j in overlap[:most]:
+        low, high = max(start, j * old), min(start + new, (j + 1) * old, n)
+        shard[low - start : high - start] = store.read(f"step {step}, shard {j}", low - j * old, high - j * old)
+    return shard
+
+
+def joins_nothing(store):
+    step, n_saved, n = store.read("newest").tolist()
+    old, new = -(-n // n_saved), -(-n // dist.get_world_size())
+    start = dist.get_rank() * new
+    bounds = [(j, max(start - j * old, 0), min(start + new, n, (j + 1) * old) - j * old) for j in range(n_saved)]
+    flat = torch.cat([store.read(f"step {step}, shard {j}", low, high) for j, low, high in bounds if low < high])
+    return torch.nn.functional.pad(flat, (0, new - len(flat)))
+
+
+for _name, _saves, _loads, _says in [
+    ("writes_its_shard_twice", writes_its_shard_twice, _load, "a shard is written twice"),
+    ("notes_in_half", notes_in_half, _load, "a tensor of floats gives floats"),
+    ("thinks_that_as_many_saved", _save, thinks_that_as_many_saved, "how many ranks have saved, not on how many load"),
+    ("pads_in_front", _save, pads_in_front, "the padding stands behind the elements"),
+    ("deals_elements", _save, deals_elements, "dealt like cards"),
+    ("reads_one_shard_alone", _save, lambda store: _part_of(store, most=1), "may need parts of two, of three, or more"),
+    ("reads_two_shards_at_most", _save, lambda store: _part_of(store, most=2), "may need parts of two, of three, or"),
+    ("rounds_old_shards_down", _save, lambda store: _part_of(store, lambda n, k: n // k), "old shards have ceil"),
+    ("joins_nothing", _save, joins_nothing, "for some ranks the list is empty"),
+]:
+    wrong_values("lesson_07.shards", _name, _saves, _loads, says=_says)
 
 
 def loads_in_double(store):

@@ -1,0 +1,93 @@
+"""The check of lesson 07's sharded weights in time: the next layer is gathered while this one computes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS
+from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, worker
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Event, Trace
+from hw_utils.simulate import simulate
+
+
+def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float) -> None:
+    what = f"{n_ranks(world_size)}, {n_layers} layers, {forward_s:g} s forward, {backward_s:g} s backward"
+    what += f", {gather_s:g} s a gather"
+    require_no_deadlock(data, what)
+    trace = Trace.from_plain(data["trace"])
+    result = data["results"][0]
+    judge_passes(f"{what}: rank 0", result["log"], n_layers, n_steps=1)
+    start_s, middle_s, end_s = result["times"]
+    forward = middle_s - start_s, gather_s + (n_layers - 1) * max(forward_s, gather_s) + forward_s
+    turn_s = max(backward_s, 2 * gather_s)
+    backward = end_s - middle_s, gather_s + (n_layers - 1) * turn_s + backward_s + gather_s
+    for name, (took_s, due_s), pass_s in (("forward", forward, forward_s), ("backward", backward, backward_s)):
+        if took_s <= 1.05 * due_s:
+            continue
+        raise CheckFailed(
+            f"{what}: {name} takes {took_s:g} s, with the next layer gathered meanwhile {due_s:g} s are enough.",
+            cause=_why_slow(name, trace.of_rank(0), result["log"], n_layers, pass_s),
+        )
+
+
+def _why_slow(name: str, trace: Trace, log: list, n_layers: int, pass_s: float) -> str:
+    starts = [s for what, _, s in log if what == name]
+    gathers = list(trace.of_op(*GATHERS))
+    if others := sorted(trace.ops - {*GATHERS, *SCATTERS}):
+        return f"{others[0]} is not needed: all_gather for weights and reduce_scatter for gradients are all."
+    if len(gathers) > 2 * n_layers:
+        return (
+            f"{len(gathers)} gathers, where each of {n_layers} layers needs two: from the last layer to the first the "
+            "next one is k - 1."
+        )
+    if any(b.start_s > a.start_s for a, b in pairwise(gathers)) and not _overlapping(gathers, starts, pass_s):
+        return (
+            "a layer is gathered when it is used: start the next one's gather before this one computes, and wait later."
+        )
+    scatters = list(trace.of_op(*SCATTERS))
+    if name == "backward" and scatters and min(e.start_s for e in scatters) >= max(starts) + 0.99 * pass_s:
+        return "all reduce_scatters start after the last pass: start each as soon as its layer's gradient is there."
+    if name == "backward" and any(_waits(e) for e in scatters):
+        return "each reduce_scatter is waited for where it starts: keep its handle, and wait at the end of backward."
+    begun = max((e.order for e in scatters), default=0)
+    if name == "backward" and any(e.waited is not None and e.waited < begun for e in scatters):
+        return "a reduce_scatter is waited for before backward goes on: keep its handle, and wait for all at the end."
+    return "the network rests while a layer computes: what comes next is under way before the pass begins."
+
+
+def _overlapping(gathers: list[Event], starts: list[float], pass_s: float) -> bool:
+    return any(e.start_s <= s + 1e-9 and e.end_s > s + 1e-9 for e in gathers for s in starts)
+
+
+def _waits(event: Event) -> bool:
+    """Whether nothing else was called between the start of a call and its wait."""
+    return event.waited is not None and event.waited - event.order <= 1
+
+
+@check(
+    "lesson_07.fully_sharded_in_time",
+    judge=_judge,
+    cases=[
+        {"world_size": n, "n_layers": k, "forward_s": f, "backward_s": b, "gather_s": g}
+        for n, k, f, b, g in (
+            (2, 4, 1.0, 2.0, 0.5), (2, 4, 0.5, 1.0, 1.0), (3, 6, 1.0, 2.0, 1.0), (4, 6, 1.0, 4.0, 0.25)
+        )
+    ],
+    ok="the gathering hides behind the computing, or the other way round, to 5 %.",
+    hint="hint 3 of exercise 7.5",
+    look="draw the timeline of your own run with 4 layers.",
+)  # fmt: skip
+def fully_sharded_in_time(
+    make, /, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float
+):
+    """One step through layers of one size that take a known time, over links on which a gather does."""
+    width = 2
+    hidden = [world_size] * n_layers  # a shard of `width` elements
+    network = Network(0.0, (world_size - 1) * width * ITEM / gather_s)
+    args = (make, hidden, width, forward_s, backward_s, 1)
+    return observe(lambda: simulate(worker, world_size, args, network=network, compute="free", echo=False))
