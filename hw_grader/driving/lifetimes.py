@@ -1,15 +1,23 @@
 """How long tensors live that an answer hands to a function of the driver's: as long there as in the answer's process.
 
 What crosses is a copy. So a check that watches what it was given, by weak references, would see only copies go; the
-driver keeps each for as long as the memory lives of which it is one. It has the answers' process's word for that.
+driver keeps each for as long as the memory lives of which it is one, or another copy in the answer's variables. It has
+the answers' process's word for that.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from hw_utils.core.source import students_frames
+from hw_utils.material.kept_tensors import is_among, kept_by_frames
+
+_PACKAGE = os.path.join(Path(__file__).absolute().parents[1], "")  # ends with a separator
 
 
 class Handed:
@@ -17,6 +25,7 @@ class Handed:
 
     def __init__(self) -> None:
         self.alive: dict[int, StorageWeakRef] = {}
+        self.contents: dict[int, torch.Tensor] = {}
         self.n_handed = 0
 
     def numbers(self, tensors: Sequence[torch.Tensor], lent: Sequence[torch.Tensor]) -> list[int | None]:
@@ -30,14 +39,19 @@ class Handed:
             if number is None and storage._cdata not in theirs:
                 number = known[storage._cdata] = self.n_handed
                 self.alive[number], self.n_handed = StorageWeakRef(storage), self.n_handed + 1
+            if number is not None:
+                self.contents[number] = tensor.detach().flatten()[: 0 if is_among(tensor, lent) else None].clone()
             found.append(number)
         return found
 
     def gone(self) -> list[int]:
-        """The numbers of memory that nobody has any more; told once."""
+        """The numbers of memory that nobody has any more, nor a copy in a variable; told once."""
         found = [number for number, ref in self.alive.items() if ref.expired()]
+        frames = (f for f in students_frames() if not f.f_code.co_filename.startswith(_PACKAGE))
+        kept = kept_by_frames(frames) if found else []
+        found = [number for number in found if not is_among(self.contents[number], kept)]
         for number in found:
-            del self.alive[number]
+            del self.alive[number], self.contents[number]
         return found
 
 

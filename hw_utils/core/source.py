@@ -10,6 +10,7 @@ import re
 import site
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
@@ -125,6 +126,15 @@ def _linked() -> tuple[str, ...]:
             if origin.get("dir_info", {}).get("editable") and origin.get("url", "").startswith("file://"):
                 found.append(_as_folder(url2pathname(origin["url"].removeprefix("file://"))))
     return tuple(folder for folder in found if not _as_folder(_PACKAGE).startswith(folder))
+
+
+def students_frames() -> Iterator[FrameType]:
+    """The frames of the student's code that led to this call, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_students(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def is_students(file: str) -> bool:

@@ -6,12 +6,13 @@ And what an answer keeps beside its objects: under a global name, on a class, on
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import sys
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinMethodType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,23 @@ def kept_elsewhere(
              for key, value in vars(part).items() if key not in _A_MODULES_OWN]  # fmt: skip
     waiting = deque([*((getattr(answer, "__name__", "answer"), answer) for answer in answers), *hung])
     return _found(set(), waiting, _parts_of_notebook, with_numbers)
+
+
+def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
+    """Every tensor that running functions hold: in their variables, in lists and closures of these."""
+    waiting: deque = deque()
+    for frame in frames:
+        variables = frame.f_locals
+        waiting.extend(variables.items())
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
+            variables.clear()  # before Python 3.13 the frame itself would hold on to these values
+    return list(_found(set(), waiting, _parts, with_numbers=True).values())
+
+
+def is_among(numbers: torch.Tensor, kept: Iterable[torch.Tensor]) -> bool:
+    """Whether some memory has all of these numbers, in any shape; of a constant nobody can say."""
+    flat = numbers.detach().flatten()
+    return len(flat.unique()) > 2 and any(n_found(flat, value) == len(flat) for value in kept)
 
 
 def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:

@@ -7,28 +7,33 @@ from collections.abc import Sequence
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from hw_utils.core.source import students_frames
 from hw_utils.material.by_hand.stages import TimedStage
+from hw_utils.material.kept_tensors import is_among, kept_by_frames
 
 
 class WatchedStage(TimedStage):
     """Of its inputs at a pass, whoever kept them: `n_kept`, the most that were alive beside those in flight, and
-    `kept_bytes`, the most memory in which they lay, in flight or not."""
+    `kept_bytes`, the most memory in which they lay, in flight or not. A copy that the schedule keeps counts as the
+    input."""
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         self.n_kept, self.kept_bytes = 0, 0
-        self._theirs: set[int] = set()
-        self._inputs: dict[int, tuple[StorageWeakRef, int]] = {}  # k -> its memory, and bytes of that
+        self._theirs: list[torch.Tensor] = []
+        # k -> its memory, bytes of that, and its numbers
+        self._inputs: dict[int, tuple[StorageWeakRef, int, torch.Tensor]] = {}
 
     def is_theirs(self, batches: Sequence[torch.Tensor]) -> None:
         """The caller keeps these himself, whatever the schedule does."""
-        self._theirs = {x.untyped_storage().data_ptr() for x in batches}
+        self._theirs = list(batches)
 
     def forward(self, k: int, x: torch.Tensor) -> torch.Tensor:
         """As a timed stage."""
         self._count()
-        if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self._theirs:
-            self._inputs[k] = StorageWeakRef(x.untyped_storage()), x.untyped_storage().nbytes()
+        if isinstance(x, torch.Tensor) and all(x.data_ptr() != y.data_ptr() for y in self._theirs):
+            numbers = x.new_empty(0) if is_among(x, self._theirs) else x.detach().clone()
+            self._inputs[k] = StorageWeakRef(x.untyped_storage()), x.untyped_storage().nbytes(), numbers
         return super().forward(k, x)
 
     def backward(self, k: int, gradient: torch.Tensor) -> torch.Tensor:
@@ -37,7 +42,14 @@ class WatchedStage(TimedStage):
         return super().backward(k, gradient)
 
     def _count(self) -> None:
-        alive = {k: (ref.cdata, n_bytes) for k, (ref, n_bytes) in self._inputs.items() if not ref.expired()}
+        # a grader's own frames hold what crosses
+        frames = (f for f in students_frames() if not str(f.f_globals.get("__name__")).startswith("hw_"))
+        kept = kept_by_frames(frames)
+        alive = {
+            k: (-k if ref.expired() else ref.cdata, n_bytes)
+            for k, (ref, n_bytes, numbers) in self._inputs.items()
+            if not ref.expired() or is_among(numbers, kept)
+        }
         in_flight = {place for k, place in alive.items() if k in self.kept}
         self.n_kept = max(self.n_kept, len(set(alive.values()) - in_flight))
         self.kept_bytes = max(self.kept_bytes, sum(n_bytes for _, n_bytes in set(alive.values())))

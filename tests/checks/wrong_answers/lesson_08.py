@@ -810,6 +810,39 @@ def keeps_all_inputs(stage, batches, rank, world_size):
     return Keeps()(stage, batches, rank, world_size)
 
 
+def _copying(keep, name):
+    """1F1B that lets go of what it got, and has copies; keep(kept, x) puts one more away."""
+
+    def answer(stage, batches, rank, world_size):
+        class Copies(_OneFOneB):
+            def received(self, like, peer):
+                x = super().received(like, peer)
+                if peer < rank:
+                    keep(kept, x)
+                return x
+
+        kept = []
+        return Copies()(stage, batches, rank, world_size)
+
+    answer.__name__ = name
+    return answer
+
+
+def _joined(kept, x):
+    kept[:] = [torch.cat([*kept, x])]
+
+
+for _name, _keep in [
+    ("keeps_copies", lambda kept, x: kept.append(x.clone())),
+    ("keeps_copies_in_single", lambda kept, x: kept.append(x.float())),
+    ("keeps_arrays", lambda kept, x: kept.append(x.numpy().copy())),
+    ("keeps_lists", lambda kept, x: kept.append(x.tolist())),
+    ("joins_all_inputs", _joined),
+]:
+    wrong_values("lesson_08.one_f_one_b_in_flight", _name, _copying(_keep, _name),
+                 says="activations of micro-batches that went back")  # fmt: skip
+
+
 @wrong("lesson_08.one_f_one_b_in_flight", says="rank 1 still has 2 activations of micro-batches that went back")
 def makes_buffers_for_all(stage, batches, rank, world_size):
     class Buffers(_OneFOneB):

@@ -41,7 +41,7 @@ SUBTLE = (
     "CutsItsPartOutOfTheWhole", "empties_the_input", "stops_following_the_weights", "StepsInBackward",
     "gives_zeros_to_the_frozen", "has_two_orders_in_turn", "reports_when_it_is_over", "times_the_batch",
     "another_report", "whole_batches", "steps_with_the_step_size_alone", "splits_in_single_precision", "f_before_w",
-    "too_few",
+    "too_few", "keeps_copies", "joins_all_inputs", "ReceivesInOneTensor", "FillsBeforeItWaits",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
