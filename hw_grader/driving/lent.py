@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hw_grader.driving.model_states import move_parameters, replace_parameters, set_state, state_of, tensors_of
 from hw_utils.material.by_hand.interface import Interface
+from hw_utils.material.kept_tensors import kept_elsewhere
 
 FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
 KEPT_EQUAL = (nn.Module, torch.optim.Optimizer)
@@ -68,7 +69,8 @@ class Lent:
         return {"object": [number, type(value).__name__[:200], self._built(value, pack)]}
 
     def _built(self, value: Any, pack: Callable[[Any], Any]) -> Any:
-        """Of a copy of a lent model with layers in the place of some parts: of which one, its tensors, these layers."""
+        """Of a copy of a lent model with layers in the place of some parts: of which one, its tensors, these layers,
+        and what else hangs on its parts."""
         if not isinstance(value, nn.Module):
             return None
         like = [k for k, thing in enumerate(self.things) if type(thing) is type(value)]
@@ -76,7 +78,12 @@ class Lent:
         if not like or any(isinstance(part, Asking) for part in parts.values()):
             return None
         tensors = {n: t.detach() for n, t in tensors_of(value).items() if n.rpartition(".")[0] not in parts}
-        return [like[0], pack(tensors), pack(parts)]
+        return [
+            like[0],
+            pack(tensors),
+            pack(parts),
+            pack({p: t.detach() for p, t in kept_elsewhere([], [value]).items()}),
+        ]
 
     def _pack_own(self, value: Any, pack: Callable[[Any], Any]) -> Any:
         """On the driver's side."""

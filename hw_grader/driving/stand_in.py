@@ -102,8 +102,9 @@ class Session:
             self.far[number] = self._model(*built, unpack) if built else far_object(self, number, str(name)[:200])
         return self.far[number]
 
-    def _model(self, like: int, tensors: Any, parts: Any, unpack: Any) -> nn.Module:
-        """A copy of one of our models with the answer's layers in the place of some of its own."""
+    def _model(self, like: int, tensors: Any, parts: Any, hung: Any, unpack: Any) -> nn.Module:
+        """A copy of one of our models with the answer's layers in the place of some of its own; `hung` is what the
+        answer's keeps beside its parameters."""
         if not isinstance(self.lent.things[like], nn.Module):
             raise ValueError("not a model")
         model = copy.deepcopy(self.lent.things[like])
@@ -113,6 +114,7 @@ class Session:
         mine = dict(model.named_parameters())
         for name, tensor in unpack(tensors).items():
             mine[name].data = tensor
+        model.hung = unpack(hung)
         return model
 
     def install_hooks(self, hooks: Any) -> None:

@@ -21,7 +21,8 @@ HINTS: dict[str, dict[int, str]] = {
         1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number",
     },
     "lesson_01.ping_pong": {
-        0: "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce only_rank_zero_returns",
+        0: "gives_the_ball_itself "
+        "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce only_rank_zero_returns",
         1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too adds_what_came_back",
         2: "both_serve",
     },
@@ -196,10 +197,12 @@ HINTS: dict[str, dict[int, str]] = {
             "steps_by_hand steps_with_the_step_size_alone only_rank_zero_steps averages_the_weights "
             "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
-            "returns_the_loss_after_the_step "
+            "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
+            "takes_another_loss "
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
-        2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order",
+        2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
+        "forgets_the_last_parameter averages_with_its_own",
     },
     "lesson_06.weighted_dp_step": {
         0: (
@@ -212,7 +215,8 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         2: (
             "takes_the_mean_of_means asks_for_the_total_in_a_second_call divides_by_its_own_size "
-            "weighs_after_the_sum divides_by_the_ranks divides_by_nothing "
+            "weighs_after_the_sum divides_by_the_ranks divides_by_nothing squares_the_number weighs_nothing "
+            "counts_one_too_many "
         ),
     },
     "lesson_06.column_forward": {

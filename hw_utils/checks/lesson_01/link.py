@@ -76,6 +76,9 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
     others = sorted(trace.ops - POINT_TO_POINT)
     if others:
         return f"{', '.join(others)} is timed too: between the two readings there are only the round trips."
+    sizes = {e.n_bytes for e in trace}
+    if any(is_(expected / n) or is_(expected * n) for n in sizes - {1}):
+        return "that is of one byte, or of as many messages as there are bytes: a message of n_bytes is one."
     if slip(got, expected):
         return slip(got, expected)
     return "start the clock just before the first send, stop it after the last receive, divide by the messages."

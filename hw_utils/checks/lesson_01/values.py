@@ -26,7 +26,7 @@ def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> No
     balls = data["balls"]
     for rank in range(world_size):
         expected = 2.0 * n_rounds if rank < 2 else 0.0
-        got = number(data["results"][rank])
+        got = number(data["results"][rank]) if type(data["results"][rank]) in (int, float) else None
         if got != expected:
             raise CheckFailed(
                 f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected:g}.",

@@ -114,7 +114,7 @@ def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
     cases=_EVEN + _apart(12, 3),
     ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce of the gradient a step",
     hints={
-        "hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|where it came from",
+        "hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|where it came from|own shard: every",
         "hint 1 of exercise 6.2b": "sum is used|divided by N twice|not their sum",
     },
     hint="hint 1 of exercise 6.2b",
@@ -137,7 +137,7 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False):
     hints={
         "hint 1 of exercise 6.2c": "nan|has 0 examples|empty shard|that not all ranks call",
         "hint 2 of exercise 6.2c": "weigh each|number of all examples|by their number|in the same vector|after the sum"
-        "|as large as the largest",
+        "|must count the|as large as the largest",
         "hint 2 of exercise 6.2b": "p.numel|p.grad|where it came from",
     },
     hint="hint 2 of exercise 6.2c",

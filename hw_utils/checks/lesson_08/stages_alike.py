@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, combinations, pairwise
 from typing import Any
@@ -91,9 +92,14 @@ def _other_order(counts: list[int], layer_s: list[float], slowest_s: float) -> I
         yield "from behind they are right: the first number belongs to the stage with the first layers."
     elif any(sorted(cut) == counts and _fits(cut, layer_s, slowest_s) for cut in cuts):
         yield "the right numbers, but sorted: each belongs to a stage, and stages stay in their order."
-    in_order = [sorted(layer_s), sorted(layer_s, reverse=True)]
-    if any(_fits(counts, s, min(max(_stages_s(cut, s)) for cut in cuts)) for s in in_order):
+
+    def fit(*others: list[float]) -> bool:
+        return any(_fits(counts, s, min(max(_stages_s(cut, s)) for cut in cuts)) for s in others)
+
+    if fit(sorted(layer_s), sorted(layer_s, reverse=True)):
         yield "these fit the layers sorted by their seconds: layers stay in their order."
+    if fit(*([float(whole(s)) for s in layer_s] for whole in (math.floor, math.ceil, round))):
+        yield "these fit whole seconds of each layer: a layer's seconds have fractions, and all of them count."
 
 
 def _other_goals(counts: list[int], layer_s: list[float]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def two_functions(rank, world_size, n_rounds):
 
     player = {0: serve, 1: give_back}.get(rank, lambda: None)
     [player() for _ in range(n_rounds)]
-    return ball
+    return float(ball)
 
 
 @right("lesson_01.ping_pong")

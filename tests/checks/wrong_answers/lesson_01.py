@@ -178,6 +178,11 @@ for _name, _ball, _says in [
     wrong_values("lesson_01.ping_pong", _name, lambda r, n, k, ball=_ball: _plays(ball(), r, k), says=_says)
 
 
+@wrong("lesson_01.ping_pong", says="as a float: ball.item\\(\\)")
+def gives_the_ball_itself(rank, world_size, n_rounds):
+    return torch.full((1,), float(_plays(torch.zeros(1), rank, n_rounds)))
+
+
 @wrong("lesson_01.ping_pong", says="called all_reduce")
 def plays_by_all_reduce(rank, world_size, n_rounds):
     ball = torch.ones(1) if rank < 2 else torch.zeros(1)

@@ -668,6 +668,20 @@ class ForgetsTheMean(Overlapped):
         return 1
 
 
+@wrong("lesson_05.overlap_in_time", says="second step.*wait starts over with all that was counted")
+class ForgetsToCountAnew(Overlapped):
+    def start_over(self):
+        self.missing = getattr(self, "missing", None) or [len(bucket) for bucket in self.buckets]
+        self.flights = []
+
+
+@wrong("lesson_05.overlap", says="each bucket goes twice.*start_over comes last")
+class StartsOverTooSoon(Overlapped):
+    def wait(self):
+        self.start_over()
+        super().wait()
+
+
 @wrong("lesson_05.overlap", says="divided twice")
 class DividesTwice(Overlapped):
     def divisor(self):

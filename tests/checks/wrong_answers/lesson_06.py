@@ -700,6 +700,75 @@ def _mean(flat, rank, context):
     return context.all_reduce(flat, rank, "g", "mean")
 
 
+for _name, _change, _says in [
+    ("turns_the_gradient_around", lambda flat: -flat, "the gradient keeps its sign"),
+    ("takes_signs", torch.sign, "an optimizer gets the numbers themselves"),
+    ("scales_to_length_one", lambda flat: flat / flat.norm(), "the gradient keeps its length"),
+    ("clips_after_the_sum", lambda flat: flat.clamp(-0.1, 0.1), "what the ranks bring is right: it is changed after"),
+]:
+
+    def _changed(model, optimizer, x, y, context, rank, change=_change):
+        optimizer.zero_grad()
+        loss, flat = _gradients(model, x, y)
+        _put_back(model, change(_mean(flat, rank, context)))
+        optimizer.step()
+        return loss
+
+    wrong_values(STEP, _name, _changed, says=_says)
+
+
+@wrong(STEP, says="not the gradient of its own shard's mse_loss")
+def takes_another_loss(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.l1_loss(model(x), y)
+    loss.backward()
+    _put_back(model, _mean(torch.cat([p.grad.flatten() for p in model.parameters()]), rank, context))
+    optimizer.step()
+    return loss.item()
+
+
+@wrong(STEP, says="something of the rank's own is in p.grad")
+def averages_with_its_own(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    _put_back(model, (flat + _mean(flat, rank, context)) / 2)
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="some parameters follow their own shard")
+def forgets_the_last_parameter(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    own = list(model.parameters())[-1].grad
+    _put_back(model, _mean(flat, rank, context))
+    list(model.parameters())[-1].grad = own
+    optimizer.step()
+    return loss
+
+
+for _name, _weigh, _count, _says in [
+    ("squares_the_number", lambda n: n * n, lambda n: n, "brings 16 times its mean gradient and 4 beside it"),
+    ("weighs_nothing", lambda n: 1, lambda n: n, "brings 1 times its mean gradient and 4 beside it"),
+    ("counts_one_too_many", lambda n: n, lambda n: n + 1, "brings 4 times its mean gradient and 5 beside it"),
+]:
+
+    def _weighed(model, optimizer, x, y, context, rank, weigh=_weigh, count=_count):
+        optimizer.zero_grad()
+        loss, flat = _gradients(model, x, y) if len(x) else (0.0, torch.zeros(_n_weights(model), dtype=x.dtype))
+        mine = torch.cat([weigh(len(x)) * flat, flat.new_tensor([count(len(x))])])
+        total = context.all_reduce(mine, rank, "g", "sum")
+        _put_back(model, total[:-1] / total[-1])
+        optimizer.step()
+        return loss
+
+    wrong_values(WEIGHTED, _name, _weighed, says=_says)
+
+
+def _n_weights(model):
+    return sum(p.numel() for p in model.parameters())
+
+
 def _stepping(reduced=_mean, step=lambda model, optimizer: optimizer.step()):
     """A step whose gradient is what `reduced` makes of the rank's own, and which `step` makes."""
 
@@ -1795,7 +1864,7 @@ def _hangs_the_whole(model, plan, context):
     return models
 
 
-_plant("hangs_the_whole", "lin1.full of rank 0's model keeps a whole weight alive", _hangs_the_whole)
+_plant("hangs_the_whole", "lin1.full.* of rank 0's model keeps a whole weight alive", _hangs_the_whole)
 _plant("takes_any_size", "refuse a size", _parallelize, _Column, _Row)
 _plant(
     "takes_uneven_parts", "before any rank starts.*refuse a size", _parallelize, CutsColumnsUnevenly, CutsRowsUnevenly

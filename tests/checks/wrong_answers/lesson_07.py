@@ -483,6 +483,7 @@ class _Gradients:
     starts_over = True
     piles_up = False
     as_list = True
+    barrier = False
 
     def __init__(self, model, bucket_bytes):
         parameters = list(model.parameters())
@@ -531,6 +532,8 @@ class _Gradients:
     def wait(self):
         while self.finishes and len(self.shards) < len(self.buckets):
             self.start_next()
+        if self.barrier:
+            dist.barrier()
         for work, _ in self.flights:
             work.wait()
         shards = [shard / dist.get_world_size() ** self.mean for shard in self.shards]
@@ -552,6 +555,7 @@ for _name, _change, _says in [
     ("TurnsThePieces", {"rotated": 1}, "that is rank . shard: the ranks' pieces|that is rank .'s shard"),
     ("NeverStartsOver", {"starts_over": False}, "wait\\(\\) starts over|out of range"),
     ("GivesOneVector", {"as_list": False}, "wait\\(\\) gave no list"),
+    ("HasABarrierABucket", {"barrier": True}, "a barrier makes all ranks wait"),
 ]:
     wrong_values("lesson_07.sharded_gradients", _name, type(_name, (_Gradients,), _change), says=_says)
 

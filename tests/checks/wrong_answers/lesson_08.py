@@ -1006,6 +1006,7 @@ for _name, _answer, _says in [
     ("sorted_layers", lambda s, p: _best(sorted(s), p, max), "layers sorted by their seconds"),
     ("sorted_counts", lambda s, p: sorted(_best(s, p, max)), "the right numbers, but sorted"),
     ("one_each", lambda s, p: [1] * (p - 1) + [len(s) - p + 1], "all stages but one have one layer"),
+    ("whole_seconds", lambda s, p: _best([float(int(x)) for x in s], p, max), "whole seconds of each layer"),
     ("in_half_precision", lambda s, p: _best(s, p, lambda t: np.float16(max(t))), "slowest stage takes"),
     ("limits_in_steps", _limits_in_steps, "slowest stage takes"),
     ("rest_last", lambda s, p: [len(s) // p] * (p - 1) + [len(s) - len(s) // p * (p - 1)], "slowest stage takes"),
