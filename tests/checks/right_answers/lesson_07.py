@@ -410,6 +410,52 @@ class KeepsItsOwnWeights(_Sharded):
         _unpack(flat[: self.n], parameters)
 
 
+@right("lesson_07.sharded_adam")
+class StepsTorchsOwnOnAShard(_Sharded):
+    """torch.optim.Adam on one parameter, which is this rank's shard."""
+
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        mine = _padded(list(model.parameters()), self.size * dist.get_world_size()).split(self.size)[dist.get_rank()]
+        self.w = torch.nn.Parameter(mine.clone())
+        self.adam = torch.optim.Adam([self.w], lr=lr)
+
+    def step(self):
+        world_size, parameters = dist.get_world_size(), list(self.model.parameters())
+        g = torch.empty_like(self.w.data)
+        flat = _padded([p.grad for p in parameters], self.size * world_size)
+        dist.reduce_scatter(g, list(flat.split(self.size)))
+        self.w.grad = g / world_size
+        self.adam.step()
+        self.w.grad = None
+        dist.all_gather(list(flat.split(self.size)), self.w.data)
+        _unpack(flat[: self.n], parameters)
+
+
+@right("lesson_07.sharded_adam")
+class ExchangesWithAllToAll(_Sharded):
+    """Everybody's piece comes as it is, and each rank takes the mean; betas are constants."""
+
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        self.mv = torch.zeros(2, self.size, dtype=self.dtype)
+
+    @torch.no_grad()
+    def step(self):
+        world_size, parameters = dist.get_world_size(), list(self.model.parameters())
+        n = self.size * world_size
+        self.t += 1
+        flat = torch.empty(n, dtype=self.dtype)
+        dist.all_to_all_single(flat, _padded([p.grad for p in parameters], n))
+        g = flat.view(world_size, -1).mean(0)
+        self.mv[0].lerp_(g, 0.1)
+        self.mv[1].lerp_(g * g, 0.001)
+        m, v = self.mv[0] / (1 - 0.9**self.t), self.mv[1] / (1 - 0.999**self.t)
+        w = _padded(parameters, n).view(world_size, -1)[dist.get_rank()] - self.lr * m / (v.sqrt() + 1e-8)
+        dist.all_gather_into_tensor(flat, w)
+        _unpack(flat[: self.n], parameters)
+
+
 # 7.4
 
 
@@ -736,6 +782,42 @@ class GathersBeforeItReduces(GathersTensors):
         return [shard / dist.get_world_size() for shard in shards]
 
 
+@right(*_BOTH)
+class GathersIntoOneBuffer(GathersTensors):
+    """What is filled is a copy, so the buffer is free when the next gather starts."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        most = max(len(layer.shard) for layer in layers) * dist.get_world_size()
+        self.buffer = torch.empty(most, dtype=layers[0].shard.dtype)
+
+    def start(self, k):
+        shard = self.layers[k].shard
+        full = self.buffer[: len(shard) * dist.get_world_size()]
+        self.under_way[k] = full, dist.all_gather_into_tensor(full, shard, async_op=True)
+
+
+@right(*_BOTH)
+class WaitsForOneScatterAPass(GathersTensors):
+    """Each reduce_scatter is waited for after the next layer's pass, when it has had that long."""
+
+    def backward(self, gradient):
+        found, shards = None, {}
+        self.start(len(self.layers) - 1)
+        for k in reversed(range(len(self.layers))):
+            self.put(k)
+            if k:
+                self.start(k - 1)
+            gradient, whole = self.layers[k].backward(gradient)
+            self.layers[k].clear()
+            if found is not None:
+                found.wait()
+            shards[k] = torch.empty_like(self.layers[k].shard)
+            found = dist.reduce_scatter(shards[k], self.in_pieces(whole, k), async_op=True)
+        found.wait()
+        return [shards[k] / dist.get_world_size() for k in range(len(self.layers))]
+
+
 # 7.6
 
 
@@ -815,3 +897,27 @@ right_values("lesson_07.shards", "fills_zeros", _saves, _fills_zeros)
 right_values("lesson_07.shards", "lists_its_steps", _lists_steps, _newest_of_the_list)
 right_values("lesson_07.shards", "counts_by_reduction", _counts_by_reduction, _fills_zeros)
 right_values("lesson_07.shards", "all_say_it", _all_say_it, _fills_zeros)
+
+
+def _names_say_it(store, step, shard, n_elements):
+    """No note: a step is whole if there are as many of its shards as each of their names says."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    mine = shard[: max(0, n_elements - rank * len(shard))]  # the padding need not be kept
+    store.write(f"{step:09d}/{world_size}/{n_elements}/{rank}", mine)
+    dist.barrier()
+
+
+def _newest_by_names(store):
+    parts = [tuple(map(int, name.split("/"))) for name in store.names()]
+    step, n_saved, n, _ = max(p for p in parts if sum(q[0] == p[0] for q in parts) == p[1])
+
+    class Named:
+        def read(self, name, *places):
+            if name == "head":
+                return torch.tensor([step, n_saved, n])
+            return store.read(f"{step:09d}/{n_saved}/{n}/{name.split('/')[1]}", *places)
+
+    return _fills_zeros(Named())
+
+
+right_values("lesson_07.shards", "names_say_it", _names_say_it, _newest_by_names)

@@ -181,6 +181,30 @@ class KeepsAllOnItsClass:
         return leaf.grad
 
 
+@right("lesson_08.stage", "lesson_08.stage_lets_go")
+class NotesWhatIsDone:
+    """The numbers of finished micro-batches are none of their tensors'."""
+
+    def __init__(self, module):
+        self.module, self.kept, self.done = module, {}, []
+
+    def forward(self, k, x):
+        leaf = x.clone().detach()
+        leaf.requires_grad_(leaf.is_floating_point())
+        y = self.module(leaf)
+
+        def back(gradient):
+            torch.autograd.backward([y], [gradient])
+            return leaf.grad
+
+        self.kept[k] = back
+        return y.detach()
+
+    def backward(self, k, gradient):
+        self.done.append(k)
+        return self.kept.pop(k)(gradient)
+
+
 # 8.3
 
 
@@ -524,6 +548,31 @@ def last_batch_first(stage, batches, rank, world_size):
             return stage.backward(m - 1 - k, gradient)
 
     return from_a_generator(Mirror(), batches[::-1], rank, world_size)
+
+
+@right(*_1F1B)
+def keeps_copies_while_in_flight(stage, batches, rank, world_size):
+    """A copy of each input lies beside the stage until its micro-batch goes back."""
+    link, rows, kept, loss = _Link(rank, world_size), [len(x) for x in batches], {}, 0.0
+
+    def forward(k):
+        x = batches[k] if link.before is None else link.get(batches[k], link.before)
+        kept[k] = x.clone()
+        y = stage.forward(k, x)
+        link.put(y, link.after)
+        return 0.0 if link.after is not None else y.item() * rows[k] / sum(rows)
+
+    warm_up = min(len(batches), world_size - rank - 1)
+    for k in range(warm_up):
+        loss += forward(k)
+    for k in range(len(batches)):
+        if warm_up + k < len(batches):
+            loss += forward(warm_up + k)
+        g = rows[k] / sum(rows) if link.after is None else link.get(batches[k], link.after)
+        del kept[k]
+        link.put(stage.backward(k, g), link.before)
+    link.close()
+    return loss if link.after is None else None
 
 
 # 8.5
