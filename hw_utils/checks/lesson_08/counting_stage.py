@@ -43,7 +43,7 @@ class WatchedStage(TimedStage):
 
     def _count(self) -> None:
         # a grader's own frames hold what crosses
-        frames = (f for f in students_frames() if not str(f.f_globals.get("__name__")).startswith("hw_"))
+        frames = (f for f in students_frames() if not f.f_globals.get("__name__", "hw_").startswith("hw_"))
         kept = kept_by_frames(frames)
         alive = {
             k: (-k if ref.expired() else ref.cdata, n_bytes)
