@@ -1,0 +1,38 @@
+"""Every lesson's whole solution, handed in as a student would: graded apart from its checks, it has all points."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.notebook.release import read_release
+from hw_grader.sandbox.sandbox import SHARED
+from tests.grader.in_sandbox import needs_sandbox
+
+ROOT = Path(__file__).resolve().parents[3]
+SOLUTIONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
+
+
+def filled_in(solution: Path) -> bytes:
+    """The notebook that students get, with the solution's cells where theirs go."""
+    given = nbformat.read(ROOT / "notebooks" / solution.parent.name / solution.name, as_version=4)
+    cells = (cell.metadata.get("nbgrader", {}) for cell in given.cells)
+    marks = [(place, m["grade_id"]) for place, m in enumerate(cells) if m.get("solution") and not m.get("grade")]
+    written = {c.metadata.nbgrader.grade_id: c.source for c in nbformat.read(solution, as_version=4).cells if
+               "nbgrader" in c.metadata}  # fmt: skip
+    for place, grade_id in marks:
+        given.cells[place].source = written[grade_id]
+    return nbformat.writes(given).encode()
+
+
+@needs_sandbox
+@pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda path: path.parent.name)
+def test_a_whole_solution_that_is_graded_apart_loses_no_point(solution):
+    release = read_release(solution)
+    record = grade_bytes(filled_in(solution), release, SHARED.get(), "ada", Times())
+    lost = {v.grade_id: (v.state, v.reason) for v in record.verdicts if v.points < v.max_points}
+    assert (lost, record.points) == ({}, release.max_points)
+    assert release.max_points > 0
