@@ -17,10 +17,16 @@ from hw_utils.material.timed_layers import TimedChain
 from hw_utils.simulate import simulate
 
 
-def _worker(rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float) -> None:
-    model = TimedChain(n_layers, n_elements, backward_s)
-    gradients = make(model, ITEM * n_elements)
-    model(torch.ones(n_elements, dtype=torch.float64)).backward()
+def n_elements(world_size: int) -> int:
+    """Of a layer: parts of 24 for every rank."""
+    return 24 * world_size
+
+
+def _worker(rank: int, world_size: int, make: Any, n_layers: int, backward_s: float) -> None:
+    n = n_elements(world_size)
+    model = TimedChain(n_layers, n, backward_s)
+    gradients = make(model, ITEM * n)
+    model(torch.ones(n, dtype=torch.float64)).backward()
     gradients.wait()
 
 
@@ -34,6 +40,12 @@ def _judge(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_
     if len(events) != n_layers:
         raise CheckFailed(f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
                           cause="one a bucket, and a bucket holds one layer here.")  # fmt: skip
+    whole = sum(event.n_bytes >= ITEM * n_elements(world_size) for event in events)
+    if whole != n_layers:
+        raise CheckFailed(
+            f"{what}: {whole} of {n_layers} calls of reduce_scatter carry a layer's whole gradient.",
+            cause="each rank brings its whole bucket, cut into a part for every rank.",
+        )
     whole_s, first_s = n_layers * backward_s, events[0].start_s
     if first_s > 1.1 * backward_s:
         raise CheckFailed(
@@ -65,7 +77,6 @@ def _judge(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_
 )
 def sharded_gradients_in_time(make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float):
     """One backward pass of layers that take a known time, over links on which a bucket does."""
-    n_elements = 24 * world_size
-    network = Network(0.0, (world_size - 1) / world_size * ITEM * n_elements / bucket_s)
-    args = (make, n_layers, n_elements, backward_s)
+    network = Network(0.0, (world_size - 1) / world_size * ITEM * n_elements(world_size) / bucket_s)
+    args = (make, n_layers, backward_s)
     return observe(lambda: simulate(_worker, world_size, args, network=network, compute="free", echo=False))

@@ -29,7 +29,7 @@ def _numbers(rank: int, seed: int, width: int) -> torch.Tensor:
     return torch.randn(EXAMPLES, width, generator=torch.Generator().manual_seed(1000 * seed + rank)).double()
 
 
-def worker(
+def train_steps(
     rank: int, world_size: int, make: Any, hidden: list[int], width: int, forward_s: float, backward_s: float,
     n_steps: int,
 ) -> dict[str, Any]:  # fmt: skip
@@ -276,4 +276,4 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
 def fully_sharded(make, /, world_size: int, hidden: list[int], width: int):
     """Two steps through layers with slots; each layer has another size, so the ledger tells their gathers apart."""
     args = (make, hidden, width, PASS_S, PASS_S, 2)
-    return observe_memory(lambda: simulate(worker, world_size, args, compute="free", echo=False, memory=True))
+    return observe_memory(lambda: simulate(train_steps, world_size, args, compute="free", echo=False, memory=True))

@@ -8,11 +8,13 @@ from typing import Any
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS
-from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, worker
+from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, train_steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Event, Trace
 from hw_utils.simulate import simulate
+
+WIDTH = 2  # elements of a shard
 
 
 def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float) -> None:
@@ -20,8 +22,10 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
     what += f", {gather_s:g} s a gather"
     require_no_deadlock(data, what)
     trace = Trace.from_plain(data["trace"])
+    for rank, each in enumerate(data["results"]):
+        judge_passes(f"{what}: rank {rank}", each["log"], n_layers, n_steps=1)
+        _judge_enough(f"{what}: rank {rank}", trace.of_rank(rank), n_layers)
     result = data["results"][0]
-    judge_passes(f"{what}: rank 0", result["log"], n_layers, n_steps=1)
     start_s, middle_s, end_s = result["times"]
     forward = middle_s - start_s, gather_s + (n_layers - 1) * max(forward_s, gather_s) + forward_s
     turn_s = max(backward_s, 2 * gather_s)
@@ -33,6 +37,17 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
             f"{what}: {name} takes {took_s:g} s, with the next layer gathered meanwhile {due_s:g} s are enough.",
             cause=_why_slow(name, trace.of_rank(0), result["log"], n_layers, pass_s),
         )
+
+
+def _judge_enough(what: str, trace: Trace, n_layers: int) -> None:
+    """Seconds count only of a step in which each layer's shards travel, as large as they are."""
+    for name, ops in (("gathered", GATHERS), ("reduced", SCATTERS)):
+        whole = sum(event.n_bytes >= WIDTH * ITEM for event in trace.of_op(*ops))
+        if whole < n_layers:
+            raise CheckFailed(
+                f"{what}: {whole} of {n_layers} layers' shards are {name}.",
+                cause="each layer is gathered for forward and for backward, and its gradient is reduced.",
+            )
 
 
 def _why_slow(name: str, trace: Trace, log: list, n_layers: int, pass_s: float) -> str:
@@ -86,8 +101,7 @@ def fully_sharded_in_time(
     make, /, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float
 ):
     """One step through layers of one size that take a known time, over links on which a gather does."""
-    width = 2
-    hidden = [world_size] * n_layers  # a shard of `width` elements
-    network = Network(0.0, (world_size - 1) * width * ITEM / gather_s)
-    args = (make, hidden, width, forward_s, backward_s, 1)
-    return observe(lambda: simulate(worker, world_size, args, network=network, compute="free", echo=False))
+    hidden = [world_size] * n_layers  # a shard of WIDTH elements
+    network = Network(0.0, (world_size - 1) * WIDTH * ITEM / gather_s)
+    args = (make, hidden, WIDTH, forward_s, backward_s, 1)
+    return observe(lambda: simulate(train_steps, world_size, args, network=network, compute="free", echo=False))

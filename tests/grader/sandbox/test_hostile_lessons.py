@@ -52,7 +52,8 @@ def handed_in(release: Release, text: str) -> bytes:
     if found:
         text += "".join(f"\n{name} = {found[1]}" for name in sorted(wanted))
     defined = {n.name for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    defined |= {t.id for n in ast.parse(text).body if isinstance(n, ast.Assign) for t in n.targets}
+    targets = [t for n in ast.parse(text).body if isinstance(n, ast.Assign) for t in n.targets]
+    defined |= {t.id for t in targets if isinstance(t, ast.Name)}
     assert wanted <= defined, wanted - defined
     cells = [nbformat.v4.new_code_cell(IMPORTS + text)]
     for cell in release.cells:
