@@ -116,6 +116,12 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     return Verdict(cell.grade_id, state, points, cell.points, line, **texts, **more)
 
 
+NOT_ALONE = (
+    "every value is right, but a rank that is asked again alone, with the same arguments and messages, gives something "
+    "else. What a rank knows comes to it by torch.distributed, and random numbers are torch's."
+)
+
+
 class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
@@ -152,10 +158,17 @@ class Judging:
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
             with Driving(self.rooms, blob, ran.sources, self._limit_s) as driving:
                 problems = (self._call(cell, call, driving) for call in calls)
-                problem = next((p for p in problems if p is not None), None)
+                problem = next((p for p in problems if p is not None), None) or self._alone(cell, driving)
             if problem is not None:
                 return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
+
+    def _alone(self, cell: Cell, driving: Driving) -> Verdict | None:
+        """Points are for what came by torch.distributed, not by a process that ranks share."""
+        reply = driving.says_the_same_alone()
+        if isinstance(stop := reply.get("stop"), Stop):
+            return _verdict(cell, stop.state, stop.reason)
+        return None if reply.get("same") is True else _verdict(cell, "fail", NOT_ALONE)
 
     def _limit_s(self) -> float:
         return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))

@@ -81,7 +81,7 @@ class Driving:
 
     def __init__(self, rooms: Rooms, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
         self.rooms, self.answers, self.sources, self.limit_s = rooms, answers, sources, limit_s
-        self.path, self.is_open = rooms.new_path(), False
+        self.path, self.is_open, self.n_ranks = rooms.new_path(), False, 0
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
@@ -106,7 +106,21 @@ class Driving:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
         reply, data = self._ask(self.driver, {"case": True}, case)
         ended = self._ended(reply)
+        self.n_ranks = reply.get("ranks", self.n_ranks)
         return (ended, b"") if ended else (reply, data)
+
+    def says_the_same_alone(self) -> dict:
+        """`{"same": ...}`: whether some ranks of a case say the same, each in a process of its own (tapes.py)."""
+        for _ in range(self.n_ranks):
+            self.served.end()
+            self.path = self.rooms.new_path()
+            self.served = self.stack.enter_context(self.rooms.answers())
+            reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
+            if "opened" in reply:
+                reply, _ = self._ask(self.driver, {"alone": self.path})
+            if reply.get("same") is not True:
+                return reply
+        return {"same": True}
 
     def _ask(self, process: Process | Branch, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
         limit_s = self.limit_s()

@@ -15,10 +15,12 @@ import socket
 import sys
 import traceback
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hw_grader.driving.stand_in import answers_at
+from hw_grader.driving.stand_in import AnswerEnded, answers_at, connect
+from hw_grader.driving.tapes import TAPES, says_the_same
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
@@ -57,6 +59,8 @@ def main(end: socket.socket) -> None:
             run_here()
             reply, answers = _connect(request["path"])
             wire.send(reply)
+        elif "alone" in request:
+            wire.send(_ask_again(request["alone"]))
         else:
             wire.send(*_drive(check, answers, decode(blob)))
 
@@ -83,11 +87,22 @@ def _connect(path: str) -> tuple[dict[str, Any], list]:
 
 
 def _drive(check, answers: list, case: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    TAPES.begin()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            return {"data": True}, encode(check.drive_one(answers, case))
+            data = encode(check.drive_one(answers, case))
+        TAPES.end()
+        return {"data": True, "ranks": len(TAPES.drawn)}, data
     except (Exception, SystemExit) as error:
         return _error(error), b""
+
+
+def _ask_again(path: str) -> dict[str, Any]:
+    """Whether one more rank says the same alone, in the process that serves at `path`."""
+    try:
+        return {"same": says_the_same(TAPES.drawn.pop(), partial(connect, path))}
+    except AnswerEnded:
+        return {"same": False}
 
 
 _PACKAGE = os.path.join(Path(__file__).absolute().parents[2], "")  # ends with a separator

@@ -92,7 +92,8 @@ def problem(check: str, answers: list, chosen: Callable[[list], list] = list) ->
                 said = judge.judge(check, case, data, 75)
                 if said.get("right") is not True:
                     return said.get("wrong") or str(said)
-            return ""
+            alone = driving.says_the_same_alone()
+            return "" if alone == {"same": True} else f"asked again alone: {alone}"
     finally:
         judge.forget_submission()
 
