@@ -21,7 +21,7 @@ from hw_grader.driving.conversation import Conversation, send_with_things
 from hw_grader.driving.lent import Lent
 from hw_grader.driving.lifetimes import Held
 from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
-from hw_grader.driving.tapes import TAPES, TapedLine
+from hw_grader.driving.tapes import TAPES, Tape, TapedLine
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
@@ -52,14 +52,13 @@ def _answer(path: str, number: int, said: dict, unpacker: Unpacker) -> Any:
     return StandIn(path, number, str(said["name"])[:200])
 
 
-def connect(path: str, copy: str | None = None) -> Line:
-    """A line to the answers; what a rank's copy of them is asked and says is kept."""
+def connect(path: str, tape: Tape | None = None) -> Line:
+    """A line to the answers."""
     end = socket.socket(socket.AF_UNIX)
     try:
         end.connect(path)
     except OSError as error:
         raise AnswerEnded(str(error)) from None
-    tape = None if copy is None else TAPES.of(copy)
     return Line(end) if tape is None else TapedLine(end, tape)
 
 
@@ -86,7 +85,7 @@ class Session:
         message |= {"session": self.id, "copy": self.copy, "passes": [kind.__name__ for kind in self.kinds]}
         message["rank"] = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
         message["random"] = parcel.pack(torch.get_rng_state())
-        line = connect(self.path, self.copy)
+        line = connect(self.path, TAPES.of(self.copy or self.id, is_rank=self.copy is not None))
         try:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()

@@ -33,8 +33,15 @@ class Tape:
     """One copy's messages, in order: (number of the line, whether the driver sent it, message, its bytes)."""
 
     heard: list[tuple[int, bool, dict, bytes]] = field(default_factory=list)
+    is_rank: bool = True
     n_lines: int = 0
     n_bytes: int = 0
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is worth another process: a call without ranks that asked for nothing has only its arguments."""
+        asked = [message for _, is_sent, message, _ in self.heard if not is_sent]
+        return self.is_rank or any("function" in message for message in asked)
 
 
 class Tapes:
@@ -52,21 +59,25 @@ class Tapes:
 
     def end(self) -> None:
         """The case is over, and its data is there: it is the one that is kept with the same chance as each before."""
-        if len(self.known) > 1:
+        told = [tape for tape in self.now.values() if tape.tells]
+        if len(self.known) > 1 and told:
             self.n_cases += 1
             if secrets.randbelow(self.n_cases) == 0:
-                self.drawn = list(self.now.values())
+                self.drawn = told
         self.begin()
 
-    def of(self, copy: str) -> Tape | None:
-        """The tape of a rank's copy, if it is one of those that are kept: each with the same chance."""
+    def of(self, copy: str, is_rank: bool = True) -> Tape | None:
+        """The tape of a rank's copy, or of one call's session, if it is one of those that are kept.
+
+        Each has the same chance.
+        """
         if copy not in self.known:
             self.known.add(copy)
             if len(self.known) <= RANKS:
-                self.now[copy] = Tape()
+                self.now[copy] = Tape(is_rank=is_rank)
             elif secrets.randbelow(len(self.known)) < RANKS:
                 self.now.pop(list(self.now)[secrets.randbelow(len(self.now))])
-                self.now[copy] = Tape()
+                self.now[copy] = Tape(is_rank=is_rank)
         return self.now.get(copy)
 
     def add(self, tape: Tape, number: int, is_sent: bool, message: dict, blob: bytes) -> None:

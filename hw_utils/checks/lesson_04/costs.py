@@ -13,6 +13,7 @@ from torch import nn
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import predicted as judges
 from hw_utils.checks.lesson_04.loop import observed
+from hw_utils.checks.lesson_04.predicted import TENSOR_BYTES
 from hw_utils.core.network import Network
 
 
@@ -53,9 +54,9 @@ def _bytes_cases() -> Iterator[dict[str, Any]]:
 def bytes_sent(bytes_sent, gather_scatter, all_reduce_mean, /, method: str, world_size: int):
     """The student's formula beside the ledger of the student's own functions."""
     data = observed(_drive_step, world_size, _sync_of(method, gather_scatter, all_reduce_mean), 3, 0.0)
-    said = [bytes_sent(method, rank, world_size, 3 * 240 * 4) for rank in range(world_size)]
+    said = [bytes_sent(method, rank, world_size, 3 * TENSOR_BYTES) for rank in range(world_size)]
     odd = [bytes_sent(method, rank, world_size, 1001) for rank in range(world_size)]
-    return {**data, "said": said, "odd": odd, "n_bytes": 3 * 240 * 4}
+    return {**data, "said": said, "odd": odd, "n_bytes": 3 * TENSOR_BYTES}
 
 
 @check(
@@ -78,5 +79,5 @@ def predicted_s(predicted_s, gather_scatter, all_reduce_mean, /, method: str, wo
     run = observed(*step, network=network)
     run.pop("results", None)
     no_latency_s = observed(*step, network=replace(network, latency_s=0.0)).get("seconds")
-    said = predicted_s(method, world_size, one_node_s, n_tensors * 240 * 4, n_tensors, network)
+    said = predicted_s(method, world_size, one_node_s, n_tensors * TENSOR_BYTES, n_tensors, network)
     return {"run": run, "said": said, "one_node_s": one_node_s, "no_latency_s": no_latency_s}

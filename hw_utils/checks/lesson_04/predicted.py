@@ -11,6 +11,8 @@ from hw_utils.checks.lesson_04.judges import number
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
+TENSOR_BYTES = 240 * 4  # of one parameter of the model that is run
+
 
 def judge_calls(data: Any, measured: Mapping[str, int]) -> None:
     for method, expected in measured.items():
@@ -46,6 +48,7 @@ def _why_calls(got: float, method: str, measured: Mapping[str, int]) -> str:
 def judge_bytes(data: Any, method: str, world_size: int) -> None:
     require_no_deadlock(data, method)
     trace = Trace.from_plain(data["trace"])
+    _require_traffic(trace, method, world_size, data["n_bytes"])
     for rank, said in enumerate(data["said"]):
         got, sent = number(said, f"bytes_sent({method!r}, {rank}, ...)"), trace.bytes_sent(rank)
         if math.isclose(got, sent, rel_tol=1e-9, abs_tol=0.5):
@@ -76,6 +79,16 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
     _judge_odd_bytes(data, trace, method, world_size)
 
 
+def _require_traffic(trace: Trace, method: str, world_size: int, n_bytes: int) -> None:
+    """A formula counts only beside functions that do something: every rank's gradients have to leave it."""
+    sent, least = sum(trace.bytes_sent(rank) for rank in range(world_size)), (world_size - 1) * n_bytes
+    if sent < least:
+        raise CheckFailed(
+            f"your own {method} with {world_size} ranks sends {sent:,} bytes, the least is {least:,}.",
+            cause="the formula is compared with your own functions: write these two first, in 4.2 and 4.3.",
+        )
+
+
 def _judge_odd_bytes(data: Any, trace: Trace, method: str, world_size: int) -> None:
     """A model of 1,001 bytes sends as much for each byte as the one that was run."""
     for rank, said in enumerate(data["odd"]):
@@ -98,6 +111,7 @@ def _why_bytes(got: float, causes, world_size: int, rank: int) -> str:
 
 def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:
     require_no_deadlock(data["run"], method)
+    _require_traffic(Trace.from_plain(data["run"]["trace"]), method, world_size, n_tensors * TENSOR_BYTES)
     got, measured = number(data["said"], "predicted_s"), number(data["run"]["seconds"], "the measured time")
     if math.isclose(got, measured, rel_tol=1e-6):
         return
