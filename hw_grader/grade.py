@@ -143,7 +143,7 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
                 try:
                     records.save(root, record)
                     writer.write(submission, release.notebook)
-                    _mark_written(root, record)
+                    _mark_written(root, record, submission.timestamp)
                 except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
@@ -181,19 +181,24 @@ def _graded_before(root: Path, release: Release, times: Times, bar: tqdm, proble
 
 
 def is_done(root: Path, submission: Submission, release: Release, times: Times) -> bool:
-    """Whether this very submission has been graded and is in the gradebook."""
+    """Whether this very submission has been graded and is in the gradebook, with when it was handed in."""
     key = submission.key or submission_key(restore(submission.data, release), release, times)
     record = records.load(root, release.assignment, submission.student, key)
     mark = _written(root, release.assignment, submission.student)
-    return record is not None and record.state != "grader-fault" and mark.exists() and mark.read_text() == key
+    return (
+        record is not None
+        and record.state != "grader-fault"
+        and mark.exists()
+        and mark.read_text() == f"{key} {submission.timestamp}"
+    )
 
 
 def _written(root: Path, assignment: str, student: str) -> Path:
     return records.path_of(root, assignment, student).with_suffix(".written")
 
 
-def _mark_written(root: Path, record: Record) -> None:
-    _written(root, record.assignment, record.student).write_text(record.key)
+def _mark_written(root: Path, record: Record, timestamp: str) -> None:
+    _written(root, record.assignment, record.student).write_text(f"{record.key} {timestamp}")
 
 
 def table(found: list[Record]) -> str:

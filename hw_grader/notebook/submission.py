@@ -12,6 +12,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path, PurePath, PurePosixPath
 from unicodedata import category
 
@@ -117,21 +118,22 @@ def find_submission(folder: Path, student: str, assignment: str, notebook: str) 
 
 
 def _timestamp(folder: Path, notes: list[str]) -> str:
-    """What timestamp.txt says, if it is a date of this world."""
+    """What timestamp.txt says, if it is a date of this world; as UTC, since nbgrader takes +0100 for 100 seconds."""
     if not os.path.lexists(folder / "timestamp.txt"):
         return ""
     text = read_file(folder / "timestamp.txt", folder, 1000).decode(errors="replace").strip()
-    if _is_date(text):
-        return text
+    if when := _date(text):
+        return f"{when.astimezone(timezone.utc):%Y-%m-%d %H:%M:%S} UTC" if when.tzinfo else text
     notes.append(f"timestamp.txt is no date, and counts as if it were not there: {text[:50]}")
     return ""
 
 
-def _is_date(text: str) -> bool:
+def _date(text: str) -> datetime | None:
     try:
-        return text.isprintable() and 1970 < parser.parse(text).year < 2100
+        when = parser.parse(text)
+        return when if text.isprintable() and 1970 < when.year < 2100 else None
     except Exception:  # dateutil raises many kinds
-        return False
+        return None
 
 
 def _notebook(folder: Path, notebook: str, notes: list[str]) -> bytes:

@@ -26,6 +26,8 @@ from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, 
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes
 
+WHEN = "a date such as 2026-03-02 10:00 +0100"
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -245,9 +247,9 @@ def _place(root: Path, student: str, lesson: str, attempts: list[Attempt], names
         _write(folder, file, newest.data, newest.when)
     if newest.is_late:
         said = (
-            f"and the student's own clock {newest.when}: look" if newest.when else "but not when: write timestamp.txt"
+            f"and the student's own clock {newest.when}: look at" if newest.when else f"but not when: write {WHEN} into"
         )
-        found.notes.append(f"{student}, {lesson}: the LMS says late, {said} in {folder}")
+        found.notes.append(f"{student}, {lesson}: the LMS says late, {said} {folder.relative_to(root)}/timestamp.txt")
     found.lessons.setdefault(lesson, {})[student] = done
     return None if done == "older than what is there" else newest
 

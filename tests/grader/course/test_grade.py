@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,11 @@ def points_in_gradebook(root: Path) -> dict[str, float]:
         return {s.student.id: s.score for s in gradebook.assignment_submissions(ASSIGNMENT)}
 
 
+def when_in_gradebook(root: Path, student: str) -> datetime | None:
+    with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
+        return gradebook.find_submission(ASSIGNMENT, student).timestamp
+
+
 def run_grade(root: Path, *options: str, **more) -> subprocess.CompletedProcess:
     """With one worker, which is enough for four submissions: each takes some seconds to start."""
     command = [sys.executable, "-m", "hw_grader.grade", "--course", str(root), "--workers", "1", *options]
@@ -94,6 +100,9 @@ def test_a_class_is_graded_once_and_nbgrader_gives_the_same_marks(course):
     files = {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
     assert run_grade(course).returncode == 0  # nothing is left to do
     assert files == {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
+    (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").write_text("2026-03-02 10:00 +0100")
+    assert run_grade(course).returncode == 0  # when it was handed in is part of what is handed in
+    assert when_in_gradebook(course, "ada") == datetime(2026, 3, 2, 9)
     for path in files:
         path.unlink()
     dan = course / "submitted" / "dan" / ASSIGNMENT
