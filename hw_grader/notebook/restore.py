@@ -24,6 +24,7 @@ MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2_000
 MAX_SOURCE_CHARS = 1_000_000
 MAX_TEXT_CHARS = 4_000_000  # of all cells
+MAX_MARKDOWN_CHARS = 400_000  # of all texts: rendering takes up to 10 us a character
 _MAX_CHECK_CHARS = 5_000  # a copy of a check cell is short
 
 
@@ -76,7 +77,10 @@ def read_cells(data: bytes, notes: list[str]) -> list[Submitted]:
         raw = json.loads(text)
     except (ValueError, RecursionError, MemoryError) as error:
         raise Unreadable(f"the file is not a notebook: {type(error).__name__}") from None
-    found = list(_raw_cells(raw))[:MAX_CELLS]
+    found = list(_raw_cells(raw))
+    if len(found) > MAX_CELLS:
+        notes.append(f"the notebook has {len(found):,} cells; after the first {MAX_CELLS:,} none is looked at")
+        del found[MAX_CELLS:]
     if not found:
         raise Unreadable("there is no cell in the notebook")
     if isinstance(raw, dict) and raw.get("nbformat") not in (4, None):
@@ -85,7 +89,20 @@ def read_cells(data: bytes, notes: list[str]) -> list[Submitted]:
     n_chars = sum(len(cell.source) for cell in cells)
     if n_chars > MAX_TEXT_CHARS:
         raise Unreadable(f"the cells hold {n_chars:,} characters; {MAX_TEXT_CHARS:,} is the limit")
-    return cells
+    return _without_long_texts(cells, notes)
+
+
+def _without_long_texts(cells: list[Submitted], notes: list[str]) -> list[Submitted]:
+    """Those whose texts together can be rendered in seconds, for whoever opens the page."""
+    n_chars, kept = 0, []
+    for cell in cells:
+        n_chars += len(cell.source) if cell.kind == "markdown" else 0
+        if cell.kind != "markdown" or n_chars <= MAX_MARKDOWN_CHARS:
+            kept.append(cell)
+    if len(kept) < len(cells):
+        left_out = f"{len(cells) - len(kept):,} of its texts are left out"
+        notes.append(f"the texts hold {n_chars:,} characters; {MAX_MARKDOWN_CHARS:,} is the limit, {left_out}")
+    return kept
 
 
 def _as_text(data: bytes, notes: list[str]) -> str:

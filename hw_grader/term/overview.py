@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 N_CAUSES, N_HARDEST, N_BARS, N_NAMES = 10, 10, 10, 3
+UNWRITTEN = " is not written yet."  # what a check says of a stub
 STILL = 0.4  # a student stands still below this share of the points in each of the last two lessons
 
 
@@ -61,15 +62,20 @@ def hardest(results: Sequence) -> list[Bar]:
 
 
 def causes(results: Sequence) -> list[Cause]:
-    """The commonest reasons for lost points, each student once a reason; numbers in them do not tell them apart."""
+    """The commonest reasons for lost points, each student once a reason; numbers in them do not tell them apart.
+
+    What is not written yet is one reason a lesson, whatever it is: nothing of it has been misunderstood.
+    """
     who: dict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for result in results:
         for row in result.rows:
             for mark in row.marks if row.is_graded else ():
                 if mark.lost and mark.reason:
-                    said = mark.cause or mark.reason
+                    said, where = mark.cause or mark.reason, f"{result.assignment}: {mark.name}"
+                    if UNWRITTEN in mark.reason:
+                        said, where = "something is not written yet", result.assignment
                     key = re.sub(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", "#", said)
-                    who[f"{result.assignment}: {mark.name}", key].setdefault(row.student, said)
+                    who[where, key].setdefault(row.student, said)
     common = sorted(who.items(), key=lambda item: -len(item[1]))[:N_CAUSES]
     return [Cause(next(iter(said.values())), where, tuple(said)) for (where, _), said in common]
 

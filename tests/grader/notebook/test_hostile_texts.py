@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from hw_grader.course.grading import noticed
 from hw_grader.course.similarity import functions_in
 from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.release import Release, released
+from hw_grader.notebook.restore import MAX_CELLS, MAX_MARKDOWN_CHARS, read_cells
 
 NOBODYS = Release.__new__(Release)
 NOBODYS.__dict__["cells"] = ()
@@ -84,3 +86,20 @@ def test_outputs_have_room_for_a_submission_and_no_more():
     assert len(clean_outputs(outputs)) == 3
     assert len(clean_outputs(outputs, 2500)) == 2
     assert clean_outputs(outputs, 0) == clean_outputs(outputs, -5) == []
+
+
+def test_texts_that_take_minutes_to_render_are_left_out_and_it_is_said():
+    notes: list[str] = []
+    texts = [new_markdown_cell("*a* " * 500) for _ in range(300)]
+    data = json.dumps(new_notebook(cells=[*texts, new_code_cell("answer = 1")])).encode()
+    cells = read_cells(data, notes)
+    assert sum(len(cell.source) for cell in cells if cell.kind == "markdown") == MAX_MARKDOWN_CHARS
+    assert cells[-1].source == "answer = 1"
+    assert notes == ["the texts hold 600,000 characters; 400,000 is the limit, 100 of its texts are left out"]
+
+
+def test_cells_that_nobody_looks_at_are_said():
+    notes: list[str] = []
+    cells = read_cells(json.dumps(new_notebook(cells=[new_markdown_cell("a")] * (MAX_CELLS + 5))).encode(), notes)
+    assert len(cells) == MAX_CELLS
+    assert notes == ["the notebook has 2,005 cells; after the first 2,000 none is looked at"]

@@ -74,6 +74,16 @@ def test_three_hundred_students_and_six_lessons_are_below_one_megabyte():
     assert page.count('<tr><th scope="row"><a') == 300
 
 
+def test_what_is_not_written_yet_is_one_reason_a_lesson():
+    marks = [Mark(f"check-{n}", 0.0, 1.0, reason=f"{n} is not written yet.", cause="the stub") for n in ("a", "b", "c")]
+    marks.append(Mark("check-d", 0.0, 1.0, reason="wrong", cause="ranks count from 0"))
+    found = overview.causes([ClassResult("01", [Row("ada", tuple(marks)), Row("bob", tuple(marks[:3]))])])
+    assert [(cause.where, cause.text, cause.students) for cause in found] == [
+        ("01", "something is not written yet", ("ada", "bob")),
+        ("01: d", "ranks count from 0", ("ada",)),
+    ]
+
+
 def test_an_empty_course_and_a_hostile_name_make_a_page():
     assert "0 students" in to_class_page([])
     page = to_class_page([ClassResult("01", [Row("</details><script>alert(1)</script>")])])
