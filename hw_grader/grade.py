@@ -40,8 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{reason}.\nThe class is not graded without a sandbox; --unsafe goes on anyway.", file=sys.stderr)
         return 2
     times = Times(options.cell_s, options.case_s, options.total_s)
-    status = 0
-    for release in releases(root, options.assignment):
+    status, found = 0, list(releases(root, options.assignment))
+    if not found:
+        handed_in = ", ".join(sorted({assignment for _, assignment in _folders(root)})) or "nothing: make collect first"
+        print(f"nobody has handed in {options.assignment or 'a lesson'}; submitted/ has {handed_in}", file=sys.stderr)
+        return 2
+    for release in found:
         names = [cell.grade_id.removeprefix("check-") for cell in release.checks]
         if options.check and (not options.assignment or options.check.removeprefix("check-") not in names):
             print(f"one check is graded anew with its lesson's name and one of {', '.join(names)}; got lesson "

@@ -248,6 +248,13 @@ def test_without_bubblewrap_grading_refuses_and_names_the_package(course):
     assert not (course / "gradebook.db").exists()
 
 
+@needs_sandbox
+def test_a_lesson_that_nobody_handed_in_is_said_with_those_that_are_there(course):
+    done = run_grade(course, "01_smal")
+    assert done.returncode == 2
+    assert done.stderr == f"nobody has handed in 01_smal; submitted/ has {ASSIGNMENT}\n"
+
+
 def test_points_need_a_pass():
     with pytest.raises(ValueError, match="only a pass has points"):
         Verdict("check", "fail", 1.0, 1.0, "")
