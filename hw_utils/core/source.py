@@ -99,6 +99,7 @@ _INSTALLED = tuple(
 )
 _PACKAGES = re.compile(r"[\\/](site|dist)-packages[\\/]")  # a user's own, Debian's, those of any other environment
 _LISTED = tuple(_as_folder(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)
+_packages = [*_INSTALLED]
 _programs = [_as_folder(os.getcwd())]  # the folders of the student's program
 # The programs that students read and predict count as theirs.
 _KNOWN = {os.path.join(_PACKAGE, "material", "programs.py"): False}
@@ -111,6 +112,13 @@ def add_program(folder: str) -> None:
         _programs.append(_as_folder(folder))
         _is_library.clear()
         _is_library.update(_KNOWN)
+
+
+def add_package(folder: str) -> None:
+    """From now on what lies in the folder, or below, is a package's, wherever the student's program lies."""
+    _packages.append(_as_folder(folder))
+    _is_library.clear()
+    _is_library.update(_KNOWN)
 
 
 @cache
@@ -151,7 +159,7 @@ def is_students(file: str) -> bool:
 
 
 def _is_in_a_package(file: str) -> bool:
-    if file.startswith(_INSTALLED):
+    if file.startswith(tuple(_packages)):
         return True
     if any(file.startswith(folder) and not _PACKAGES.search(file, len(folder) - 1) for folder in _programs):
         return False

@@ -25,7 +25,7 @@ from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_ca
 from hw_grader.driving.lent import Lent, run_elsewhere
 from hw_grader.driving.lifetimes import Handed
 from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
-from hw_grader.driving.roles.drive import is_ours, remember_sources
+from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
@@ -317,9 +317,7 @@ def _place(tensor: torch.Tensor) -> tuple:
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
-    ]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
     at = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
     return {"raised": type(error).__name__, "text": _said(error), **at}
 
@@ -335,7 +333,7 @@ def _students_place() -> dict[str, Any]:
     frame = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if is_students(file) and not is_ours(file):
+        if is_students(file):
             return {"file": file, "line": frame.f_lineno}
         frame = frame.f_back
     return {}

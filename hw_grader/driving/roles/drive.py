@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import io
 import linecache
-import os
 import socket
 import sys
 import traceback
@@ -24,8 +23,10 @@ from hw_grader.driving.tapes import TAPES, says_the_same
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source import add_package, is_students, locate
 from hw_utils.virtual.ranks.own import replaced
+
+add_package(str(Path(__file__).absolute().parents[2]))  # a student's error shows the student's lines
 
 
 def warm_up() -> None:
@@ -105,23 +106,13 @@ def _ask_again(path: str) -> dict[str, Any]:
         return {"same": False}
 
 
-_PACKAGE = os.path.join(Path(__file__).absolute().parents[2], "")  # ends with a separator
-
-
-def is_ours(file: str) -> bool:
-    """Whether a file is one of the grader's own."""
-    return file.startswith(_PACKAGE)
-
-
 def _error(error: BaseException) -> dict[str, Any]:
     """The student's own error as text: our errors as they show themselves, others with the student's lines."""
     name = type(error).__name__
     if isinstance(error, HwError):
         lines = str(error).splitlines()
     else:
-        frames = [
-            f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename) and not is_ours(f.filename)
-        ]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
         lines = []
         for frame in frames[-5:]:
             where = locate(frame.filename, frame.lineno)
