@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     export.add_argument("kind", choices=("csv", "canvas", "moodle", "brightspace", "gradescope"))
     export.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; every graded one without")
     collected = commands.add_parser("collect")
-    collected.add_argument("zips", nargs="+", type=Path, help="zips or folders, as the LMS gave them")
+    collected.add_argument("zips", nargs="*", type=Path, help="zips or folders, as the LMS gave them")
     collected.add_argument("--class-list", type=Path, help="CSV of the students; class.csv of the course by default")
     collected.add_argument("--assignment", default="", help="as 01_hello_ranks: all in the zips is for this lesson")
     feedback = commands.add_parser("feedback")
@@ -60,6 +60,9 @@ def _collect(options: argparse.Namespace) -> int:
     from hw_grader.term.class_list import ClassListError, read_class
     from hw_grader.term.collect import collect
 
+    if not options.zips:
+        print('which downloads of the LMS? make collect ZIPS="one.zip two.zip"', file=sys.stderr)
+        return 2
     root = options.course.resolve()
     path = options.class_list or root / "class.csv"
     if options.class_list and not path.exists():

@@ -214,6 +214,7 @@ def test_names_that_no_system_makes_are_none_and_broken_metadata_is_empty():
 
 
 def test_the_command_says_what_is_wrong(course, capsys):
+    assert main(["--course", str(course), "collect"]) == 2  # without a download
     assert main(["--course", str(course), "collect", str(course / "none.zip")]) == 2
     assert main(["--course", str(course), "collect", str(course), "--assignment", "09_x"]) == 2
     assert "09_x" in capsys.readouterr().err
