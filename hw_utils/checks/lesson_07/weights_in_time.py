@@ -24,7 +24,6 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
     trace = Trace.from_plain(data["trace"])
     for rank, each in enumerate(data["results"]):
         judge_passes(f"{what}: rank {rank}", each["log"], n_layers, n_steps=1)
-        _judge_enough(f"{what}: rank {rank}", trace.of_rank(rank), n_layers)
     result = data["results"][0]
     start_s, middle_s, end_s = result["times"]
     forward = middle_s - start_s, gather_s + (n_layers - 1) * max(forward_s, gather_s) + forward_s
@@ -37,6 +36,8 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
             f"{what}: {name} takes {took_s:g} s, with the next layer gathered meanwhile {due_s:g} s are enough.",
             cause=_why_slow(name, trace.of_rank(0), result["log"], n_layers, pass_s),
         )
+    for rank in range(world_size):
+        _judge_enough(f"{what}: rank {rank}", trace.of_rank(rank), n_layers)
 
 
 def _judge_enough(what: str, trace: Trace, n_layers: int) -> None:
