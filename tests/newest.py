@@ -22,9 +22,7 @@ BESIDES = (
 )  # fmt: skip
 SUITE = (
     "tests/gloo/test_groups.py", "tests/processes/test_launch.py", "tests/processes/test_before_the_first_line.py",
-    "tests/virtual/test_same_function.py", "tests/virtual/test_messages.py", "tests/virtual/test_simulate.py",
-    "tests/virtual/test_training.py", "tests/virtual/programs/test_ddp.py", "tests/virtual/programs/test_sharded.py",
-    "tests/virtual/programs/test_pipelines.py",
+    "tests/virtual",
 )  # fmt: skip
 CHECKS = ("tests/checks/test_checks.py", "-k", "reference_passes")
 

@@ -106,9 +106,13 @@ _torchs = c10d.init_process_group
 
 
 def _is_of_the_programs(backend: Any) -> bool:
-    """Whether it was registered with torch.distributed, as "fake" is: not one of those that connect ranks."""
+    """Whether it was registered with torch.distributed, as "fake" is: not one of those that connect ranks.
+
+    From torch 2.14 on gloo and nccl are registered as well, once something has asked for them.
+    """
     names = [part.rpartition(":")[2].upper() for part in str(backend or "").split(",")]
-    return any(name in dist.Backend._plugins for name in names)
+    found = [dist.Backend._plugins[name].creator_fn for name in names if name in dist.Backend._plugins]
+    return any(getattr(creator, "__module__", "") != c10d.__name__ for creator in found)
 
 
 def keep_back() -> None:

@@ -70,6 +70,26 @@ def test_os_exit_with_0_is_a_good_end_and_with_3_is_none(engine, tmp_path):
         engine(script, 2, ["3"], echo=False)
 
 
+REGISTERED = """
+from types import SimpleNamespace
+import torch, torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+dist.Backend._plugins["GLOO"] = SimpleNamespace(creator_fn=c10d.is_initialized)  # torch's own, as from 2.14 on
+dist.init_process_group("cpu:gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+print(total.item())
+"""
+
+
+@both
+def test_gloo_stays_ours_where_torch_has_registered_it(engine, tmp_path):
+    (script := tmp_path / "registered.py").write_text(REGISTERED)
+    run = engine(script, 2, echo=False, timeout_s=30)
+    assert run.output == ["2.0\n"] * 2
+    assert len(run.trace.of_op("all_reduce")) == 2
+
+
 BY_HAND = """
 import torch.distributed as dist
 dist.init_process_group("gloo")

@@ -25,6 +25,8 @@ REFUSED = {
     "CUDAGraph": "call what you would capture: each operation costs its launch",
     "graph": "call what you would capture: each operation costs its launch",
     "make_graphed_callables": "use the callables themselves: each operation costs its launch",
+    "export_dot": "each operation is in the ledger of the run",
+    "export_graph_data": "each operation is in the ledger of the run",
     "graph_pool_handle": "call what you would capture: each operation costs its launch",
     "ExternalStream": "use torch.cuda.Stream()",
     "get_stream_from_external": "use torch.cuda.Stream()",
@@ -46,7 +48,8 @@ LEFT = frozenset(
         "has_magma", "init", "jiterator", "list_gpu_processes", "memory", "nccl", "nvtx", "profiler", "random",
         "sparse", "streams", "tunable", "memory_cached", "max_memory_cached", "reset_max_memory_cached",
         "reset_max_memory_allocated", "memory_stats_as_nested_dict", "host_memory_stats_as_nested_dict",
-        "DEVICE_REQUIREMENT", "PYTORCH_RELEASES_CODE_CC", "Any", "Callable", "Device", "NewType", "Optional",
+        "DEVICE_REQUIREMENT", "DEVICE_REQUIREMENT_POST_JETSON_SBSA_UNIFICATION", "PYTORCH_RELEASES_CODE_CC",
+        "graph_annotations", "glob", "Any", "Callable", "Device", "NewType", "Optional",
         "TYPE_CHECKING", "cast", "classproperty", "importlib", "lru_cache", "os", "platform", "threading",
         "torch", "traceback", "warnings",
     }
