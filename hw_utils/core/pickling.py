@@ -6,6 +6,7 @@ import functools
 import inspect
 import io
 import pickle
+import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -21,16 +22,27 @@ class Unpicklable(TypeError):
 
 
 class _Pickler(cloudpickle.Pickler):
-    """cloudpickle that copies a large tensor once instead of four times, and knows what `lru_cache` makes."""
+    """cloudpickle that keeps where code stands, copies a large tensor once, and knows what `lru_cache` makes."""
 
     def reducer_override(self, obj: Any) -> Any:
         import torch
 
         if isinstance(obj, functools._lru_cache_wrapper) and _is_of_a_notebook(obj):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, types.CodeType):
+            return _code(obj)
         if type(obj) is torch.Tensor and _is_plain_and_large(obj):
             return _tensor, (obj.detach().numpy(), obj.requires_grad)
         return super().reducer_override(obj)
+
+
+def _code(code: types.CodeType) -> tuple:
+    """As cloudpickle takes it apart, with the name of its file: without that, no error could say the line.
+
+    From 3.1.3 on it writes "<dynamic-code>" instead.
+    """
+    make, parts = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return make, tuple(code.co_filename if part == "<dynamic-code>" else part for part in parts)
 
 
 def _is_of_a_notebook(function) -> bool:
