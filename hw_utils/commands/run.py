@@ -62,7 +62,10 @@ def network(text: str) -> Network:
     found = re.fullmatch(rf"\s*({_NUMBER})\s*(s|ms|us|),\s*({_NUMBER})\s*([kMGBb/s]*)\s*", text)
     if found is None or found[4] not in _BYTES:
         units = ", ".join(filter(None, _BYTES))
-        raise ArgumentTypeError(f"latency (s, ms or us) and bandwidth ({units}) as in 50us,10Gb/s, got {text!r}")
+        raise ArgumentTypeError(
+            f"latency (s, ms or us) and bandwidth ({units}) as in 50us,10Gb/s, got {text!r}; a cluster of GPUs, as "
+            "h100x64, is --cluster's"
+        )
     try:
         return Network(float(found[1]) * _SECONDS[found[2]], float(found[3]) * _BYTES[found[4]])
     except ValueError as error:

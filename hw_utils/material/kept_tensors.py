@@ -71,7 +71,9 @@ def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
 def is_among(numbers: torch.Tensor, kept: Iterable[torch.Tensor]) -> bool:
     """Whether some memory has all of these numbers, in any shape; of a constant nobody can say."""
     flat = numbers.detach().flatten()
-    return len(flat.unique()) > 2 and any(n_found(flat, value) == len(flat) for value in kept)
+    few = flat[[0, len(flat) // 2, -1]] if len(flat) else flat  # tell most memory apart, without sorting it
+    holders = (value for value in kept if n_found(few, value) == len(few))
+    return any(n_found(flat, value) == len(flat) for value in holders) and len(flat.unique()) > 2
 
 
 def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
@@ -95,7 +97,10 @@ def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
     if not value.dtype.is_floating_point or value.layout != torch.strided:
         return 0
     memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
-    return int(torch.isin(numbers.to(value.dtype).double(), memory.double()).sum())
+    numbers = numbers.to(value.dtype)
+    if len(numbers) < 4:
+        return sum(bool((memory == number).any()) for number in numbers)
+    return int(torch.isin(numbers.double(), memory.double()).sum())
 
 
 def _found(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -220,3 +222,46 @@ def sums(rank: int, world_size: int, n_elements: int) -> list:
     out = torch.zeros(n_elements)
     dist.reduce_scatter(out, parts)
     return [*seen, out.tolist()]
+
+
+REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+DTYPES = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
+    torch.int64, torch.bool, torch.complex64,
+)  # fmt: skip
+COUNT = [0]
+
+
+def reductions(rank: int, world_size: int, call: str, is_apart: bool) -> dict[tuple, list | str]:
+    """What every reduction of every type gives, "refused" if that is an error."""
+    if is_apart:
+        COUNT[0] += rank  # a module's variable: the ranks are processes from here on
+        dist.barrier()
+    found = {}
+    for op, dtype in itertools.product(REDUCTIONS, DTYPES):
+        tensor = torch.tensor([3 * rank + 1, rank + 1, 5, 0]).to(dtype)
+        try:
+            found[op, dtype] = _reduced(call, getattr(dist.ReduceOp, op), tensor, rank)
+        except (RuntimeError, ValueError):
+            found[op, dtype] = "refused"
+    return found
+
+
+def _reduced(call: str, op, tensor: torch.Tensor, rank: int) -> list:
+    if call == "all_reduce":
+        dist.all_reduce(tensor, op)
+    elif call == "reduce":
+        dist.reduce(tensor, 0, op)
+    else:
+        part = tensor.new_zeros(2)
+        dist.reduce_scatter_tensor(part, tensor, op)
+        tensor = part
+    return tensor.tolist()
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+@pytest.mark.parametrize("call", ["all_reduce", "reduce", "reduce_scatter"])
+def test_every_reduction_of_every_type_gives_the_same_or_is_refused_on_all_ranks(call, is_apart):
+    expected = list(launch(reductions, 2, (call, False), echo=False))
+    assert list(simulate(reductions, 2, (call, is_apart), echo=False)) == expected
+    assert expected[0]["AVG", torch.int64] == expected[1]["AVG", torch.int64] == "refused"

@@ -106,8 +106,12 @@ class Call:
 
     def _finish_together(self) -> None:
         engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
-        with torch.no_grad(), unseen():
-            reductions.TOGETHER[self.kind](posts)
+        try:
+            with torch.no_grad(), unseen():
+                reductions.TOGETHER[self.kind](posts)
+        except Exception as failure:  # all members', as with gloo, whoever comes last
+            for post in posts:
+                post.work.failure = failure
         ready_s = [p.at_s for p in posts]
         done_s, cost = engine.ports.collective(self.members.ranks, ready_s, *self._steps(posts[0]))
         last_s = max(ready_s)

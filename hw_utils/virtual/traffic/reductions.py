@@ -47,8 +47,13 @@ def reducer(op, dtype: torch.dtype, backend: str = "Gloo") -> Callable:
         raise RuntimeError(f"Invalid scalar type: {backend} cannot reduce {dtype}")
     if name not in _REDUCE:
         raise RuntimeError(f"Cannot use ReduceOp.{name} with {backend}")
-    if name in ("BAND", "BOR", "BXOR") and (dtype.is_floating_point or dtype.is_complex):
+    is_fraction = dtype.is_floating_point or dtype.is_complex
+    if dtype.is_complex and name not in ("SUM", "AVG"):
+        raise RuntimeError(f"Cannot use ReduceOp.{name} on complex tensors")
+    if name in ("BAND", "BOR", "BXOR") and is_fraction:
         raise RuntimeError(f"Cannot use ReduceOp.{name} with non-integral dtype")
+    if name == "AVG" and not is_fraction and (backend.lower() != "nccl" or dtype is torch.bool):
+        raise RuntimeError(f"Cannot use ReduceOp.AVG with {backend} on {dtype}: sum, then divide")
     return _REDUCE[name]
 
 
@@ -130,13 +135,20 @@ def _sum_chunks(tensors, combine, total, first: int, last: int, length: int) -> 
                     combine(part, running[low:high], out=running[low:high])
 
 
+def _divide(total: torch.Tensor, n: int) -> torch.Tensor:
+    """A sum becomes a mean in place; of whole numbers as NCCL has it, cut towards zero."""
+    is_fraction = total.is_floating_point() or total.is_complex()
+    return total.div_(n, rounding_mode=None if is_fraction else "trunc")
+
+
 def _reduced(posts, i: int, **options) -> torch.Tensor:
     tensors = [flat(post.inputs[i]) for post in posts]
     op = posts[0].reduce_op
     if len(tensors) == 1:
         return tensors[0].clone()
-    total = ring_sum(tensors, reducer(op, tensors[0].dtype), **options)
-    return total.div_(len(tensors)) if reduce_name(op) == "AVG" else total
+    name = reduce_name(op) or "SUM"
+    total = ring_sum(tensors, _REDUCE[name], **options)
+    return _divide(total, len(tensors)) if name == "AVG" else total
 
 
 def all_reduce(posts) -> None:
@@ -153,7 +165,7 @@ def reduce(posts) -> None:
         total = _reduced(posts, i, partial=partial)
         for place, post in enumerate(posts):
             if reduce_name(post.reduce_op) == "AVG":
-                partial[place].div_(len(posts))
+                _divide(partial[place], len(posts))
             flat(post.outputs[i]).copy_(total if place == posts[0].root else partial[place])
 
 

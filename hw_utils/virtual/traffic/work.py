@@ -146,7 +146,10 @@ class WithFuture:
 
     def settle_future(self) -> None:
         if self.future is not None and not self.future.done():
-            self.future.set_result(self.result())
+            if self.exception() is None:
+                self.future.set_result(self.result())
+            else:
+                self.future.set_exception(RuntimeError(str(self.exception())))
             self.future._settle = _is_settled  # not this work's: the two would hold each other, and its tensors
 
     def future_is_taken(self) -> None:
@@ -167,6 +170,7 @@ class VirtualWork(WithFuture, Work):
         self.row, self.outputs, self.name, self.site = post.row, post.outputs, post.name, post.site
         self.done_s, self.limit_s = -1.0, post.limit_s
         self.was_waited_for = self.is_alone = False  # is_alone: none of the other ranks that run has a part in it
+        self.failure: Exception | None = None  # the same for all members
 
     def complete(self, end_s: float) -> None:
         """This member is done at `end_s`."""
@@ -194,6 +198,8 @@ class VirtualWork(WithFuture, Work):
         self.settle_future()
         self.let_go()
         engine.resume_compute()
+        if self.failure is not None:
+            raise RuntimeError(str(self.failure))
         return True
 
     def is_completed(self) -> bool:
@@ -208,10 +214,11 @@ class VirtualWork(WithFuture, Work):
         engine.resume_compute()
         return is_done
 
-    is_success = is_completed
+    def is_success(self) -> bool:
+        return self.is_completed() and self.failure is None
 
-    def exception(self) -> None:
-        return None
+    def exception(self) -> Exception | None:
+        return self.failure
 
     def synchronize(self) -> None:
         self.wait()

@@ -105,3 +105,16 @@ def _of_two_sizes(rank: int, world_size: int) -> None:
 def test_an_error_names_the_backend_that_was_asked_for():
     with pytest.raises(WorkerFailed, match=r"ProcessGroupNCCL::allgather: invalid tensor size"):
         _on_devices(_of_two_sizes, 2)
+
+
+def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
+    dist.init_process_group("nccl")
+    steps = torch.tensor([rank + 1, -rank - 1], device="cuda")  # as Lightning averages what is logged
+    dist.all_reduce(steps, dist.ReduceOp.AVG)
+    with pytest.raises(RuntimeError, match=r"AVG with NCCL on torch\.bool"):
+        dist.all_reduce(torch.ones(1, dtype=torch.bool, device="cuda"), dist.ReduceOp.AVG)
+    return steps.tolist()
+
+
+def test_a_mean_of_whole_numbers_is_cut_towards_zero_as_nccl_has_it():
+    assert list(_on_devices(_mean_of_whole_numbers, 2)) == [[1, -1]] * 2
