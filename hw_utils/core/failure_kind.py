@@ -30,7 +30,8 @@ _GPU = re.compile(
 )
 NO_GPU = (
     'ranks have no GPU, and what needs one cannot run: device="cuda" if torch.cuda.is_available() else "cpu", '
-    "with gloo for NCCL and ordinary tensors for symmetric memory, does"
+    "with gloo for NCCL and ordinary tensors for symmetric memory, does; as it is it runs on virtual GPUs: "
+    'simulate(..., cluster="h100x8", compute="device"), or run --simulate --cluster h100x8'
 )
 VIRTUAL_GPU = (
     'a virtual device is asked for by its name, torch.device("cuda", 0) or "cuda:0" for torch.device(0); what it does '

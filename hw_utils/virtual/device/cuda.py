@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, sharded_grad_scaler  # noqa: F401 (keeps the world of its import)
 from torch.nn import attention
 from torch.nn.parallel import DistributedDataParallel
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils.data import DataLoader
 
@@ -65,6 +66,17 @@ class SaysCuda(TorchFunctionMode):
             args = tuple(_CPU if is_cuda(value) else value for value in args)
         return func(*args, **kwargs)
 
+    def also_in(self, run_backward: Callable) -> Callable:
+        """The same for hooks and functions' own backward passes: torch takes a mode away while it handles a call."""
+
+        def run(*args, **kwargs):
+            if self in _get_current_function_mode_stack():
+                return run_backward(*args, **kwargs)
+            with self:
+                return run_backward(*args, **kwargs)
+
+        return run
+
 
 def _names_cpu(args: tuple, kwargs: dict) -> bool:
     named = [*args[1:], kwargs.get("device")]
@@ -106,6 +118,7 @@ def said(lines: TimeLines, cluster: Cluster, watch) -> Iterator[None]:
             stack.enter_context(patched(place, name, value))
         mode = SaysCuda(lines)
         stack.enter_context(mode)
+        stack.enter_context(patched(autograd, "_engine_run_backward", mode.also_in(autograd._engine_run_backward)))
         lines.begin = mode.__enter__  # for other threads of ranks
         yield
 

@@ -118,3 +118,27 @@ def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
 
 def test_a_mean_of_whole_numbers_is_cut_towards_zero_as_nccl_has_it():
     assert list(_on_devices(_mean_of_whole_numbers, 2)) == [[1, -1]] * 2
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * torch.full((1,), 2.0, device="cuda")
+
+
+def _hooks_that_make_tensors(rank: int, world_size: int, direct: bool) -> list[str]:
+    weight, seen = torch.ones(2, device="cuda", requires_grad=True), []
+    weight.register_hook(lambda _: seen.append(str(torch.empty(4, device=torch.cuda.current_device()).device)))
+    loss = _Doubled.apply(weight).sum()
+    loss.backward() if direct else torch.autograd.backward([loss])
+    seen.append(weight.grad.tolist())
+    return seen
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["tensor.backward", "autograd.backward"])
+def test_hooks_and_backward_passes_of_functions_name_the_device_too(direct):
+    assert list(_on_devices(_hooks_that_make_tensors, 2, direct)) == [["cpu", [2.0, 2.0]]] * 2
