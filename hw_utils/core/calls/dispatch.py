@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._ops import HigherOrderOperator
 from torch.utils import _python_dispatch
@@ -13,6 +14,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
+
+
+def skipped_by_compile(function: Callable) -> Callable:
+    """torch.compile leaves it as it is, and what it calls; `torch.compiler.disable` would cost 3 us a call."""
+    if hasattr(eval_frame, "set_code_exec_strategy"):  # torch 2.7
+        skip = eval_frame._FrameAction.SKIP
+        eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 class Mode(TorchDispatchMode):
@@ -26,10 +35,11 @@ class Mode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps the method below in one that costs 3 us a call
+        return False  # else torch wraps the method below in `torch.compiler.disable`
 
     supports_higher_order_operators = True
 
+    @skipped_by_compile
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if isinstance(func, HigherOrderOperator):
             return taken_apart(self, func, args, kwargs or {})

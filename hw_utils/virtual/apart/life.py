@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import io
 import logging
 import os
 import random
@@ -38,7 +39,7 @@ from hw_utils.virtual.traffic.stores import virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
 
 
-class _Printed:
+class _Printed(io.TextIOBase):
     """A rank's standard output or error."""
 
     encoding, errors = "utf-8", "replace"
@@ -53,14 +54,9 @@ class _Printed:
             self.member.tell("printed", self.is_out, text)
         return len(text)
 
-    def writelines(self, lines) -> None:
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None: ...
-
-    def isatty(self) -> bool:
-        return False
+    def fileno(self) -> int:
+        """Where programs that this one starts, and the fault handler, write past it."""
+        return 1 if self.is_out else 2
 
     def writable(self) -> bool:
         return True

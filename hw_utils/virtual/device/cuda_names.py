@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hw_utils.core.network import Cluster
-from hw_utils.virtual.device.streams import Stream, TimeLines
+from hw_utils.virtual.device.streams import Stream, StreamContext, TimeLines
 
 CUDA, NCCL = "12.8", (2, 27, 5)  # what a program is told that asks for versions
 # (compute capability, multiprocessors) by how a device's name begins: NVIDIA's datasheets.
@@ -107,17 +107,14 @@ def of_cuda(lines: TimeLines, cluster: Cluster, watch) -> dict[str, Any]:
 def of_any_device(lines: TimeLines) -> dict[str, Any]:
     """What `torch.cuda`, `torch.accelerator` and `torch.cpu` have alike."""
 
-    def stream(stream: Stream | None):
-        return nullcontext() if stream is None else stream
-
     def set_stream(stream: Stream) -> None:
         lines.current[lines.engine.rank] = stream
 
     return {
         "Stream": lines.Stream,
         "Event": lines.Event,
-        "stream": stream,
-        "StreamContext": stream,
+        "stream": StreamContext,
+        "StreamContext": StreamContext,
         "current_stream": lambda device=None: lines.now_on(),
         "default_stream": lambda device=None: lines.default(),
         "set_stream": set_stream,

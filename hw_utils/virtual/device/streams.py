@@ -26,7 +26,8 @@ class Stream:
     def __init__(self, lines: TimeLines, *args, **kwargs) -> None:
         self.lines, self.rank = lines, lines.engine.rank
         mine = lines.streams[self.rank]
-        self.stream_id, self.free_s, self.before = len(mine), 0.0, None
+        self.stream_id, self.free_s = len(mine), 0.0
+        self.before: list[Stream] = []  # those that were current where it was entered, the outermost first
         mine.append(self)
 
     def wait_stream(self, stream: Stream) -> None:
@@ -68,11 +69,27 @@ class Stream:
         return 0, -5
 
     def __enter__(self) -> Stream:
-        self.before, self.lines.current[self.rank] = self.lines.now_on(), self
+        self.before.append(self.lines.now_on())
+        self.lines.current[self.rank] = self
         return self
 
     def __exit__(self, *error) -> None:
-        self.lines.current[self.rank] = self.before
+        self.lines.current[self.rank] = self.before.pop()
+
+
+class StreamContext:
+    """Within, a stream is the current one; with None nothing changes."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *error) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
 
 
 class Event:

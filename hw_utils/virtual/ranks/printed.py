@@ -47,6 +47,10 @@ class _Stream(io.TextIOBase):
     def writable(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        """Where programs that a rank starts, and the fault handler, write past it."""
+        return self.below.fileno()
+
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")

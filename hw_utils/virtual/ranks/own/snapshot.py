@@ -83,32 +83,32 @@ class Snapshot:
 
     def watch(self, value: Any, what: str, home: str = "", depth: int = 0) -> None:
         """Everything in `value` that can be changed in place."""
-        if id(value) in self.seen or isinstance(value, _FIXED) or depth > 12 or self.is_too_much:
+        if id(value) in self.seen or is_own(value, _FIXED) or depth > 12 or self.is_too_much:
             return
         self.seen.add(id(value))
         self.kept.append(value)
-        if isinstance(value, type):
+        if is_own(value, type):
             if value.__module__ == home or is_watched(value.__module__):
                 table = vars(value)
                 self.add_table(table, dict(table), f"an attribute of the class {value.__qualname__}")
                 for name, inner in list(table.items()):
                     self.watch(inner, f"{name} of the class {value.__qualname__}", home, depth + 1)
-        elif isinstance(value, torch.Tensor):
+        elif is_own(value, torch.Tensor):
             self._add(lambda: (value._version, value.data_ptr() if value.layout is torch.strided else 0), what)
-        elif isinstance(value, np.ndarray):
+        elif is_own(value, np.ndarray):
             self._add(value.tobytes, what)
-        elif isinstance(value, types.FunctionType):
+        elif is_own(value, types.FunctionType):
             if value.__module__ == home or is_watched(value.__module__):
                 self._watch_function(value, what, home, depth)
-        elif isinstance(value, functools._lru_cache_wrapper):
+        elif is_own(value, functools._lru_cache_wrapper):
             self._add(lambda: value.cache_info()[1:], f"{what} (a cache)")
-        elif isinstance(value, random.Random):
+        elif is_own(value, random.Random):
             self._add(value.getstate, what)
-        elif isinstance(value, np.random.Generator):
+        elif is_own(value, np.random.Generator):
             self._add(lambda: repr(value.bit_generator.state), what)
-        elif isinstance(value, _ITERATORS):
+        elif is_own(value, _ITERATORS):
             self._add(lambda: repr(value.__reduce__()), what)
-        elif isinstance(value, types.GeneratorType):
+        elif is_own(value, types.GeneratorType):
             self._add(lambda: (value.gi_running, value.gi_frame and value.gi_frame.f_lasti), what)
         else:
             self._watch_parts(value, what, home, depth)
@@ -128,24 +128,37 @@ class Snapshot:
 
     def _watch_parts(self, value: Any, what: str, home: str, depth: int) -> None:
         parts: Iterator[Any] = iter(())
-        if isinstance(value, _PLAIN):
-            kind = dict if isinstance(value, dict) else type(value) if type(value) in _PLAIN else list
-            if isinstance(value, dict) or type(value) in _PLAIN:
+        if is_own(value, _PLAIN):
+            kind = dict if is_own(value, dict) else type(value) if type(value) in _PLAIN else list
+            if is_own(value, dict) or type(value) in _PLAIN:
                 self.add_table(value, kind(value), what)
             else:
                 self._add(lambda: kind(value), what)
-            parts = itertools.chain(value, value.values()) if isinstance(value, dict) else iter(list(value))
-        elif isinstance(value, (tuple, frozenset)):
+            parts = itertools.chain(value, value.values()) if is_own(value, dict) else iter(list(value))
+        elif is_own(value, (tuple, frozenset)):
             parts = iter(value)
-        table = getattr(value, "__dict__", None)
-        if isinstance(table, dict) and not isinstance(value, types.ModuleType) and _is_watched_type(type(value)):
+        table = _attribute(value, "__dict__")
+        if isinstance(table, dict) and not is_own(value, types.ModuleType) and _is_watched_type(type(value)):
             self.add_table(table, dict(table), f"an attribute of {what}")
             parts = itertools.chain(parts, list(table.values()))
         for slot in _slots(type(value)):
-            self._add(lambda slot=slot: getattr(value, slot, None), f"{slot} of {what}")
-            parts = itertools.chain(parts, [getattr(value, slot, None)])
+            self._add(lambda slot=slot: _attribute(value, slot), f"{slot} of {what}")
+            parts = itertools.chain(parts, [_attribute(value, slot)])
         for part in list(parts):
             self.watch(part, what, home, depth + 1)
+
+
+def is_own(value: Any, kinds: type | tuple[type, ...]) -> bool:
+    """`isinstance` by what it is: a proxy says another class than its own, and may load a library to do so."""
+    return issubclass(type(value), kinds)
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """What the object itself has, None if nothing; nothing that its class would look up or make is asked for."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return None
 
 
 def _contents(cell: types.CellType) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import itertools
 import os
+import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -32,6 +34,20 @@ class Manager:
 
 
 MANAGER = Manager()
+
+
+class Lazy:
+    """As tensorboard's flags, which read the command line as soon as anybody asks what they are."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("it is loaded")
+
+    def __getattr__(self, name: str):
+        raise RuntimeError("it is loaded")
+
+
+FLAGS = [Lazy()]
 
 
 def module_global(rank: int, world_size: int) -> int:
@@ -449,3 +465,18 @@ class _own:
     def __call__(self, rank: int, world_size: int):
         os.chdir("/")
         return self.worker(rank, world_size)
+
+
+def starts_a_program(rank: int, world_size: int, is_apart: bool) -> int:
+    if is_apart:
+        ITEMS.append(rank)
+        dist.barrier()
+    faulthandler.enable()
+    print("before", flush=True)
+    return subprocess.run(["true"], stdout=sys.stdout, stderr=sys.stderr, check=True).returncode
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_what_a_rank_prints_to_is_a_file_for_others_too(is_apart):
+    run = simulate(starts_a_program, 2, (is_apart,), echo=False)
+    assert (list(run), run.output[1]) == ([0, 0], "before\n")
