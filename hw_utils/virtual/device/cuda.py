@@ -16,6 +16,7 @@ from torch import autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FullyShardedDataParallel, sharded_grad_scaler  # noqa: F401 (keeps the world of its import)
 from torch.nn import attention
+from torch.nn.attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -150,6 +151,7 @@ def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "cuda", lambda self, *_, **__: self),
         (dist, "is_nccl_available", lambda: True),
         (DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),  # it asks whether devices are GPUs
+        (flex_attention, "_validate_device", _nothing),  # torch has no compiled backward of it for a CPU
     ]  # fmt: skip
 
 

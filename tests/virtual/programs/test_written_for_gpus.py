@@ -8,6 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from hw_utils import WorkerFailed, simulate
@@ -142,3 +144,26 @@ def _hooks_that_make_tensors(rank: int, world_size: int, direct: bool) -> list[s
 @pytest.mark.parametrize("direct", [True, False], ids=["tensor.backward", "autograd.backward"])
 def test_hooks_and_backward_passes_of_functions_name_the_device_too(direct):
     assert list(_on_devices(_hooks_that_make_tensors, 2, direct)) == [["cpu", [2.0, 2.0]]] * 2
+
+
+def _attends(rank: int, world_size: int, is_flex: bool) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(rank)
+    parts = [torch.randn(1, 2, 8, 4, generator=generator).cuda().requires_grad_() for _ in range(3)]
+    attention = torch.compile(flex_attention) if is_flex else scaled_dot_product_attention
+    attention(*parts).pow(2).sum().backward()
+    return [part.grad for part in parts]
+
+
+def test_flex_attention_has_the_gradients_of_attention():
+    torch.testing.assert_close(list(_on_devices(_attends, 2, True)), list(_on_devices(_attends, 2, False)))
+
+
+def _streams_in_one_another(rank: int, world_size: int) -> list[int]:
+    one, other, seen = torch.cuda.Stream(), torch.cuda.Stream(), []
+    with torch.cuda.stream(one), torch.cuda.stream(other), torch.cuda.stream(one), torch.cuda.StreamContext(None):
+        seen.append(torch.cuda.current_stream().stream_id)
+    return [*seen, torch.cuda.current_stream().stream_id]
+
+
+def test_a_stream_within_itself_leaves_the_first_one_in_the_end():
+    assert list(_on_devices(_streams_in_one_another, 1)) == [[1, 0]]
