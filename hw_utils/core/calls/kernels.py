@@ -11,6 +11,7 @@ backend in C++. Ours hands it to the group's own method if the group is a Python
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -127,12 +128,19 @@ def _options(kind: type, given: dict[str, Any]) -> Any:
     options = kind()
     for name, value in given.items():
         if name == "reduce_op":
-            value = dist.ReduceOp(dist.ReduceOp.RedOpType(value.op()))
+            value = _reduce_op(value)
         if name in _OPTIONS and hasattr(options, _OPTIONS[name]):
             setattr(options, _OPTIONS[name], value)
     if given.get("timeout", -1) > 0:
         options.timeout = timedelta(milliseconds=given["timeout"])
     return options
+
+
+def _reduce_op(op: torch.ScriptObject) -> dist.ReduceOp:
+    kind = dist.ReduceOp.RedOpType(op.op())
+    if kind != dist.ReduceOp.RedOpType.PREMUL_SUM:
+        return dist.ReduceOp(kind)
+    return dist._make_nccl_premul_sum(math.nan)  # torch does not say the factor; who only shows a call needs none
 
 
 def _call(asked, method: str, own: list, options: list) -> dist.Work:

@@ -199,6 +199,8 @@ class Hub:
         inputs = [packed_tensors.unpacked(t) for t in spec["inputs"]]
         outputs = inputs if spec["outputs"] is None else [packed_tensors.unpacked(t) for t in spec["outputs"]]
         reduce_op = None if spec["reduce_op"] is None else getattr(torch.distributed.ReduceOp, spec["reduce_op"])
+        if spec["factor"] is not None:
+            reduce_op = torch.distributed._make_nccl_premul_sum(spec["factor"])
         post = Post(
             spec["name"], engine.places.number_of(spec["site"]), spec["kind"], inputs, outputs, spec["root"], reduce_op,
             spec["n_bytes"],

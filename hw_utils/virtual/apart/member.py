@@ -183,6 +183,7 @@ class Member:
         spec = {
             "name": post.name, "site": self.site(post.site), "kind": post.kind, "root": post.root,
             "n_bytes": post.n_bytes, "reduce_op": reductions.reduce_name(post.reduce_op) or None,
+            "factor": reductions.factor_of(post.reduce_op),
             "inputs": inputs, "outputs": None if post.outputs is post.inputs else outputs,
             "outer": getattr(outer, "f_lasti", -1), "limit_s": post.limit_s,
         }  # fmt: skip

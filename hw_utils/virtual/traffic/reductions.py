@@ -16,6 +16,7 @@ from hw_utils.core.calls.operations import require_dense
 _REDUCE = {
     "SUM": torch.add,
     "AVG": torch.add,
+    "PREMUL_SUM": torch.add,
     "PRODUCT": torch.mul,
     "MIN": torch.minimum,
     "MAX": torch.maximum,
@@ -45,9 +46,13 @@ def reducer(op, dtype: torch.dtype, backend: str = "Gloo") -> Callable:
     name = reduce_name(op) or "SUM"
     if dtype not in _DTYPES:
         raise RuntimeError(f"Invalid scalar type: {backend} cannot reduce {dtype}")
-    if name not in _REDUCE:
+    if name not in _REDUCE or (name == "PREMUL_SUM" and backend.lower() != "nccl"):
         raise RuntimeError(f"Cannot use ReduceOp.{name} with {backend}")
     is_fraction = dtype.is_floating_point or dtype.is_complex
+    if name == "PREMUL_SUM" and math.isnan(factor_of(op)):
+        raise RuntimeError("torch's dispatcher hands PREMUL_SUM on without its factor: call torch.distributed itself")
+    if name == "PREMUL_SUM" and not dtype.is_floating_point:
+        raise RuntimeError(f"Cannot use ReduceOp.PREMUL_SUM on {dtype}: PreMulSum is for half, float and double")
     if dtype.is_complex and name not in ("SUM", "AVG"):
         raise RuntimeError(f"Cannot use ReduceOp.{name} on complex tensors")
     if name in ("BAND", "BOR", "BXOR") and is_fraction:
@@ -141,8 +146,18 @@ def _divide(total: torch.Tensor, n: int) -> torch.Tensor:
     return total.div_(n, rounding_mode=None if is_fraction else "trunc")
 
 
+def factor_of(op) -> float | None:
+    """What PREMUL_SUM multiplies a member's tensor by before it is added; None for another ReduceOp."""
+    return float(op.__getstate__()[1]) if reduce_name(op) == "PREMUL_SUM" else None
+
+
+def _brought(post, i: int) -> torch.Tensor:
+    tensor, factor = flat(post.inputs[i]), factor_of(post.reduce_op)
+    return tensor if factor is None else tensor * factor
+
+
 def _reduced(posts, i: int, **options) -> torch.Tensor:
-    tensors = [flat(post.inputs[i]) for post in posts]
+    tensors = [_brought(post, i) for post in posts]
     op = posts[0].reduce_op
     if len(tensors) == 1:
         return tensors[0].clone()

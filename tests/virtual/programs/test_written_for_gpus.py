@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.attention.flex_attention import flex_attention
@@ -167,3 +168,25 @@ def _streams_in_one_another(rank: int, world_size: int) -> list[int]:
 
 def test_a_stream_within_itself_leaves_the_first_one_in_the_end():
     assert list(_on_devices(_streams_in_one_another, 1)) == [[1, 0]]
+
+
+SUM_OF_RANKS = [0]
+
+
+def _multiplied_first(rank: int, world_size: int, is_apart: bool) -> tuple[list[float], list[list[float]]]:
+    if is_apart:
+        SUM_OF_RANKS[0] += rank
+        dist.barrier()
+    dist.init_process_group("nccl")
+    ranks = torch.tensor([rank + 1.0], device="cuda")
+    dist.all_reduce(ranks, dist._make_nccl_premul_sum(0.5))
+    model = nn.Linear(2, 2, bias=False).cuda()
+    fully_shard(model)
+    model.set_gradient_divide_factor(8.0)
+    model(torch.ones(1, 2, device="cuda")).sum().backward()
+    return ranks.tolist(), model.weight.grad.to_local().tolist()
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_a_sum_is_of_what_nccl_multiplies_before(is_apart):
+    assert list(_on_devices(_multiplied_first, 2, is_apart)) == [([1.5], [[0.25, 0.25]])] * 2
