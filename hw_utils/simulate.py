@@ -24,7 +24,7 @@ from hw_utils.core.run import Run
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
-from hw_utils.virtual.ranks.beacon import BEACON, seen, shown_at_a_terminal
+from hw_utils.virtual.ranks.progress import PROGRESS, seen, shown_at_a_terminal
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
@@ -177,7 +177,7 @@ def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
     handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
-    os.write(handle, bytes(BEACON.size))
+    os.write(handle, bytes(PROGRESS.size))
     os.close(handle)
     job = {**job, "folder": f"{beacon}-folder"}
     try:
@@ -223,10 +223,10 @@ def _folder() -> str | None:
 
 def _records_in(path: str) -> np.ndarray:
     """The records behind the beacon; not copied if they lie in memory."""
-    if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == BEACON.size:
-        return np.fromfile(path, RECORD, offset=BEACON.size)
+    if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == PROGRESS.size:
+        return np.fromfile(path, RECORD, offset=PROGRESS.size)
     with open(path, "rb") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=BEACON.size)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), RECORD, offset=PROGRESS.size)
 
 
 def _run_of(outcome: dict, job: dict) -> Run:

@@ -33,19 +33,19 @@ from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
-from hw_utils.virtual.ranks.beacon import lit
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from hw_utils.virtual.ranks.memory import books_of_all
-from hw_utils.virtual.ranks.own.caught import note_writes
 from hw_utils.virtual.ranks.own.copies import Copies
 from hw_utils.virtual.ranks.own.environment import own_environment
 from hw_utils.virtual.ranks.own.modules import own_modules
 from hw_utils.virtual.ranks.own.process_state import ProcessState
 from hw_utils.virtual.ranks.own.random_states import own_random_states
+from hw_utils.virtual.ranks.own.watched_calls import note_writes
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
+from hw_utils.virtual.ranks.progress import lit
 from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
@@ -326,14 +326,14 @@ class _Apart(_Cluster):
 
     def parts(self) -> tuple:
         self.hub = Hub(self.engine, self.call, self.job, self.streams)
-        return (self.hub.family,)
+        return (self.hub.processes,)
 
     def host(self, carrier) -> None:
         self.engine.Carrier(self.world_size, self.hub.serve, Stop).host(self.engine.run)
         self.returned = [result is not None for result in self.hub.results]
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
-        return self.hub.family.frames(rank)
+        return self.hub.processes.frames(rank)
 
     def exception_of(self, failure: Failure) -> bytes | None:
         return self.hub.exceptions.get(failure.rank)

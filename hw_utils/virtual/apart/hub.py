@@ -17,9 +17,9 @@ import torch
 from hw_utils.core.errors import Failure
 from hw_utils.core.network import Cluster
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.apart.family import Family
-from hw_utils.virtual.apart.hearing import Hearing, Standing, Stuck
 from hw_utils.virtual.apart.lanes import Lane, LaneAgenda, LaneGreenlets
+from hw_utils.virtual.apart.rank_processes import RankProcesses
+from hw_utils.virtual.apart.thread_requests import Standing, Stuck, ThreadRequests
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.traffic import collectives
@@ -81,8 +81,10 @@ class Hub:
         for name in job["modules"]:
             with suppress(Exception):  # imported ahead for speed; a rank that needs it will see the error itself
                 importlib.import_module(name)
-        self.family = Family(engine.world_size, call, job)
-        self.hearing = Hearing(engine, self.family, lambda rank, name, arguments: getattr(self, name)(rank, *arguments))
+        self.processes = RankProcesses(engine.world_size, call, job)
+        self.requests = ThreadRequests(
+            engine, self.processes, lambda rank, name, arguments: getattr(self, name)(rank, *arguments)
+        )
         engine.hears_more = self.hears_more
         self.n_beats = 0  # how often in a row threads that are not their ranks' first ones have slept
 
@@ -92,7 +94,7 @@ class Hub:
         try:
             while not engine.is_over:
                 try:
-                    message = self.hearing.hear(lane)
+                    message = self.requests.hear(lane)
                 except Stuck:
                     self.free(lane)
                     continue
@@ -103,7 +105,7 @@ class Hub:
                 self._count_beats(lane, name)
                 if name in ("returned", "failed"):
                     engine.now()
-                    self.hearing.end(int(lane))
+                    self.requests.end(int(lane))
                     getattr(self, name)(int(lane), *arguments)
                     return
                 try:
@@ -112,7 +114,7 @@ class Hub:
                     answer = (False, _sendable(error))
                 if engine.spent_s:
                     engine.now()
-                self.family.send(lane, (lane.thread, (*answer, engine.clock[lane])))
+                self.processes.send(lane, (lane.thread, (*answer, engine.clock[lane])))
         except Stop:
             return
 
@@ -123,7 +125,7 @@ class Hub:
             if number in self.awaited[lane]:
                 self._owned(lane, number)
                 handle.wait()
-                self.family.ring(lane, (number, self._taken(lane, number)))
+                self.processes.ring(lane, (number, self._taken(lane, number)))
                 return
         engine.block(lane, Standing(lane))
 
@@ -135,13 +137,13 @@ class Hub:
         self.n_beats = self.n_beats + 1 if lane.name and name in ("sleep", "read_clock") else 0
         if self.n_beats >= MOST_BEATS:
             self.n_beats = 0
-            if self.hearing.all_wait():
+            if self.requests.all_wait():
                 self.engine.is_over = True
                 raise Stop
 
     def hears_more(self) -> bool:
         """Whether a thread that was busy asks for something; if not, those that stand are told where."""
-        if self.hearing.overhear():
+        if self.requests.overhear():
             return True
         waiting = self.engine.agenda.waiting
         for lane, what in self.engine.agenda.rows():
@@ -153,13 +155,13 @@ class Hub:
 
     def site_of(self, rank: int) -> int:
         """The number of the student's line that a process's first thread is at."""
-        frames = self.family.frames(rank)
+        frames = self.processes.frames(rank)
         return self.engine.places.number_of(_site(frames[-1])) if frames else 0
 
     # what a rank can ask for
 
     def listens(self, rank: int, thread: int) -> None:
-        self.hearing.helpers[rank] = thread
+        self.requests.helpers[rank] = thread
 
     def awaits(self, rank: int, number: int) -> None:
         """A future of this call is in the hands of code that may wait for it in C++."""

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from hw_utils.virtual.ranks.own.caught import caught, watched_imports
 from hw_utils.virtual.ranks.own.replaced import Replaced
 from hw_utils.virtual.ranks.own.settings import Settings
 from hw_utils.virtual.ranks.own.snapshot import Snapshot, is_watched
+from hw_utils.virtual.ranks.own.watched_calls import caught, watched_imports
 from hw_utils.virtual.ranks.turns import FIRST_TURNS
 
 _EVERY_TURN = 2_000  # looks, one at every turn; then ever fewer

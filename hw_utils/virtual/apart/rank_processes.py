@@ -20,7 +20,7 @@ from hw_utils.core.source import Frame, noted_frames
 _PR_SET_PDEATHSIG = 1
 
 
-class Family:
+class RankProcesses:
     """The ranks' processes."""
 
     def __init__(self, world_size: int, call: bytes, job: dict) -> None:
@@ -93,7 +93,7 @@ class Family:
         """Those of the last traceback that its process has written."""
         return noted_frames(self.stack_file(rank))
 
-    def __enter__(self) -> Family:
+    def __enter__(self) -> RankProcesses:
         return self
 
     def __exit__(self, *error) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-BEACON = struct.Struct("iid")  # the rank that runs, 1 if the process stands still, the virtual seconds so far
+PROGRESS = struct.Struct("iid")  # the rank that runs, 1 if the process stands still, the virtual seconds so far
 PATIENCE_S = 2.0  # of who waits at a terminal
 LOOK_S = 0.5
 
@@ -25,7 +25,7 @@ def lit(path: str | None) -> Iterator[tuple[memoryview, memoryview]]:
         return
     with (
         open(path, "r+b") as file,
-        mmap.mmap(file.fileno(), BEACON.size) as memory,
+        mmap.mmap(file.fileno(), PROGRESS.size) as memory,
         memoryview(memory) as both,
         both[:8] as first,
         both[8:] as last,
@@ -38,7 +38,7 @@ def lit(path: str | None) -> Iterator[tuple[memoryview, memoryview]]:
 def seen(path: str) -> tuple[int, int, float]:
     """The rank that runs, whether it stands still in torch's C++ code, and the virtual seconds so far."""
     with open(path, "rb") as file:
-        return BEACON.unpack(file.read(BEACON.size))
+        return PROGRESS.unpack(file.read(PROGRESS.size))
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hw_utils.virtual.apart.family import Family
 from hw_utils.virtual.apart.lanes import Lane
+from hw_utils.virtual.apart.rank_processes import RankProcesses
 from hw_utils.virtual.stuck_threads import (
     GONE,
     LOOK_S,
@@ -53,13 +53,13 @@ class _Looks:
         return self.n
 
 
-class Hearing:
+class ThreadRequests:
     """The messages of all processes. at_once: called with (rank, name, arguments) of what needs no answer."""
 
-    def __init__(self, engine, family: Family, at_once: Callable[[int, str, tuple], None]) -> None:
-        self.engine, self.family, self.at_once = engine, family, at_once
-        self.lanes: list[dict[int, Lane]] = [{} for _ in family.pids]
-        for rank, pid in enumerate(family.pids):
+    def __init__(self, engine, processes: RankProcesses, at_once: Callable[[int, str, tuple], None]) -> None:
+        self.engine, self.processes, self.at_once = engine, processes, at_once
+        self.lanes: list[dict[int, Lane]] = [{} for _ in processes.pids]
+        for rank, pid in enumerate(processes.pids):
             first = engine.agenda.lanes[rank]
             first.thread, self.lanes[rank][pid] = pid, first
         self.helpers: dict[int, int] = {}  # rank -> the thread that waits for the bell, no thread of the program's
@@ -71,13 +71,13 @@ class Hearing:
         Raises:
             Stuck: it waits in its own process.
         """
-        rank, looks, pid = int(lane), _Looks(), self.family.pids[lane]
+        rank, looks, pid = int(lane), _Looks(), self.processes.pids[lane]
         lane.is_asking = bool(lane.inbox)
         while not lane.inbox:
             if rank in self.ended:
                 return None
             is_one_of_many = any(other.is_asking for other in self.lanes[rank].values())
-            if self.family.ready([rank], LANE_LOOK_S if is_one_of_many else LOOK_S):
+            if self.processes.ready([rank], LANE_LOOK_S if is_one_of_many else LOOK_S):
                 self.take(rank)
                 continue
             now = asleep(pid, lane.thread) if is_one_of_many else standing(pid, {self.helpers.get(rank)})
@@ -90,9 +90,9 @@ class Hearing:
 
     def take(self, rank: int) -> None:
         """Reads one message of a rank's process."""
-        message, engine = self.family.read(rank), self.engine
+        message, engine = self.processes.read(rank), self.engine
         if message is None:
-            engine.failures.append(self.family.crash(rank))
+            engine.failures.append(self.processes.crash(rank))
             self.end(rank)
             return
         thread, stamp, name, arguments = message
@@ -122,17 +122,17 @@ class Hearing:
         One that computes is waited for, and one that waits for the system, as for a disk, if its rank's first thread
         waits in its process as well. Others have a second: many programs have a thread that only looks now and then.
         """
-        family, n_looks = self.family, 0
+        processes, n_looks = self.processes, 0
         left = [rank for rank in range(self.engine.world_size) if rank not in self.ended]
         while True:
-            if ready := family.ready(left, LOOK_S if n_looks else 0):
+            if ready := processes.ready(left, LOOK_S if n_looks else 0):
                 for rank in ready:
                     self.take(rank)
                 return True
             busy = False
             done = set()
             for rank in left:
-                does = elsewhere(family.pids[rank], self._here(rank))
+                does = elsewhere(processes.pids[rank], self._here(rank))
                 is_first_in = isinstance(self.engine.agenda.waiting[rank], Standing)
                 busy |= RUNS in does or (OUTSIDE in does and is_first_in)
                 done |= does
@@ -142,12 +142,12 @@ class Hearing:
 
     def all_wait(self) -> bool:
         """Whether every rank's first thread waits for another rank, and nothing else is under way in any process."""
-        waiting, family = self.engine.agenda.waiting, self.family
+        waiting, processes = self.engine.agenda.waiting, self.processes
         for rank in range(self.engine.world_size):
             if rank in self.ended:
                 continue
-            does = elsewhere(family.pids[rank], self._here(rank))
-            if waiting[rank] is None or RUNS in does or OUTSIDE in does or has_children(family.pids[rank]):
+            does = elsewhere(processes.pids[rank], self._here(rank))
+            if waiting[rank] is None or RUNS in does or OUTSIDE in does or has_children(processes.pids[rank]):
                 return False
         return True
 
