@@ -2,11 +2,12 @@
 
     lesson,student,due,percent_a_day,most_percent
     *,,,10,50
-    02_all_reduce,,2026-03-01 23:59 +0100,,
-    02_all_reduce,ada,2026-03-08 23:59 +0100,,
+    02_all_reduce,,2026-03-01 23:59 Europe/Berlin,,
+    02_all_reduce,ada,2026-03-08 23:59 Europe/Berlin,,
 
 A row with a student is that student's own due date. `*` stands for every lesson. Each started day after the due date
 costs `percent_a_day` of the points that the student has, `most_percent` at most; what has no timestamp is not late.
+Dates are as in course_time.py, and are said again in the zone in which they stand here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from dateutil import parser
 from nbgrader.api import Gradebook
+
+from hw_grader.term.course_time import EXAMPLE, read_date, shown, utc
 
 FILE = "late.csv"
 _DAY_S = 86_400
@@ -81,13 +83,12 @@ def _rule(row: dict[str, str], line: int) -> Rule:
 
 
 def _due(text: str, line: int) -> datetime | None:
-    """In UTC; a date without a zone is this machine's."""
     if not text:
         return None
     try:
-        return parser.parse(text).astimezone(timezone.utc)
-    except (ValueError, OverflowError) as error:
-        raise LateError(f"{FILE}, line {line}: due is a date as 2026-03-01 23:59 +0100, got {text!r}") from error
+        return read_date(text)
+    except ValueError as error:
+        raise LateError(f"{FILE}, line {line}: due is a date as {EXAMPLE}, got {text!r}") from error
 
 
 def _percent(text: str, line: int) -> float | None:
@@ -122,11 +123,11 @@ def apply_rules(root: Path) -> dict[str, dict[str, str]]:
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         for assignment in gradebook.assignments:
             everybody = terms(rules, assignment.name, "")
-            assignment.duedate = everybody.due and everybody.due.replace(tzinfo=None)  # nbgrader's are UTC
+            assignment.duedate = everybody.due and utc(everybody.due).replace(tzinfo=None)  # as nbgrader's
             said = found.setdefault(assignment.name, {})
             for handed_in in gradebook.assignment_submissions(assignment.name):
                 own = terms(rules, assignment.name, handed_in.student.id)
-                more = own.due - everybody.due if own.due and everybody.due else timedelta()
+                more = utc(own.due) - utc(everybody.due) if own.due and everybody.due else timedelta()
                 handed_in.extension = more or None
                 when = handed_in.timestamp and handed_in.timestamp.replace(tzinfo=timezone.utc)
                 for notebook in handed_in.notebooks:
@@ -139,7 +140,7 @@ def apply_rules(root: Path) -> dict[str, dict[str, str]]:
 
 
 def _words(own: Terms, when: datetime | None, off: float, extended: bool) -> str:
-    extension = f"extended to {own.due:%Y-%m-%d %H:%M} UTC" if extended and own.due else ""
+    extension = f"extended to {shown(own.due)}" if extended and own.due else ""
     if own.due is None or when is None or when <= own.due:
         return extension
     days = math.ceil((when - own.due).total_seconds() / _DAY_S)

@@ -257,7 +257,7 @@ def test_only_the_lessons_that_were_chosen_and_are_open_are_published(course, tm
     before, after = (datetime(2026, 3, 1, hour, tzinfo=timezone.utc) for hour in (6, 8))
     found, later = chosen_lessons(course, lessons, before)
     assert [x.name for x in found] == ["01_tiny_lesson"]
-    assert later == ["02_other opens 2026-03-01 07:00 UTC: publish again then"]
+    assert later == ["02_other opens 2026-03-01 08:00 +0100: publish again then"]
     assert [x.name for x in chosen_lessons(course, lessons, after)[0]] == ["01_tiny_lesson", "02_other"]
     (course / "lessons.csv").write_text("lesson,opens\n02_other,2000-01-01\n01_tiny_lesson,2999-01-01\n")
     publish(tmp_path / "students", course)
@@ -271,7 +271,7 @@ def test_only_the_lessons_that_were_chosen_and_are_open_are_published(course, tm
     [
         ("03_none,\n", "line 2: a row names one lesson of lessons/"),
         ("01_tiny_lesson,\n01_tiny_lesson,\n", "line 3: .* each once"),
-        ("01_tiny_lesson,soon\n", "opens is a date as 2026-03-01 08:00"),
+        ("01_tiny_lesson,soon\n", "opens is a date as 2026-03-01 23:59"),
         ("01_tiny_lesson,2999-01-01\n", "no lesson is open yet; the first one is 01_tiny_lesson"),
         ("", "no lesson is open yet; the first one is none"),
     ],

@@ -3,9 +3,9 @@
     lesson,opens
     01_hello_ranks,
     02_all_reduce,2026-03-01
-    05_scaling,2026-03-15 08:00 +0100
+    05_scaling,2026-03-15 08:00 Europe/Berlin
 
-Without the file all lessons are published. A date without a zone is this machine's.
+Without the file all lessons are published. Dates are as in hw_grader/term/course_time.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import csv
 from datetime import datetime, timezone
 from pathlib import Path
 
-from dateutil import parser
-
+from hw_grader.term.course_time import EXAMPLE, read_date, shown
 from tools.lesson import Lesson
 
 FILE = "lessons.csv"
@@ -45,7 +44,7 @@ def chosen_lessons(root: Path, lessons: list[Lesson], now: datetime | None = Non
         raise ChoiceError(
             f"{FILE}: no lesson is open yet; the first one is {min(later, key=later.get, default='none')}"
         )
-    return found, [f"{name} opens {when:%Y-%m-%d %H:%M} UTC: publish again then" for name, when in later.items()]
+    return found, [f"{name} opens {shown(when)}: publish again then" for name, when in later.items()]
 
 
 def _read(path: Path, known: dict[str, Lesson]) -> dict[str, datetime | None]:
@@ -62,9 +61,9 @@ def _read(path: Path, known: dict[str, Lesson]) -> dict[str, datetime | None]:
                     f"each once; got {name!r}"
                 )
             try:
-                opens[name] = parser.parse(when).astimezone(timezone.utc) if when else None
-            except (ValueError, OverflowError) as error:
+                opens[name] = read_date(when) if when else None
+            except ValueError as error:
                 raise ChoiceError(
-                    f"{FILE}, line {reader.line_num}: opens is a date as 2026-03-01 08:00 +0100, got {when!r}"
+                    f"{FILE}, line {reader.line_num}: opens is a date as {EXAMPLE}, got {when!r}"
                 ) from error
     return opens

@@ -44,7 +44,7 @@ def test_each_started_day_costs_up_to_the_most_and_an_extension_is_the_students_
     points = {score.student: (score.points, score.late_penalty) for score in exports.scores(course, ASSIGNMENT)}
     assert points == {"ada": (10, 0), "bob": (7, 3), "cy": (9, 1), "dan": (5, 5), "eve": (10, 0)}
     assert said["bob"] == "late by 3 days, 3 points off"
-    assert said["cy"] == "late by 1 day, 1 points off, extended to 2026-03-03 12:00 UTC"
+    assert said["cy"] == "late by 1 day, 1 points off, extended to 2026-03-03 13:00 +0100"
     assert set(said) == {"bob", "cy", "dan"}
 
 
@@ -64,6 +64,16 @@ def test_the_gradebook_knows_due_date_and_extension(course):
         assert gradebook.find_submission(ASSIGNMENT, "cy").duedate == datetime(2026, 3, 3, 12)
 
 
+def test_a_citys_time_is_said_again_as_it_was_written_and_has_its_summer_time(course):
+    late = LATE.replace("03-01 12:00 UTC", "03-01 13:00 Europe/Berlin")
+    (course / "late.csv").write_text(late.replace("03-03 13:00 +0100", "03-29 23:00 Europe/Berlin"))
+    said = apply_rules(course)[ASSIGNMENT]
+    assert said["cy"] == "extended to 2026-03-29 23:00 Europe/Berlin"
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        assert gradebook.find_assignment(ASSIGNMENT).duedate == datetime(2026, 3, 1, 12)
+        assert gradebook.find_submission(ASSIGNMENT, "cy").duedate == datetime(2026, 3, 29, 21)
+
+
 def test_the_nearer_row_counts(course):
     rules = read_rules(course)
     assert terms(rules, "09_other", "cy").due is None
@@ -73,7 +83,8 @@ def test_the_nearer_row_counts(course):
 
 @pytest.mark.parametrize(
     ("row", "says"),
-    [("x,,no date,,", "line 2: due is a date"), ("x,,,200,", "from 0 to 100"), ("x,,,nan,", "from 0 to 100"),
+    [("x,,no date,,", "line 2: due is a date"), ("x,,2026-03-01 12:00 XYZT,,", "line 2: due is a date"),
+     ("x,,2026-03-01 12:00 Europe/Atlantis,,", "line 2: due is a date"), ("x,,,200,", "from 0 to 100"), ("x,,,nan,", "from 0 to 100"),
      (",,,,", "needs a lesson")],
 )  # fmt: skip
 def test_a_wrong_row_is_refused_with_its_line(tmp_path, row, says):
