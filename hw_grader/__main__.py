@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     export.add_argument("kind", choices=("csv", "canvas", "moodle", "brightspace", "gradescope"))
     export.add_argument("assignment", nargs="?", default="", help="as 01_hello_ranks; every graded one without")
     collected = commands.add_parser("collect")
-    collected.add_argument("zips", nargs="*", type=Path, help="zips or folders, as the LMS gave them")
+    collected.add_argument("zips", nargs="*", help="zips or folders, as the LMS gave them")
     collected.add_argument("--class-list", type=Path, help="CSV of the students; class.csv of the course by default")
     collected.add_argument("--assignment", default="", help="as 01_hello_ranks: all in the zips is for this lesson")
     feedback = commands.add_parser("feedback")
@@ -59,6 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _collect(options: argparse.Namespace) -> int:
     from hw_grader.term.class_list import ClassListError, read_class
     from hw_grader.term.collect import collect
+    from hw_grader.term.downloads import as_paths
 
     if not options.zips:
         print('which downloads of the LMS? make collect ZIPS="one.zip two.zip"', file=sys.stderr)
@@ -70,7 +71,7 @@ def _collect(options: argparse.Namespace) -> int:
         return 2
     try:
         known = read_class(path)
-        found = collect(root, options.zips, known, options.assignment)
+        found = collect(root, as_paths(options.zips), known, options.assignment)
     except (ClassListError, FileNotFoundError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -83,7 +84,7 @@ def _collect(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from hw_grader.term.class_list import ClassListError, bring_names
     from hw_grader.term.late import LateError, apply_rules
-    from hw_grader.term.marks import as_lms
+    from hw_grader.term.marks import as_lms, said_of_waiting, without_points
 
     root = options.course.resolve()
     wanted = _graded(root, options.assignment)
@@ -107,6 +108,9 @@ def _export(options: argparse.Namespace) -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(path)
+        if waiting := without_points(root, assignment):
+            what = "and the marks here are without them"
+            print(said_of_waiting(assignment, waiting, what, "make export"), file=sys.stderr)
     return 0
 
 

@@ -196,6 +196,9 @@ def _notebook(
         kept = folder / hashlib.sha256(file.data).hexdigest()
         kept.write_bytes(file.data)
         yield Attempt(sender, one, kept, when or own, shown, late, lms_path)
+        for partner in named.partners if named else ():
+            found.notes.append(f"{partner}: handed in together with {sender}")
+            yield Attempt(partner, one, kept, when or own, shown, late, lms_path)
 
 
 def _lesson_of(file: str, path: str, names: dict[str, str]) -> str:

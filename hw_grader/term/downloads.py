@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -63,6 +63,21 @@ class File:
     data: bytes
     beside: Mapping[str, Read]
     shown: str  # the way to it, for people
+
+
+def as_paths(words: Sequence[str]) -> list[Path]:
+    """The downloads that are meant: words that only together name a file are one, as in `DDL-Lesson 2-1234.zip`.
+
+    What names nothing stays as it is, for the error that says so.
+    """
+    paths, begin = [], 0
+    while begin < len(words):
+        ends = range(begin + 1, len(words) + 1)
+        names = {end: Path(" ".join(words[begin:end])).expanduser() for end in ends}
+        end = next((end for end, path in names.items() if path.exists()), begin + 1)
+        paths.append(names[end])
+        begin = end
+    return paths
 
 
 def files_of(download: Path, notes: list[str]) -> Iterator[tuple[str, Read]]:

@@ -22,6 +22,7 @@ from hw_grader.term.class_list import bring_names
 from hw_grader.term.collect import ATTEMPTS
 from hw_grader.term.late import apply_rules
 from hw_grader.term.lms_names import known_names
+from hw_grader.term.marks import said_of_waiting, without_points
 
 TAKES_PAGES = ("canvas", "moodle", "brightspace")
 BY_NAME = "by_name"
@@ -39,11 +40,7 @@ class GivenBack:
     def __str__(self) -> str:
         lines = [f"{path}: {n} page{'s' if n > 1 else ''}" for path, n in self.zips.items()]
         if self.waiting:
-            lines.append(
-                f"{self.lesson}: {len(self.waiting)} have a text without points yet, and their page says so: "
-                f"{', '.join(self.waiting[:10])}{', ...' if len(self.waiting) > 10 else ''}. "
-                "Grade it (make lab, Formgrader), then make feedback again"
-            )
+            lines.append(said_of_waiting(self.lesson, self.waiting, "which the page says", "make feedback"))
         lines += [f"{self.lesson}: no page for {student}: {why}" for student, why in self.failed.items()]
         return "\n".join(lines)
 
@@ -57,12 +54,11 @@ def give_back(root: Path, lesson: str) -> GivenBack:
     """
     bring_names(root)
     apply_rules(root)
-    done = GivenBack(lesson)
+    done = GivenBack(lesson, waiting=without_points(root, lesson))
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         known = {a.name for a in gradebook.assignments}
         submissions = gradebook.assignment_submissions(lesson) if lesson in known else []
         students = sorted(submission.student.id for submission in submissions)
-        done.waiting = sorted(s.student.id for s in submissions if s.needs_manual_grade)
     if not students:
         raise FileNotFoundError(f"there are no marks of {lesson}: run make grade first")
     pages = _write_pages(root, lesson, students, done)

@@ -13,7 +13,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ _FORMS = {
 _NAMES = "names.csv"
 _GRADESCOPE = re.compile(r"(?:.*?/)??(?P<key>submission_\d+)/(?P<file>.+)", re.DOTALL)
 METADATA = "submission_metadata.yml"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Named:
     """What a path says: the sender, the file's own name, when (UTC, or ""), and whether the LMS calls it late.
 
     `path` is the LMS's name of the file, without folders that were put around it: by it the LMS knows it again.
+    `partners` handed in the same with the sender, as a group.
     """
 
     sender: Sender
@@ -49,6 +51,7 @@ class Named:
     when: str = ""
     is_late: bool = False
     path: str = ""
+    partners: tuple[Sender, ...] = ()
 
 
 def usual_lms(paths: Iterable[str]) -> str:
@@ -74,7 +77,7 @@ def read_name(path: str, about: Mapping[str, Named], usual: str = "") -> Named |
     scoped = _GRADESCOPE.fullmatch(path)
     if scoped and scoped["key"] in about:
         said = about[scoped["key"]]
-        return Named(said.sender, scoped["file"], said.when, said.is_late)
+        return replace(said, file=scoped["file"])
     for lms in sorted(_FORMS, key=lambda lms: lms != usual):
         found = re.fullmatch(_FORMS[lms], path, re.DOTALL)
         if found:
@@ -87,19 +90,24 @@ def read_name(path: str, about: Mapping[str, Named], usual: str = "") -> Named |
 
 
 def read_metadata(text: str) -> dict[str, Named]:
-    """Gradescope's submission_metadata.yml: submission -> its first submitter and when; {} if it is none."""
+    """Gradescope's submission_metadata.yml: submission -> its submitters and when; {} if it is none."""
     try:
-        loaded = yaml.safe_load(text)
+        loaded = yaml.load(text, Loader=_LOADER)  # results and history of everybody are in it: tens of MB
     except yaml.YAMLError:
         return {}
     found = {}
     for key, said in (loaded if isinstance(loaded, dict) else {}).items():
         submitters = _get(said, "submitters")
         if isinstance(submitters, list) and submitters:
-            name, mail, number = (str(_get(submitters[0], what) or "") for what in ("name", "email", "sid"))
-            sender = Sender("gradescope", name, str(key).rpartition("_")[2], mail, number)
-            found[str(key).lstrip(":")] = Named(sender, "", utc(_get(said, "created_at")))
+            sender, *partners = (_submitter(one, str(key)) for one in submitters)
+            when = utc(_get(said, "created_at"))
+            found[str(key).lstrip(":")] = Named(sender, "", when, partners=tuple(partners))
     return found
+
+
+def _submitter(said: Any, key: str) -> Sender:
+    name, mail, number = (str(_get(said, what) or "") for what in ("name", "email", "sid"))
+    return Sender("gradescope", name, key.rpartition("_")[2], mail, number)
 
 
 def remember_names(folder: Path, names: Mapping[tuple[str, str], tuple[str, str]]) -> None:

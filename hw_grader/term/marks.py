@@ -78,6 +78,24 @@ def _said(score: Score) -> str:
     return late + (score.record.shown if score.record else "")
 
 
+def without_points(root: Path, lesson: str) -> list[str]:
+    """Students with a text of this lesson that nobody has graded yet."""
+    if not (root / "gradebook.db").exists():
+        return []
+    with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
+        known = {assignment.name for assignment in gradebook.assignments}
+        submissions = gradebook.assignment_submissions(lesson) if lesson in known else []
+        return sorted(submission.student.id for submission in submissions if submission.needs_manual_grade)
+
+
+def said_of_waiting(lesson: str, students: list[str], what: str, command: str) -> str:
+    """A line for the instructor: whose texts have no points yet, and that `what` is not whole without them."""
+    names = f"{', '.join(students[:10])}{', ...' if len(students) > 10 else ''}"
+    who = "1 student has" if len(students) == 1 else f"{len(students)} students have"
+    return (f"{lesson}: {who} a text without points yet, {what}: {names}. "
+            f"Grade it (make lab, Nbgrader, Formgrader), then {command} again")  # fmt: skip
+
+
 class EmptyWhereUngraded(CsvExportPlugin):
     """`nbgrader export`: as nbgrader's, but what could not be graded or was not handed in is empty, not 0."""
 

@@ -109,6 +109,28 @@ def test_a_kit_zip_inside_a_download_keeps_its_time_and_the_account_counts(cours
         assert (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").read_text() == "2026-03-03 10:00:00 UTC\n"
 
 
+def test_a_group_at_gradescope_handed_in_for_each_of_its_members(course):
+    partner = "  - :name: Zoë Li\n    :sid: 'S2'\n    :email: zoe@x.edu\n  :created_at: 2026-03-03"
+    told = GRADESCOPE.split(":submission_816")[0].replace("  :created_at: 2026-03-03", partner)
+    inner = f"export/submission_815/ada/{ASSIGNMENT}/small.ipynb"  # a zip of `submit`, which Gradescope unpacks
+    files = {"export/submission_metadata.yml": told.encode(), inner: NOTEBOOK}
+    found = run(course, zipped(course / "download.zip", files))
+    assert (found.unknown, handed_in(course)) == ([], {"ada", "zoe"})
+    assert found.notes == ["Zoë Li, zoe@x.edu, gradescope 815: handed in together with Ada Lovelace, ada@x.edu, "
+                           "gradescope 815, ada"]  # fmt: skip
+
+
+def test_a_download_with_blanks_in_its_name_is_one_download(course, capsys, monkeypatch):
+    monkeypatch.chdir(course)
+    zipped(course / "DDL-Lesson 2-1234.zip", dict.fromkeys(PATHS["moodle"], NOTEBOOK))
+    kit_zip(course, "bob", NOTEBOOK)
+    words = [f"bob-{ASSIGNMENT}.zip", "DDL-Lesson", "2-1234.zip"]  # as make gives ZIPS="..." on
+    assert main(["collect", *words]) == 0
+    assert f"{ASSIGNMENT}: 3 students (3 new)" in capsys.readouterr().out
+    assert main(["collect", "DDL-Lesson", "3.zip"]) == 2
+    assert "got DDL-Lesson" in capsys.readouterr().err
+
+
 def test_what_submit_writes_is_collected(course):
     folder = course / "notebooks" / ASSIGNMENT
     folder.mkdir(parents=True)

@@ -74,7 +74,9 @@ class TestGivenBack:
         graded_by_hand(True)
         try:
             assert main(["--course", str(term), "feedback"]) == 0
-            assert "1 have a text without points yet, and their page says so: bob" in capsys.readouterr().out
+            assert "1 student has a text without points yet, which the page says: bob." in capsys.readouterr().out
+            assert main(["--course", str(term), "export", "csv"]) == 0
+            assert "a text without points yet, and the marks here are without them: bob." in capsys.readouterr().err
         finally:
             graded_by_hand(False)
 

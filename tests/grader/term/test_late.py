@@ -84,7 +84,8 @@ def test_the_nearer_row_counts(course):
 @pytest.mark.parametrize(
     ("row", "says"),
     [("x,,no date,,", "line 2: due is a date"), ("x,,2026-03-01 12:00 XYZT,,", "line 2: due is a date"),
-     ("x,,2026-03-01 12:00 Europe/Atlantis,,", "line 2: due is a date"), ("x,,,200,", "from 0 to 100"), ("x,,,nan,", "from 0 to 100"),
+     ("x,,2026-03-01 12:00 Europe/Atlantis,,", "line 2: due is a date"), ("x,,,200,", "from 0 to 100"),
+     ("x,,,nan,", "from 0 to 100"),
      (",,,,", "needs a lesson")],
 )  # fmt: skip
 def test_a_wrong_row_is_refused_with_its_line(tmp_path, row, says):
