@@ -13,6 +13,7 @@ import warnings
 from dataclasses import asdict
 from pathlib import Path
 
+import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
@@ -64,11 +65,12 @@ class Writer:
             shutil.rmtree(self.root / STAGING / "release", ignore_errors=True)
 
     def write(self, submission: Submission, notebook: str) -> None:
-        """Takes one graded submission into the gradebook.
+        """Takes one graded submission into the gradebook; a text with points keeps them as long as it is the same text.
 
         Raises:
             GradebookError: nbgrader failed.
         """
+        given = self._given(submission, notebook)
         folder = self.root / STAGING / submission.student / submission.assignment
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -81,6 +83,38 @@ class Writer:
             self._require(result, f"{submission.student}, {submission.assignment}")
         finally:
             shutil.rmtree(self.root / STAGING / submission.student, ignore_errors=True)
+        self._confirm(given, submission, notebook)
+
+    def _given(self, submission: Submission, notebook: str) -> dict[str, str]:
+        """The texts that a person has given points for: grade id -> text."""
+        with Gradebook(self.course.db_url, self.course.course_id) as gradebook:
+            try:
+                found = gradebook.find_submission_notebook(notebook, submission.assignment, submission.student)
+            except MissingEntry:
+                return {}
+            given = {g.name for g in found.grades if g.manual_score is not None and not g.needs_manual_grade}
+        return {name: text for name, text in self._texts(submission, notebook).items() if name in given}
+
+    def _confirm(self, given: dict[str, str], submission: Submission, notebook: str) -> None:
+        """nbgrader keeps points given by hand, but asks for a second look even where the text is the same."""
+        if not given:
+            return
+        same = given.items() & self._texts(submission, notebook).items()
+        with Gradebook(self.course.db_url, self.course.course_id) as gradebook:
+            for name, _ in same:
+                gradebook.find_grade(
+                    name, notebook, submission.assignment, submission.student
+                ).needs_manual_grade = False
+            gradebook.db.commit()
+
+    def _texts(self, submission: Submission, notebook: str) -> dict[str, str]:
+        """The graded answers of the autograded notebook, by grade id."""
+        folder = self.root / self.course.autograded_directory / submission.student / submission.assignment
+        if not (folder / f"{notebook}.ipynb").exists():
+            return {}
+        cells = nbformat.read(folder / f"{notebook}.ipynb", as_version=4).cells
+        marked = [(cell.metadata.get("nbgrader", {}), cell.source) for cell in cells]
+        return {marks["grade_id"]: text for marks, text in marked if marks.get("grade") and marks.get("solution")}
 
     def _in_order(self, submission: Submission, notebook: str) -> bytes:
         path = self.root / self.course.source_directory / submission.assignment / f"{notebook}.ipynb"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,15 @@ def test_a_lesson_sends_to_the_pages_of_the_torch_that_is_pinned(lesson):
     (pinned,) = re.findall(r"^torch==(\d+\.\d+)", (ROOT / "requirements-cpu.txt").read_text(encoding="utf-8"), re.M)
     named = re.findall(r"pytorch\.org/docs/([^/]+)/", lesson.read_text(encoding="utf-8"))
     assert set(named) <= {pinned}
+
+
+def test_marks_lists_and_downloads_are_never_in_the_repository(tmp_path):
+    private = ["class.csv", "late.csv", "gradebook.db", "gradebook.db.2026-03-01", "anna.db", "grades.csv", "one.zip",
+               "submitted/a/b", "attempts/names.csv", "autograded/a", "feedback/a", "records/a", "downloaded/a",
+               "build/export/canvas.csv"]  # fmt: skip
+    public = ["lessons.csv", "lessons/01_hello_ranks.py", "docs/lms.md", "hw_grader/grade.py"]
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    said = subprocess.run([*git, "check-ignore", *private, *public], capture_output=True, text=True).stdout
+    assert said.split() == private

@@ -1,0 +1,54 @@
+"""The gradebook's writer: what a person gave stays given as long as the text is the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from nbgrader.api import Gradebook
+
+from hw_grader.course import records
+from hw_grader.course.gradebook import Writer
+from hw_grader.course.grading import Times, submission_key
+from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.notebook.release import read_release
+from hw_grader.notebook.restore import restore
+from hw_grader.notebook.submission import Submission
+from hw_grader.sandbox.environment import put_on_path
+from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, cell, tiny_course
+
+BOOK = NOTEBOOK.removesuffix(".ipynb")
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes ada's notebook with the given text into a gradebook, as after grading it; gives the text's grade."""
+    put_on_path()
+    notebook = answered(tiny_course(tmp_path))
+    release = read_release(tmp_path / "solutions" / NAME / NOTEBOOK)
+    writer = Writer(tmp_path, Times())
+    writer.prepare(NAME)
+
+    def written(text: str, points: float | None = None) -> tuple[float | None, bool]:
+        cell(notebook, "why_ranks").source = text
+        restored = restore(json.dumps(notebook).encode(), release)
+        verdicts = [Verdict(check.grade_id, "pass", check.points, check.points, "", "ok") for check in release.checks]
+        key = submission_key(restored, release, Times())
+        records.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
+        writer.write(Submission("ada", NAME, restored=json.dumps(restored).encode()), BOOK)
+        with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:
+            grade = gradebook.find_grade("why_ranks", BOOK, NAME, "ada")
+            found = grade.manual_score, bool(grade.needs_manual_grade)
+            if points is not None:
+                grade.manual_score, grade.needs_manual_grade = points, False
+                gradebook.db.commit()
+        return found
+
+    return written
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+def test_a_text_that_was_graded_by_hand_waits_again_only_where_it_is_another_one(write):
+    assert write("Each has its share.", points=1.5) == (None, True)
+    assert write("Each has its share.") == (1.5, False)
+    assert write("Something else.") == (1.5, True)
