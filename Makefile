@@ -8,7 +8,7 @@ ASSIGNMENT ?= *
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
 .DEFAULT_GOAL := help
-.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report bench predict figures publish newest site clean
+.PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report similarity selftest autograder bench predict figures publish newest site clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
@@ -57,6 +57,12 @@ merge: $(READY)  ## MARKS="anna.db ben.db": what assistants gave by hand in thei
 	$(PY) -m hw_grader merge $(MARKS)
 report: $(READY)  ## the HTML class report of gradebook.db, in build/report.html
 	$(PY) -m hw_grader.report build/report.html
+similarity: $(READY)  ## ASSIGNMENT=01_hello_ranks: pairs whose own code is alike
+	$(PY) -m hw_grader similarity $(ASSIGNMENT)
+selftest: $(READY)  ## which walls of the grading sandbox hold on this machine
+	$(PY) -m hw_grader selftest
+autograder: $(READY)  ## ASSIGNMENT=01_hello_ranks: Gradescope's autograder zip, in build/
+	$(PY) -m hw_grader autograder $(ASSIGNMENT)
 predict: $(READY)  ## predicted beside measured iteration times of GPT on 64 A100
 	$(PY) -m tools.bench.predict
 bench: $(READY)  ## every benchmark in turn

@@ -28,6 +28,13 @@ def test_every_make_target_that_a_page_names_exists(page):
     assert sorted(set(named) - known) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_an_instructors_command_is_make_or_names_the_environments_python(page):
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"(?:python -m |^|`)hw_grader [a-z_]+.*", text, re.M) == []
+    assert re.findall(r"(?:(?<!\.venv/bin/)python -m |^|`)nbgrader [a-z_]+.*", text, re.M) == []
+
+
 def test_the_reference_is_what_the_docstrings_say():
     assert api.PAGE.read_text(encoding="utf-8") == api.page()
 
