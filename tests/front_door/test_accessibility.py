@@ -51,6 +51,6 @@ def test_the_results_of_a_run_have_no_serious_finding(browser, executed):
 @pytest.mark.slow
 def test_every_picture_of_a_run_has_a_text_of_its_own(executed):
     shown = [o.get("data", {}).get("text/html", "") for cell in executed.cells for o in cell.get("outputs", [])]
-    labels = [label for text in shown for label in re.findall(r'<svg role="img" aria-label="([^"]*)"', text)]
+    labels = [label for text in shown for label in re.findall(r'<img alt="([^"]*)"', text)]
     assert len(labels) >= 5
     assert all(len(label) > 40 for label in labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hw_utils import simulate
-from hw_utils.pictures.figure.on_page import html_of
+from hw_utils.pictures.figure.on_page import html_of, without_trust
 from hw_utils.pictures.player import play
 from hw_utils.pictures.plots import plot_space_time
 from tests.pictures.test_player import SLOW, ring
@@ -43,7 +43,7 @@ def test_a_player_plays_and_reads_in_the_containers_theme(page, container):
 
     frame, theme, (ink, ground) = CONTAINERS[container]
     run = simulate(ring, 4, network=SLOW, compute="free")
-    output = play(run)._repr_html_() + html_of(plot_space_time(run.trace).figure)
+    output = play(run)._repr_html_() + without_trust(html_of(plot_space_time(run.trace).figure))
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

@@ -37,7 +37,7 @@ def show_as_svg(figure: Figure) -> None:
 
 
 def _bundle(figure: Figure, include: Any = None, exclude: Any = None) -> dict[str, str]:
-    return {"text/html": html_of(figure), "text/plain": alt_text(figure)}
+    return {"text/html": without_trust(html_of(figure)), "text/plain": alt_text(figure)}
 
 
 def _display(figure: Figure) -> None:
@@ -67,6 +67,35 @@ def html_of(figure: Figure) -> str:
     return f'<div class="hw-figure" tabindex="0" style="overflow-x: auto">{picture}</div>'
 
 
+def without_trust(html_text: str) -> str:
+    """`html_of` for an output that JupyterLab may not trust: then it takes drawings and scripts out, but no pictures.
+
+    The drawing is a picture on white ground. Where scripts run, it is put into the page itself, as `html_of` has it.
+    """
+    found = re.search(r'<svg role="img" aria-label="([^"]*)" style="([^"]*)"(.*</svg>)', html_text, re.S)
+    if found is None:
+        return html_text
+    label, style, drawing = found.groups()
+    drawing = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" style="{style}"{drawing}'.replace("\n", " ")
+    for sign in "%<>&#'":
+        drawing = drawing.replace(sign, f"%{ord(sign):02X}")
+    size = style.partition("; fill")[0]
+    picture = f'<img alt="{label}" style="{size}; background: #fff" src=\'data:image/svg+xml,{drawing}\'>'
+    return f"{html_text[: found.start()]}{picture}{html_text[found.end() :]}<script>{_INTO_THE_PAGE}</script>"
+
+
+_INTO_THE_PAGE = """
+for (const picture of document.querySelectorAll(".hw-figure > img[src^='data:image/svg']")) {
+  const page = document.createElement("template");
+  page.innerHTML = decodeURIComponent(picture.src.slice(picture.src.indexOf(",") + 1));
+  const drawing = page.content.firstChild;
+  drawing.setAttribute("role", "img");
+  drawing.setAttribute("aria-label", picture.alt);
+  picture.replaceWith(drawing);
+}
+"""
+
+
 def _svg(figure: Figure) -> tuple[str, float, float]:
     """From the SVG's viewBox on; its natural width in pixels, and the least with which all text can be read."""
     undo = [*_fix_colours(figure), *_join_shapes(figure)]
@@ -80,10 +109,8 @@ def _svg(figure: Figure) -> tuple[str, float, float]:
             set_back(value)
     text = re.sub(r"\s*<metadata>.*?</metadata>|<!--.*?-->|\s*<style.*?</style>", "", file.getvalue(), flags=re.S)
     width = float(re.search(r'viewBox="0 0 ([\d.]+)', text)[1])
-    words = [
-        re.findall(r"font(?:-size)?:[^;\"]*?([\d.]+)px", one) for one in re.findall(r"<text.*?</text>", text, re.S)
-    ]
-    sizes = [max(map(float, found)) for found in words if found]  # an exponent is as small as its number allows
+    words = "".join(re.findall(r"<text.*?</text>", text, re.S))
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?([\d.]+)px", words)]  # of exponents, too
     text = text[text.index(" viewBox=") :].replace(' version="1.1"', "", 1)
     text = re.sub(r' id="[A-Za-z][A-Za-z0-9]*_\d+"', "", text)  # groups, of which a page with two figures has two
     text = re.sub(r"\n\s*", "\n", text).replace(INK, "currentColor").rstrip()
