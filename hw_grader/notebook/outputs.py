@@ -101,6 +101,8 @@ def safe_html(html: str) -> str:
     Neither links nor other addresses are left: a page of the instructor's that asks the server for something, asks
     with the instructor's session. A drawing becomes such a picture, in which no browser runs or loads anything.
     """
+    html, *players = html.split('<div class="stage" style="display: none">')  # what plays; a still is beside it
+    html = "".join([html, *(player.partition("<!-- stage -->")[2] for player in players)])
     html = _DRAWN.sub(lambda drawn: f'<svg aria-label="{drawn[1]}"{unquote(drawn[2])}', html)  # a figure of the kit's
     html, drawings = _put_aside(re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
     html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,

@@ -52,6 +52,7 @@ def test_a_player_plays_and_reads_in_the_containers_theme(page, container):
     page.get_by_role("button", name="one step back").click()
     page.get_by_role("button", name="one step back").click()
     assert page.locator(".caption").inner_text().startswith("step 4 of 6")
+    assert page.locator(".still").is_hidden()
     assert errors == []
     is_dark = ground != "#ffffff"
     for words in (".hw-player .pane:visible text", ".hw-figure text"):

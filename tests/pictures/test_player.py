@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from hw_grader.notebook.outputs import safe_html
 from hw_utils import Network, simulate
 from hw_utils.pictures.partial_sums import watch
 from hw_utils.pictures.perfetto import trace_events
@@ -26,12 +29,33 @@ def data_of(player) -> dict:
     return json.loads(re.search(r'<script type="application/json">(.*?)</script>', player._repr_html_())[1])
 
 
+def stage_of(player) -> str:
+    """What plays, without the still picture beside it."""
+    return player._repr_html_().partition('<div class="stage"')[2]
+
+
 def test_each_message_is_an_arrow_and_a_line_of_the_table():
     player = play(simulate(ring, 4, compute="free"))
-    html = player._repr_html_()
+    html = stage_of(player)
     assert html.count('class="m"') == len(data_of(player)["messages"]) == 24
     assert html.count("<tr>") == 25
-    assert len(html) < 60_000
+    assert len(player._repr_html_()) < 60_000
+
+
+@pytest.mark.parametrize("what", ["messages", "chunks", "pipeline"])
+def test_an_output_that_is_not_trusted_is_a_picture_and_so_is_one_in_feedback(what):
+    if what == "messages":
+        player = play(simulate(ring, 4, compute="free"))
+    else:
+        player = play(chunks=watch(ring_all_reduce, 4)) if what == "chunks" else play(passes=PASSES)
+    shown = player._repr_html_()
+    still, stage = re.search(r'<div class="still">(.*?)</div><div class="stage" (.*?)><svg', shown).groups()
+    (source,) = re.findall(r"src='data:image/svg\+xml,([^']*)'", still)
+    assert ElementTree.fromstring(unquote(source)).get("class") == "hw-player"
+    assert stage == 'style="display: none"'  # which only its own style sheet undoes
+    in_feedback = safe_html(shown)
+    assert in_feedback.count("<img") == 1
+    assert "The messages as a table" in in_feedback or what != "messages"
 
 
 def test_the_steps_are_the_moments_at_which_something_arrives():
@@ -46,7 +70,7 @@ def test_chunks_say_in_words_what_moved_and_whether_it_was_added():
     assert len(steps) == 7
     assert ["added up" in words for words in steps] == [False, True, True, True, False, False, False]
     assert ["copied" in words for words in steps] == [False] * 4 + [True] * 3
-    assert player._repr_html_().count('class="moved"') == 24
+    assert stage_of(player).count('class="moved"') == 24
 
 
 def test_a_share_that_is_counted_twice_is_said():
@@ -60,7 +84,7 @@ def test_a_collective_is_a_bar_a_rank_and_a_step():
         dist.all_reduce(torch.ones(8))
 
     player = play(simulate(worker, 3, network=SLOW, compute="free"))
-    assert player._repr_html_().count('class="collective"') == 3
+    assert stage_of(player).count('class="collective"') == 3
     assert any("all_reduce is done" in words for _, words in data_of(player)["steps"])
 
 
@@ -92,7 +116,7 @@ PASSES = [
 
 def test_a_pipeline_has_a_box_a_pass_its_bubble_in_words_and_what_is_held():
     player = play(passes=PASSES, held={0: [(0.0, 1), (1.0, 2), (6.0, 1), (9.0, 0)], 1: [(1.0, 1), (4.0, 0)]})
-    html = player._repr_html_()
+    html = stage_of(player)
     assert re.findall(r'class="of-pass"[^>]*>([^<]*)<', html) == [str(one[2]) for one in PASSES]
     assert "9 s, idle 33.3 % of the total time (50.0 % of the ideal time)" in html
     assert re.findall(r">(most \d)<", html) == ["most 2", "most 1"]

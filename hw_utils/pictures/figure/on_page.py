@@ -76,12 +76,17 @@ def without_trust(html_text: str) -> str:
     if found is None:
         return html_text
     label, style, drawing = found.groups()
-    drawing = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" style="{style}"{drawing}'.replace("\n", " ")
+    drawing = f'<svg xmlns:xlink="http://www.w3.org/1999/xlink" style="{style}"{drawing}'
+    size = style.partition("; fill")[0]
+    picture = f'<img alt="{label}" style="{size}; background: #fff" src=\'{address_of(drawing)}\'>'
+    return f"{html_text[: found.start()]}{picture}{html_text[found.end() :]}<script>{_INTO_THE_PAGE}</script>"
+
+
+def address_of(drawing: str) -> str:
+    """An SVG document as an address that holds it, for an attribute in single quotation marks."""
     for sign in "%<>&#'":
         drawing = drawing.replace(sign, f"%{ord(sign):02X}")
-    size = style.partition("; fill")[0]
-    picture = f'<img alt="{label}" style="{size}; background: #fff" src=\'data:image/svg+xml,{drawing}\'>'
-    return f"{html_text[: found.start()]}{picture}{html_text[found.end() :]}<script>{_INTO_THE_PAGE}</script>"
+    return "data:image/svg+xml," + drawing.replace("\n", " ")
 
 
 _INTO_THE_PAGE = """

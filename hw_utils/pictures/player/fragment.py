@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -18,6 +19,7 @@ from hw_utils.core.source import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
+from hw_utils.pictures.figure.on_page import address_of
 from hw_utils.pictures.lesson_08 import KINDS, Pass
 from hw_utils.pictures.memory import HOLDER_COLORS, describe_memory, lane_bytes
 from hw_utils.pictures.player import pipeline, streams, views
@@ -25,6 +27,8 @@ from hw_utils.pictures.plots import describe
 
 MOST_ROWS = 300  # of the table behind the picture
 MOST_STEPS = 2_000
+MOST_STILL = 40_000  # characters of a picture beside the one that plays
+PLAYS = "This picture plays when the notebook is trusted, or its cell is run."
 _NAMES = {"chunks": "chunks", "messages": "messages", "timeline": "timeline", "memory": "memory",
           "pipeline": "pipeline"}  # fmt: skip
 
@@ -267,6 +271,20 @@ def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
+def _still(name: str, pane: str) -> str:
+    """What an output shows that is not trusted, and nothing else: the first view as a picture, and how to play it."""
+    drawing = re.findall(r"<svg .*?</svg>", pane, re.S)[-1]  # of chunks the last frame
+    if len(drawing) > MOST_STILL:
+        return f'<div class="still"><p>{PLAYS}</p></div>'
+    named = set(re.findall(r"[\w-]+", " ".join(re.findall(r'class="([^"]*)"', drawing + views.ARROWHEAD))))
+    rules = re.findall(r"^\.hw-player(?: [\w.-]+)? \{.*?\}", _text("player.css"), re.M | re.S)
+    looks = "".join(rule for rule in rules if named.issuperset(re.findall(r" \S*\.([\w-]+) \{", rule)))
+    whole = drawing.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" class="hw-player" ', 1)
+    address = address_of(whole.replace(">", f"><style>{looks}</style>{views.ARROWHEAD}", 1))
+    picture = f'<img alt="{html.escape(name, quote=True)}" style="max-width: 100%; background: #fff" src=\'{address}\'>'
+    return f'<div class="still">{picture}<p>{PLAYS}</p></div>'
+
+
 def _fragment(name: str, panes: dict[str, str], data: dict, notes: list[str], table: str) -> str:
     first = next(iter(panes))
     tabs = "".join(
@@ -283,13 +301,13 @@ def _fragment(name: str, panes: dict[str, str], data: dict, notes: list[str], ta
     remarks = f'<p class="soft">{html.escape(" ".join(notes))}</p>' if notes else ""
     return (
         f'<div class="hw-player"><style>{_text("player.css")}</style><p class="title">{html.escape(name)}</p>'
-        f"{views.ARROWHEAD}"
+        f'{_still(name, panes[first])}<div class="stage" style="display: none">{views.ARROWHEAD}'
         '<div class="bar" role="toolbar" aria-label="player" hidden>'
         '<button type="button" class="back" aria-label="one step back">◀</button>'
         '<button type="button" class="play" aria-label="play">▶</button>'
         '<button type="button" class="forward" aria-label="one step on">▶❙</button>'
         f'<input type="range" min="0" value="0" aria-label="step"/>{tabs}</div>'
         f'<p class="caption" aria-live="polite"></p>{shown}'
-        f'<p class="detail soft" aria-live="polite"></p>{remarks}{table}'
+        f'<p class="detail soft" aria-live="polite"></p></div><!-- stage -->{remarks}{table}'
         f'<script type="application/json">{plain}</script><script>{_text("player.js")}</script></div>'
     )
