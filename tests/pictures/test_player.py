@@ -198,7 +198,7 @@ def test_a_saved_run_steps_plays_and_answers_keys_without_a_server(page, tmp_pat
 
 
 @pytest.mark.browser
-def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing_serious(page, tmp_path):
+def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing(page, tmp_path):
     from axe_playwright_python.sync_playwright import Axe
 
     played = play(chunks=watch(ring_all_reduce, 4), passes=PASSES, held={0: [(0.0, 1), (9.0, 0)]})
@@ -215,8 +215,7 @@ def test_text_stays_readable_in_a_narrow_window_and_axe_finds_nothing_serious(pa
         assert text.bounding_box()["height"] >= 9
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        found = Axe().run(page).response["violations"]
-        assert [v["id"] for v in found if v["impact"] in ("serious", "critical")] == []
+        assert [v["id"] for v in Axe().run(page).response["violations"]] == []
 
 
 PLACES = """() => {

@@ -54,7 +54,9 @@ class Player:
         path = Path(path)
         if path.suffix not in (".html", ".htm"):
             raise ValueError(f"a saved run is a page: its name ends in .html, got {path.name!r}")
-        path.write_text(_PAGE.format(title=html.escape(self._title), fragment=self._fragment), encoding="utf-8")
+        title = html.escape(self._title)
+        fragment = self._fragment.replace(f'<p class="title">{title}</p>', f'<h1 class="title">{title}</h1>', 1)
+        path.write_text(_PAGE.format(title=title, fragment=fragment), encoding="utf-8")
         return path
 
 
@@ -62,6 +64,7 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>{title}</title>
 <style>body {{ margin: 1.5rem auto; max-width: 880px; padding: 0 1rem; background: #ffffff; }}
+h1 {{ font-size: inherit; margin: 2px 0; }}
 @media (prefers-color-scheme: dark) {{ body {{ background: #1b1b1b; }} }}</style></head>
 <body><main>{fragment}</main></body></html>
 """
