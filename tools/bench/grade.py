@@ -1,11 +1,12 @@
 """How fast a class is graded: `make grade` against stock `nbgrader autograde`, on the same notebooks.
 
-    python tools/bench/grade.py [--submissions 100] [--stock 6] [--workers 2]
+    python -m tools.bench.grade [--submissions 100] [--stock 6] [--workers 2] [--dask]
 
 Stock nbgrader takes the same seconds for each notebook, so it runs on a few of them only. Both print wall
 seconds a notebook, start-up included. Each student's notebook is lesson 01's solution with their number in every
 answer, so that no two of them are the same code. Cells that no answer uses are left out (see
-hw_grader/notebook/unused_cells.py).
+hw_grader/notebook/unused_cells.py). With --dask a scheduler and its workers are processes of their own, as on several
+machines, and their memory counts too; --stock 0 leaves nbgrader out.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import nbformat
@@ -40,23 +43,52 @@ def main() -> int:
     options.add_argument("--submissions", type=int, default=100)
     options.add_argument("--stock", type=int, default=6, help="notebooks for stock nbgrader")
     options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--dask", action="store_true", help="over a Dask scheduler and workers beside it")
     chosen = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         ours = make_course(Path(folder) / "ours", chosen.submissions, (ROOT / "nbgrader_config.py").read_text())
-        stock = make_course(Path(folder) / "stock", chosen.stock, STOCK)
         command = [sys.executable, "-m", "hw_grader.grade", ASSIGNMENT, "--course", str(ours)]
-        a, sizes = timed([*command, "--workers", str(chosen.workers)], ROOT)
-        b, _ = timed([sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT], stock)
+        with dask(chosen.workers) if chosen.dask else contextlib.nullcontext(("", [])) as (address, beside):
+            where = ["--scheduler", address] if address else ["--workers", str(chosen.workers)]
+            a, sizes = timed([*command, *where], ROOT, beside)
+        stock_wall = 0.0
+        if chosen.stock:
+            stock = make_course(Path(folder) / "stock", chosen.stock, STOCK)
+            b, _ = timed([sys.executable, "-m", "nbgrader", "autograde", ASSIGNMENT], stock)
+            stock_wall = b / chosen.stock
         cells, checks = inside_seconds(ours)
-    wall, stock_wall = a / chosen.submissions, b / chosen.stock
+    wall = a / chosen.submissions
     print("wall seconds a notebook")
     print(f"  nbgrader autograde        {stock_wall:6.2f}  ({chosen.stock} notebooks, one after the other)")
     print(f"  make grade                {wall:6.2f}  ({chosen.submissions} notebooks, {chosen.workers} workers)")
     print(f"  a worker, one notebook    {cells:6.2f}  in the student's cells, {checks:.2f} in checks and sandboxes")
     print("MB of the grader's own processes, in each quarter of the time")
     print("  " + ", ".join(f"{max(part) / 1e6:,.0f}" for part in quarters(sizes)))
+    if not chosen.stock:
+        return 0
     print(f"make grade is {stock_wall / wall:.1f} times as fast")
     return int(stock_wall < 8 * wall)
+
+
+@contextlib.contextmanager
+def dask(n_workers: int) -> Iterator[tuple[str, list[subprocess.Popen]]]:
+    """The address of a Dask scheduler, and it and its workers as processes."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "scheduler.json"
+        scheduler = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+        workers = [sys.executable, "-m", "distributed.cli.dask_worker", "--nworkers", str(n_workers), "--nthreads", "1"]
+        with contextlib.ExitStack() as stack:
+            beside = []
+            for command in (scheduler, workers):
+                command += ["--scheduler-file", str(found), "--no-dashboard"]
+                running = subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.DEVNULL)
+                stack.callback(running.wait)
+                stack.callback(running.terminate)
+                beside.append(running)
+                while not (found.exists() and found.stat().st_size):  # the scheduler says where it is
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        raise SystemExit(f"{' '.join(command)} ended with {running.wait(0.1)}")
+            yield json.loads(found.read_text())["address"], beside
 
 
 def make_course(root: Path, n_submissions: int, config: str) -> Path:
@@ -85,13 +117,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PATH": path}
 
 
-def timed(command: list[str], folder: Path) -> tuple[float, list[int]]:
+def timed(command: list[str], folder: Path, beside: Sequence[subprocess.Popen] = ()) -> tuple[float, list[int]]:
     """Wall seconds of a command that must succeed, and how many bytes it and its workers held from time to time."""
     started, sizes = time.monotonic(), []
     with tempfile.TemporaryFile("w+") as out:
         running = subprocess.Popen(command, cwd=folder, env=environment(), stdout=out)
         while running.poll() is None:
-            sizes.append(held_bytes(psutil.Process(running.pid)))
+            sizes.append(sum(held_bytes(psutil.Process(one.pid)) for one in (running, *beside)))
             with contextlib.suppress(subprocess.TimeoutExpired):
                 running.wait(1)
         if running.returncode:
