@@ -59,7 +59,8 @@ def main() -> int:
         cells, checks = inside_seconds(ours)
     wall = a / chosen.submissions
     print("wall seconds a notebook")
-    print(f"  nbgrader autograde        {stock_wall:6.2f}  ({chosen.stock} notebooks, one after the other)")
+    if chosen.stock:
+        print(f"  nbgrader autograde        {stock_wall:6.2f}  ({chosen.stock} notebooks, one after the other)")
     print(f"  make grade                {wall:6.2f}  ({chosen.submissions} notebooks, {chosen.workers} workers)")
     print(f"  a worker, one notebook    {cells:6.2f}  in the student's cells, {checks:.2f} in checks and sandboxes")
     print("MB of the grader's own processes, in each quarter of the time")
