@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hw_grader.__main__ import main
-from hw_grader.term.class_list import ClassListError, Sender, read_class
+from hw_grader.term.class_list import Sender, read_class
 from hw_grader.term.collect import collect
 from hw_grader.term.lms_names import read_metadata, read_name, usual_lms
 from hw_utils.commands.submit import pack
@@ -191,41 +191,6 @@ def test_two_students_of_one_name_need_a_number(course):
     known = read_class(course / "class.csv")
     assert "ada and ada2" in known.find(Sender("canvas", "lovelaceada", "1"))[1]
     assert known.find(Sender("canvas", "lovelaceada", "4799")) == ("ada2", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "student", "name"),
-    [
-        (
-            "Student,ID,SIS User ID,SIS Login ID,Section\n    Points Possible,,,,\n\"Lovelace, Ada\",4711,S1,ada,1\n",
-            "ada",
-            "Ada Lovelace",
-        ),
-        ("First name;Surname;Email address\nAda;Lovelace;ada@x.edu\n", "ada", "Ada Lovelace"),
-        ("\ufeffFirst Name,Last Name,SID,Email\nAda,Lovelace,S1,ada@x.edu\n", "ada", "Ada Lovelace"),
-        ("OrgDefinedId,Username,Last Name,First Name,Email\n#S1,ada,Lovelace,Ada,ada@x.edu\n", "ada", "Ada Lovelace"),
-    ],
-    ids=["canvas", "moodle", "gradescope", "brightspace"],
-)  # fmt: skip
-def test_each_systems_own_list_is_a_class_list(tmp_path, text, student, name):
-    (tmp_path / "class.csv").write_text(text, encoding="utf-8")
-    (only,) = read_class(tmp_path / "class.csv").students.values()
-    assert (only.student, only.name) == (student, name)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("a,b\n1,2\n", "needs a column"),
-        ("student\n", "no student"),
-        ("student\nada\nADA\n", "line 2 too"),
-        ("mail\nx@y\n@z\n", "needs a student"),
-    ],
-)  # fmt: skip
-def test_a_wrong_class_list_is_refused_with_its_line(tmp_path, text, says):
-    (tmp_path / "class.csv").write_text(text)
-    with pytest.raises(ClassListError, match=says):
-        read_class(tmp_path / "class.csv")
 
 
 def test_names_that_no_system_makes_are_none_and_broken_metadata_is_empty():
