@@ -97,7 +97,7 @@ def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
     if not value.dtype.is_floating_point or value.layout != torch.strided:
         return 0
     memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
-    numbers = numbers.to(value.dtype)
+    numbers = numbers.to(value.dtype).flatten()
     if len(numbers) < 4:
         return sum(bool((memory == number).any()) for number in numbers)
     return int(torch.isin(numbers.double(), memory.double()).sum())
