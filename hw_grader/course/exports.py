@@ -16,6 +16,7 @@ from typing import Any
 from hw_grader.course import records
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release
+from hw_grader.notebook.secret import FILE as SECRET
 from hw_grader.sandbox.sandbox import package_folder
 
 NOT_GRADED = ""
@@ -174,6 +175,7 @@ def autograder_zip(path: Path, release: Release, solution: Path, checkout: Path)
         archive.writestr("README.md", "The autograder of one assignment.\n")
         archive.writestr("LICENSE", (checkout / "LICENSE").read_text() if (checkout / "LICENSE").exists() else "")
         archive.write(solution, f"solutions/{release.assignment}/{release.notebook}.ipynb")
+        archive.writestr(SECRET, release.secret)
         archive.writestr(
             "assignment.json", json.dumps({"assignment": release.assignment, "notebook": release.notebook})
         )

@@ -7,11 +7,13 @@ JSON messages, each within limits.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import itertools
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from nbformat import NotebookNode
@@ -94,7 +96,8 @@ def _grade(
         return record
     try:
         ran = run_cells(notebook, release, sandbox, times, left_out)
-        with Judging(sandbox, times, started + times.total_s) as judging:
+        work, _, _ = record.key.partition("-")
+        with Judging(sandbox, times, started + times.total_s, partial(drawn, release.secret, work)) as judging:
             record.verdicts = [judging.check(cell, ran) for cell in release.to_run]
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
@@ -107,6 +110,11 @@ def _grade(
     return record
 
 
+def drawn(secret: bytes, work: str, what: str) -> int:
+    """A number from the course's secret and what was handed in: again the same, and nobody can choose or know it."""
+    return int.from_bytes(hmac.digest(secret, f"{work} {what}".encode(), "sha256")[:7], "big")
+
+
 def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     points = cell.points if state == "pass" else 0.0
     more.setdefault("shown", OF_HIDDEN[state] if more.get("hidden") else reason)
@@ -116,17 +124,18 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
     return Verdict(cell.grade_id, state, points, cell.points, line, **texts, **more)
 
 
-NOT_ALONE = (
-    "every value is right, but a rank that is asked again alone, with the same arguments and messages, gives something "
-    "else. What a rank knows comes to it by torch.distributed, and random numbers are torch's."
+NOT_APART = (
+    "every case is right, but one that is run again is not, with other numbers and each rank in a process of its own. "
+    "What a rank knows comes to it as its arguments and by torch.distributed, whatever the numbers are."
 )
 
 
 class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
-    def __init__(self, sandbox: Sandbox, times: Times, deadline: float) -> None:
-        self.times, self.deadline = times, deadline
+    def __init__(self, sandbox: Sandbox, times: Times, deadline: float, draw: Callable[[str], int]) -> None:
+        """draw: a number that nobody can know, the same for the same words."""
+        self.times, self.deadline, self.draw = times, deadline, draw
         self.rooms, self.judge = Rooms(sandbox), judge_of(sandbox)
 
     def __enter__(self) -> Judging:
@@ -158,17 +167,33 @@ class Judging:
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
             with Driving(self.rooms, blob, ran.sources, self._limit_s) as driving:
                 problems = (self._call(cell, call, driving) for call in calls)
-                problem = next((p for p in problems if p is not None), None) or self._alone(cell, driving)
+                problem = next((p for p in problems if p is not None), None) or self._apart(cell, driving)
             if problem is not None:
                 return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
 
-    def _alone(self, cell: Cell, driving: Driving) -> Verdict | None:
-        """Points are for what came by torch.distributed, not by a process that ranks share."""
-        reply = driving.says_the_same_alone()
-        if isinstance(stop := reply.get("stop"), Stop):
-            return _verdict(cell, stop.state, stop.reason)
-        return None if reply.get("same") is True else _verdict(cell, "fail", NOT_ALONE)
+    def _apart(self, cell: Cell, driving: Driving) -> Verdict | None:
+        """What is wrong if one case of each check is run again, with other numbers and ranks that share nothing."""
+        for check in dict.fromkeys(call.check for call in cell.calls):
+            cases = driving.to_repeat(check)
+            if not cases:
+                continue
+            case, n_ranks = cases[self.draw(f"{check} case") % len(cases)]
+            case = {**case, "salt": self.draw(f"{check} numbers")}
+            driving.open(check)
+            reply, data = driving.case_apart(case, n_ranks)
+            if isinstance(stop := reply.get("stop"), Stop):
+                return _verdict(cell, stop.state, stop.reason, hidden=True)
+            text = "\n".join(map(str, reply.get("lines", ())))
+            problem = _verdict(cell, "fail", NOT_APART, detail=text)
+            if "data" in reply:
+                call = Call(check, (), [case], hidden=True)
+                problem = self._problem(cell, call, case, data)
+                if problem is not None and problem.state == "fail":
+                    problem = _verdict(cell, "fail", NOT_APART, detail=problem.detail)
+            if problem is not None:
+                return problem
+        return None
 
     def _limit_s(self) -> float:
         return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))
@@ -183,7 +208,7 @@ class Judging:
         for case in cases:
             if "opened" not in reply and "data" not in reply:
                 return self._stopped(cell, call, reply)
-            reply, data = driving.case(json.dumps(case).encode())
+            reply, data = driving.case(case)
             if "data" not in reply:
                 return self._stopped(cell, call, reply)
             problem = self._problem(cell, call, case, data)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Branch, Process, Sandbox, SandboxError
+
+MOST_RANKS = 6  # of a case that is repeated, if there is one with no more
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,6 @@ class Rooms:
         self.stack = contextlib.ExitStack()
         self.meeting = self.stack.enter_context(contextlib.ExitStack())
         self.drivers: Process | None = None
-        self.folder = ""
 
     def __enter__(self) -> Rooms:
         return self
@@ -46,19 +49,18 @@ class Rooms:
     def __exit__(self, *error) -> None:
         self.stack.close()
 
-    def new_path(self) -> str:
-        """Of a socket, in a folder that no check has used: what one has left there another could read."""
+    def new_paths(self, n: int) -> list[str]:
+        """Of sockets, each in a folder that nobody has used: what one has left there another could read."""
         self.meeting.close()
-        self.folder = self.meeting.enter_context(self.sandbox.meeting())
-        return f"{self.folder}/socket"
+        return [f"{self.meeting.enter_context(self.sandbox.meeting())}/socket" for _ in range(n)]
 
-    def answers(self) -> Process:
-        """A jail for one check's answers, with one process in it.
+    def answers(self, path: str) -> Process:
+        """A jail with one process in it, for one check's answers or one rank's copy of them.
 
         Each check has its own: files, ports and numbers of processes would carry a hidden case of one check to the
         next one's case that the student sees.
         """
-        return self.sandbox.start("answers", meeting=self.folder)
+        return self.sandbox.start("answers", meeting=os.path.dirname(path))
 
     def driver(self) -> Branch:
         """A fresh process in the drivers' jail, which is a new one if the last check ended it."""
@@ -81,11 +83,12 @@ class Driving:
 
     def __init__(self, rooms: Rooms, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
         self.rooms, self.answers, self.sources, self.limit_s = rooms, answers, sources, limit_s
-        self.path, self.is_open, self.n_ranks = rooms.new_path(), False, 0
+        (self.path,), self.is_open = rooms.new_paths(1), False
+        self.driven: dict[str, list[tuple[dict, int, bool]]] = {}  # check -> case, ranks, whether a salt changes it
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
-        self.served = self.stack.enter_context(self.rooms.answers())
+        self.served = [self.stack.enter_context(self.rooms.answers(self.path))]
         self.driver = self.stack.enter_context(self.rooms.driver())
         return self
 
@@ -95,47 +98,66 @@ class Driving:
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
         if not self.is_open:
-            reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
+            reply = self._opened([self.path])
             if "opened" not in reply:
                 return reply
             self.is_open = True
+        self.check = check
         reply, _ = self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})
         return self._ended(reply) or reply
 
-    def case(self, case: bytes) -> tuple[dict, bytes]:
+    def case(self, case: dict, own: Sequence[str] = ()) -> tuple[dict, bytes]:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
-        reply, data = self._ask(self.driver, {"case": True}, case)
+        reply, data = self._ask(self.driver, {"case": True, "own": own}, json.dumps(case).encode())
         ended = self._ended(reply)
-        self.n_ranks = reply.get("ranks", self.n_ranks)
+        if "data" in reply and not own:
+            self.driven.setdefault(self.check, []).append((case, reply["n_ranks"], reply["is_drawn"]))
         return (ended, b"") if ended else (reply, data)
 
-    def says_the_same_alone(self) -> dict:
-        """`{"same": ...}`: whether some ranks of a case say the same, each in a process of its own (tapes.py)."""
-        for _ in range(self.n_ranks):
-            self.served.end()
-            self.path = self.rooms.new_path()
-            self.served = self.stack.enter_context(self.rooms.answers())
-            reply, _ = self._ask(self.served, {"path": self.path, "sources": self.sources}, self.answers)
-            if "opened" in reply:
-                reply, _ = self._ask(self.driver, {"alone": self.path})
-            if reply.get("same") is not True:
-                return reply
-        return {"same": True}
+    def to_repeat(self, check: str) -> list[tuple[dict, int]]:
+        """Cases of the check, and how many ranks each has, of which one tells more in a process for each rank."""
+        several = [one for one in self.driven.get(check, []) if one[1] > 1]
+        drawn = [one for one in several if one[2]] or several
+        fewest = min((n_ranks for _, n_ranks, _ in drawn), default=0)
+        return [(case, n) for case, n, _ in drawn if n <= max(fewest, MOST_RANKS)]
+
+    def case_apart(self, case: dict, n_ranks: int) -> tuple[dict, bytes]:
+        """The same, with a process behind walls of its own for each of so many ranks' copies of the answers."""
+        for served in self.served:
+            served.end()
+        paths = self.rooms.new_paths(n_ranks)
+        self.served = [self.stack.enter_context(self.rooms.answers(path)) for path in paths]
+        reply = self._opened(paths)
+        return self.case(case, paths) if "opened" in reply else (reply, b"")
+
+    def _opened(self, paths: list[str]) -> dict:
+        """What is wrong with the first process that cannot open the answers, else that they are open."""
+        asked = [(served, {"path": path, "sources": self.sources}) for served, path in zip(self.served, paths)]
+        replies = [reply for reply, _ in self._ask_all(asked, self.answers)]
+        return next((reply for reply in replies if "opened" not in reply), {"opened": True})
 
     def _ask(self, process: Process | Branch, request: dict, blob: bytes = b"") -> tuple[dict, bytes]:
-        limit_s = self.limit_s()
+        return self._ask_all([(process, request)], blob)[-1]
+
+    def _ask_all(self, asked: list[tuple[Process | Branch, dict]], blob: bytes) -> list[tuple[dict, bytes]]:
+        """Their replies, who work at the same time; the last is why there are no more, if one has none."""
+        replies: list[tuple[dict, bytes]] = []
+        limit_s, process = self.limit_s(), asked[0][0]
         try:
-            process.wire.send(request, blob, timeout_s=limit_s)
-            return process.wire.receive(limit_s)
+            for process, request in asked:
+                process.wire.send(request, blob, timeout_s=limit_s)
+            for process, _ in asked:
+                replies.append(process.wire.receive(limit_s := self.limit_s()))
         except (EOFError, TimeoutError, WireError) as error:
-            return {"stop": why_stopped(process, error, self.where, limit_s)}, b""
+            replies.append(({"stop": why_stopped(process, error, self.where, limit_s)}, b""))
+        return replies
 
     def _ended(self, reply: dict) -> dict | None:
         """What to say instead if the answers' process is gone, or was stopped with its driver."""
         if reply.get("error") == "AnswerEnded" or "stop" in reply:
-            served = self.served.end()
-            if served.over_memory:
-                return {"stop": why_stopped(self.served, EOFError(), self.where, 0)}
+            for served in self.served:
+                if served.end().over_memory:
+                    return {"stop": why_stopped(served, EOFError(), self.where, 0)}
             if "stop" not in reply:
                 return {"stop": Stop("crashed", f"{self.where} ended its process")}
         return None

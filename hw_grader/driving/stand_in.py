@@ -21,7 +21,7 @@ from hw_grader.driving.conversation import Conversation, send_with_things
 from hw_grader.driving.lent import Lent
 from hw_grader.driving.lifetimes import Held
 from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
-from hw_grader.driving.tapes import TAPES, Tape, TapedLine
+from hw_grader.driving.places import PLACES
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
@@ -52,21 +52,21 @@ def _answer(path: str, number: int, said: dict, unpacker: Unpacker) -> Any:
     return StandIn(path, number, str(said["name"])[:200])
 
 
-def connect(path: str, tape: Tape | None = None) -> Line:
+def connect(path: str) -> Line:
     """A line to the answers."""
     end = socket.socket(socket.AF_UNIX)
     try:
         end.connect(path)
     except OSError as error:
         raise AnswerEnded(str(error)) from None
-    return Line(end) if tape is None else TapedLine(end, tape)
+    return Line(end)
 
 
 class Session:
     """What one call lends to the answers and what they keep of it, for the calls of what they kept."""
 
     def __init__(self, path: str, copy: str | None) -> None:
-        self.path, self.copy, self.id = path, copy, os.urandom(8).hex()
+        self.path, self.copy, self.id = PLACES.of_caller(path, copy), copy, os.urandom(8).hex()
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
         self.groups: list[dist.ProcessGroup] = []
@@ -85,7 +85,7 @@ class Session:
         message |= {"session": self.id, "copy": self.copy, "passes": [kind.__name__ for kind in self.kinds]}
         message["rank"] = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
         message["random"] = parcel.pack(torch.get_rng_state())
-        line = connect(self.path, TAPES.of(self.copy or self.id, is_rank=self.copy is not None))
+        line = connect(self.path)
         try:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()

@@ -17,6 +17,8 @@ from typing import Any
 
 import nbformat
 
+from hw_grader.notebook.secret import secret_of
+
 _REGION = {
     name: [re.compile(rf"[ \t]*### {end} {name}\b") for end in ("BEGIN", "END")]
     for name in ("SOLUTION", "HIDDEN TESTS")
@@ -87,6 +89,7 @@ class Release:
     notebook: str
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
+    secret: bytes = field(default=b"", repr=False)  # the course's (see secret.py)
     runs_all: bool = False  # cells that no answer uses are run too (see unused.py)
     only: frozenset[str] = frozenset()  # grade ids of the checks to run; all of them if empty
 
@@ -120,7 +123,7 @@ def read_release(path: Path | str) -> Release:
         raise ReleaseError(f"{path.name}: no check cell; is this the instructor's notebook?")
     parts = [[c.kind, c.source, c.marks, repr(c.calls)] for c in cells]
     digest = hashlib.sha256((json.dumps(parts, sort_keys=True) + package_digest()).encode()).hexdigest()
-    return Release(path.parent.name, path.stem, cells, digest)
+    return Release(path.parent.name, path.stem, cells, digest, secret_of(path.absolute().parents[2]))
 
 
 def package_digest() -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+from hw_utils.checks import draws
 from hw_utils.checks.slips import cause_of_error
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs
@@ -77,8 +78,8 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         given = [_formula(a) if self.is_formula else a for a in answers]
         try:
-            with time_limit(self.name.split(".")[-1]):
-                return plain(self.driver(*given, **case))
+            with time_limit(self.name.split(".")[-1]), draws.of(case) as own:
+                return plain(self.driver(*given, **own))
         except NotImplementedError as error:
             if not is_stubs(error):
                 raise
@@ -119,7 +120,8 @@ class Check:
         What the judge leaves out is added: the hint that its words ask for, and without a cause what to do next.
         """
         try:
-            self.judge(data, **case)
+            with draws.of(case) as own:
+                self.judge(data, **own)
         except CheckFailed as error:
             look = "" if error.cause else error.look or self.look or _LOOK.format(case=case_text(case)[:_SHOWN_CHARS])
             hint = (

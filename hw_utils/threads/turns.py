@@ -20,6 +20,7 @@ from typing import Any
 from hw_utils.core.source import students_line
 
 _new_lock = _thread.allocate_lock  # kept: `interleave` replaces the names in `threading`
+_here = threading.local()  # .place: the turns and the rank of this thread
 
 
 class Stopped(BaseException):
@@ -97,6 +98,7 @@ class Turns:
 
     def _serve(self, rank: int) -> None:
         self._rank_of[_thread.get_ident()] = rank
+        _here.place = self, rank
         with contextlib.suppress(Stopped):  # one that came late, when the rank had ended by itself
             while True:
                 self._batons[rank].acquire()
@@ -217,6 +219,11 @@ class Turns:
     def left_running(self) -> list[int]:
         """Ranks that could not be stopped: they catch every exception, or sit in a call that never returns."""
         return [r.rank for r in self.ranks if not r.done]
+
+
+def place() -> tuple[Turns, int] | None:
+    """Whose rank the calling thread is, if it is one that takes turns."""
+    return getattr(_here, "place", None)
 
 
 def raise_in(thread: threading.Thread, exception: type[BaseException]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_01.messages import (
     HIDDEN,
@@ -117,7 +118,8 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
 
 def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
     """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
-    return [10**r * torch.arange(1, n_elements + 1, dtype=torch.float64) for r in range(world_size)]
+    drawn = [torch.from_numpy(draws.digits([n_elements], r)) for r in range(world_size)]
+    return [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
 
 
 def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool) -> None:

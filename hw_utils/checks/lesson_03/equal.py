@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
 from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, require_given, results_of
@@ -25,7 +26,8 @@ def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
     model[2].weight.requires_grad_(False)
     with torch.no_grad():
         for tensor in model.state_dict().values():
-            marks = 10**rank * (torch.arange(tensor.numel(), dtype=torch.float64) + 4 / 3)
+            drawn = torch.from_numpy(draws.digits([tensor.numel()], rank))
+            marks = 10**rank * (torch.arange(tensor.numel(), dtype=torch.float64) + 4 / 3 + drawn)
             if not tensor.is_floating_point():
                 marks = 10**rank * (2**24 + marks)  # no float32 holds these, and no float16 a third
             tensor.copy_(marks.view_as(tensor))

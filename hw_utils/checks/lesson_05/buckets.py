@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_05.costs import free
 from hw_utils.core.errors import CheckFailed
@@ -18,8 +19,12 @@ SHAPES = ((3, 4), (5,), (2, 2, 2))  # 25 elements
 
 def _gradients_of(rank: int, dtype: str) -> list[torch.Tensor]:
     """Rank r holds 10**r * 1, 2, 3, ...: a wrong digit names the rank."""
-    flat = 10.0**rank * torch.arange(1, 26, dtype=getattr(torch, dtype))
+    flat = torch.from_numpy(_flat(rank)).to(getattr(torch, dtype))
     return [part.view(shape).clone() for part, shape in zip(flat.split([math.prod(s) for s in SHAPES]), SHAPES)]
+
+
+def _flat(rank: int) -> np.ndarray:
+    return 10.0**rank * (np.arange(1, 26) + draws.digits([25], rank))
 
 
 def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64") -> None:
@@ -75,7 +80,8 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) 
             cause="copy_ writes into a gradient of its own shape: cut the flat vector, view_as, copy_.",
         )
     flat = np.concatenate([g.reshape(-1) for g in got])
-    wrong = np.flatnonzero(~np.isclose(flat, mean * np.arange(1, 26), rtol=1e-12, atol=0))
+    right = sum(_flat(r) for r in range(world_size)) / world_size
+    wrong = np.flatnonzero(~np.isclose(flat, right, rtol=1e-12, atol=0))
     if not len(wrong):
         return
     k = int(wrong[0])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
@@ -34,7 +35,8 @@ def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
 
 
 def _input_of(rank: int, k: int) -> torch.Tensor:
-    return 10.0**rank * (k + 1) * torch.arange(1, 6, dtype=torch.float64)
+    drawn = torch.from_numpy(draws.digits([5], rank, k))
+    return 10.0**rank * (k + 1) * (torch.arange(1, 6, dtype=torch.float64) + drawn)
 
 
 def _worker(rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str) -> list[torch.Tensor | None]:

@@ -197,7 +197,7 @@ _BY_EYE = (
 )
 def column_forward(ColumnParallelLinear, /, **case):
     """One forward on every rank: the weight it keeps, and its output."""
-    return drive_layer(ColumnParallelLinear, **case)
+    return drive_layer(ColumnParallelLinear, 1, **case)
 
 
 @check(
@@ -211,7 +211,7 @@ def column_forward(ColumnParallelLinear, /, **case):
 )
 def column_backward(ColumnParallelLinear, /, **case):
     """Two forwards and the backward of the second: both gradients."""
-    return drive_layer(ColumnParallelLinear, **case)
+    return drive_layer(ColumnParallelLinear, 1, **case)
 
 
 @check(
@@ -225,7 +225,7 @@ def column_backward(ColumnParallelLinear, /, **case):
 )
 def row_forward(RowParallelLinear, /, **case):
     """One forward on every rank: the weight it keeps, and its output."""
-    return drive_layer(RowParallelLinear, **case)
+    return drive_layer(RowParallelLinear, 0, **case)
 
 
 @check(
@@ -239,7 +239,7 @@ def row_forward(RowParallelLinear, /, **case):
 )
 def row_backward(RowParallelLinear, /, **case):
     """Two forwards and the backward of the second: both gradients."""
-    return drive_layer(RowParallelLinear, **case)
+    return drive_layer(RowParallelLinear, 0, **case)
 
 
 @check(

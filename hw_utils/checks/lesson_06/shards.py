@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.kept_tensors import kept_tensors as kept_here
@@ -46,7 +47,7 @@ def n_ranks(world_size: int) -> str:
 
 def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tensor:
     """Numbers that both the driver and the judge can make."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(draws.seed(seed))
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07 import kept_bytes, slots
@@ -26,7 +27,8 @@ PASS_S = 1e-3  # so that what is called before a pass and after it has different
 
 
 def _numbers(rank: int, seed: int, width: int) -> torch.Tensor:
-    return torch.randn(EXAMPLES, width, generator=torch.Generator().manual_seed(1000 * seed + rank)).double()
+    drawn = torch.Generator().manual_seed(draws.seed(1000 * seed + rank))
+    return torch.randn(EXAMPLES, width, generator=drawn).double()
 
 
 def train_steps(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import distance, n_ranks
 from hw_utils.checks.lesson_08.counting_stage import WatchedStage
@@ -33,7 +34,7 @@ def sizes(n_batches: int) -> list[int]:
 
 
 def _rows(seed: int, n_batches: int) -> list[torch.Tensor]:
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(draws.seed(seed))
     return [torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for n in sizes(n_batches)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import linecache
 import pkgutil
 import re
@@ -17,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.driving.driver_processes import Driving, Rooms
-from hw_grader.driving.judge_processes import judge_of
+from hw_grader.driving.judge_processes import Judge, judge_of
 from hw_grader.sandbox.sandbox import SHARED
 from hw_utils.core import pickling
 from tests.checks import right_answers, wrong_answers
@@ -86,16 +85,24 @@ def problem(check: str, answers: list, chosen: Callable[[list], list] = list) ->
             for case in chosen(judge.cases(check)):
                 data = None
                 if "opened" in reply or "data" in reply:
-                    reply, data = driving.case(json.dumps(case).encode())
+                    reply, data = driving.case(case)
                 if "data" not in reply:
                     return "\n".join(reply.get("lines", ())) or str(reply)
                 said = judge.judge(check, case, data, 75)
                 if said.get("right") is not True:
                     return said.get("wrong") or str(said)
-            alone = driving.says_the_same_alone()
-            return "" if alone == {"same": True} else f"asked again alone: {alone}"
+            return wrong_apart(driving, judge, check)
     finally:
         judge.forget_submission()
+
+
+def wrong_apart(driving: Driving, judge: Judge, check: str) -> str:
+    """What is wrong with the last case whose ranks are few, with other numbers and a process for each rank."""
+    for case, n_ranks in driving.to_repeat(check)[-1:]:
+        reply, data = driving.case_apart(case | {"salt": 7}, n_ranks)
+        said = judge.judge(check, case | {"salt": 7}, data, 75) if "data" in reply else reply
+        return "" if said.get("right") is True else f"apart: {said}"
+    return ""
 
 
 @pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)

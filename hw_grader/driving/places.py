@@ -1,0 +1,39 @@
+"""At which process a rank's copy of the answers is asked: all at one, or each at one of its own.
+
+Ranks of one answer that share a process can find there what nobody sent: in a module, on a class, in a file. Where each
+has its own process, behind its own walls, what it knows came as its arguments and by what the driver carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from hw_utils.threads import turns
+
+
+@dataclass
+class Places:
+    """Those of the case that is driven now."""
+
+    own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
+    known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
+
+    def begin(self, own: list[str]) -> None:
+        """Another case begins; the answers' own sockets, if each rank has one."""
+        self.own, self.known = own, {}
+
+    def of_caller(self, path: str, copy: str | None) -> str:
+        """The socket for the calling rank, and the shared one for what no rank calls.
+
+        Raises:
+            IndexError: it is one more rank than last time.
+        """
+        rank = copy or turns.place()
+        if rank is None:
+            return path
+        number = self.known.setdefault(rank, len(self.known))
+        return self.own[number] if self.own else path
+
+
+PLACES = Places()
