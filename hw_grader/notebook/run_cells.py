@@ -44,11 +44,15 @@ class Ran:
 
 
 def run_cells(
-    notebook: NotebookNode, release: Release, sandbox: Sandbox, times: Times, left_out: frozenset[int] = frozenset()
+    notebook: NotebookNode,
+    release: Release,
+    sandbox: Sandbox,
+    times: Times,
+    left_out: frozenset[int],
+    deadline: float,
 ) -> Ran:
     """Runs the cells in order, and takes the answers where their check stands and again at the end."""
     ran, marked = Ran(), release.marked
-    deadline = time.monotonic() + times.total_s
     wanted: list[tuple[str, tuple[str, ...]]] = []
     with sandbox.start("cells") as process:
         for place, node in enumerate(notebook.cells):

@@ -37,7 +37,7 @@ INSIDE = (
     *(f"sandbox/{n}" for n in ("call_filter", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
-    *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "parcel", "places")),
+    *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "opened_answers", "parcel", "places")),
 )  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import pickle
 import socket
 import sys
 import threading
@@ -24,16 +23,16 @@ from torch import nn
 from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent import Lent, run_elsewhere
 from hw_grader.driving.lifetimes import Handed
+from hw_grader.driving.opened_answers import Answers, models_of
 from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
-from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import beside_models, kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
-from hw_utils.virtual.ranks.own.copies import is_constant
 
 
 def warm_up() -> None:
@@ -66,42 +65,13 @@ def main(end: socket.socket) -> None:
         wire.receive(timeout_s=24 * 3600)  # the grader hangs up
 
 
-class Answers:
-    """A check's answers: the ones that were opened, and a copy for each rank of a run if they hold what can change."""
-
-    def __init__(self, blob: bytes) -> None:
-        self.blob, self.opened = blob, pickle.loads(blob)
-        self.are_constant = is_constant(tuple(self.opened))
-        self.copies: dict[str, list] = {}
-        self.from_the_start = list(kept_elsewhere(self.opened, []).values())
-        self.sessions: dict[str, Served] = {}  # while they keep something
-
-    def of(self, copy: str | None) -> list:
-        """The copy of that name."""
-        if copy is None or self.are_constant:
-            return self.opened
-        if copy not in self.copies:
-            self.copies[copy] = pickle.loads(self.blob)
-            self.from_the_start += kept_elsewhere(self.copies[copy], []).values()
-        return self.copies[copy]
-
-    def kept(self, thing: Any, served: Served) -> dict[str, torch.Tensor]:
-        """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
-        known = {tensor.data_ptr() for tensor in self.from_the_start}
-        models = _models(served.lent)
-        beside = kept_elsewhere(served.answers, models, with_numbers=True)
-        mine = kept_tensors(thing, with_numbers=True)
-        return beside_models({path: t for path, t in beside.items() if t.data_ptr() not in known} | mine, models)
-
-
-def _models(lent: Lent) -> list[nn.Module]:
-    return [thing for thing in lent.things if isinstance(thing, nn.Module)]
-
-
 def _accept(server: socket.socket, answers: Answers) -> None:
-    while True:
-        end, _ = server.accept()
-        threading.Thread(target=_serve, args=(Line(end), answers), daemon=True).start()
+    try:
+        while True:
+            end, _ = server.accept()
+            threading.Thread(target=_serve, args=(Line(end), answers), daemon=True).start()
+    finally:  # no file or thread is left for the next call: the driver, which waits for its answer, is told at once
+        os._exit(1)
 
 
 def _serve(line: Line, answers: Answers) -> None:
@@ -169,26 +139,31 @@ class Call:
         """Calls the answer; tells what it returned and which of the tensors it was given it has changed."""
         serve(self)
         try:
-            torch.set_rng_state(self.random)
-            value = self._do()
-            parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
-            moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
-            written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
-            changed = [moved, written]
-            message = {"changed": parcel.pack(changed), "states": parcel.pack(self.lent.states())}
-            message["random"] = parcel.pack(torch.get_rng_state())
-            made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
-            message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
-            message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
+            message, blob = self._done()
         except HungUp:
             return
         except BaseException as error:
-            message, parcel = _raised(error), Parcel()
+            message, blob = _raised(error), b""
         if os.getpid() != self.pid:
             os._exit(0)  # a process that the answer forked: it has no say here
         if not self.lent.kept and not message.get("hooks"):
             self.answers.sessions.pop(self.message["session"], None)
-        self.line.send({**message, **self._text()}, parcel.blob())
+        self.args = self.options = self.given = self.memory = self.before = None  # it may be asked next what is alive
+        self.line.send({**message, **self._text()}, blob)
+
+    def _done(self) -> tuple[dict[str, Any], bytes]:
+        torch.set_rng_state(self.random)
+        value = self._do()
+        parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
+        moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
+        written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
+        changed = [moved, written]
+        message = {"changed": parcel.pack(changed), "states": parcel.pack(self.lent.states())}
+        message["random"] = parcel.pack(torch.get_rng_state())
+        made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
+        message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
+        message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
+        return message, parcel.blob()
 
     def _do(self) -> Any:
         message, kept = self.message, self.lent.kept
@@ -209,7 +184,7 @@ class Call:
             return ("method",) if callable(value) and not isinstance(value, torch.Tensor) else value
         if "tensors" in message:
             found = kept_tensors(kept[message["tensors"]])
-            return beside_models(found, _models(self.lent)) if message["beside_models"] else found
+            return beside_models(found, models_of(self.lent)) if message["beside_models"] else found
         if "anywhere" in message:
             return self.answers.kept(kept[message["anywhere"]], self.served)
         return self._hook(*message["hook"])

@@ -1,4 +1,4 @@
-"""Ranks meet in files and by abstract sockets; the one that is asked again looks for what was left."""
+"""Ranks meet in files and by abstract sockets; the case that is repeated looks for what was left."""
 # lesson: 02 ring-sum tree-sum
 import glob
 import os

@@ -1,0 +1,72 @@
+"""A check's answers in their process, and what has come to live there since they were opened, wherever it is kept.
+
+Python's own collector knows every tensor that was made since: in a module, on a class, in a list of nobody's.
+"""
+
+from __future__ import annotations
+
+import pickle
+from gc import collect, freeze, get_objects  # our own: a student may replace gc's
+from typing import Any
+
+import torch
+from torch import nn
+
+from hw_grader.driving.lent import Lent
+from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
+from hw_utils.virtual.ranks.own.copies import is_constant
+
+
+def begin() -> None:
+    """From now on what is made counts."""
+    collect()
+    freeze()
+
+
+def made_since() -> list[torch.Tensor]:
+    """Every tensor with memory of its own that is alive."""
+    collect()
+    found = (thing for thing in get_objects() if isinstance(thing, torch.Tensor))
+    return [tensor.detach() for tensor in found if tensor.layout == torch.strided and tensor.device.type == "cpu"]
+
+
+class Answers:
+    """A check's answers: the ones that were opened, and a copy for each rank of a run if they hold what can change."""
+
+    def __init__(self, blob: bytes) -> None:
+        self.blob, self.opened = blob, pickle.loads(blob)
+        self.are_constant = is_constant(tuple(self.opened))
+        self.copies: dict[str, list] = {}
+        self.callers: set[str | None] = set()
+        self.from_the_start = list(kept_elsewhere(self.opened, []).values())
+        begin()
+        self.sessions: dict[str, Any] = {}  # while they keep something
+
+    def of(self, copy: str | None) -> list:
+        """The copy of that name."""
+        self.callers.add(copy)
+        if copy is None or self.are_constant:
+            return self.opened
+        if copy not in self.copies:
+            self.copies[copy] = pickle.loads(self.blob)
+            self.from_the_start += kept_elsewhere(self.copies[copy], []).values()
+            begin()
+        return self.copies[copy]
+
+    def kept(self, thing: Any, served: Any) -> dict[str, torch.Tensor]:
+        """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
+        known = {tensor.data_ptr() for tensor in self.from_the_start}
+        models = models_of(served.lent)
+        beside = kept_elsewhere(served.answers, models, with_numbers=True)
+        found = {path: t for path, t in beside.items() if t.data_ptr() not in known}
+        found |= kept_tensors(thing, with_numbers=True)
+        if len(self.callers) < 2:  # else another rank's are here, too
+            known |= {tensor.data_ptr() for tensor in [*found.values(), *served.handed.contents.values()]}
+            found |= {f"something ({k})": t for k, t in enumerate(made_since()) if t.data_ptr() not in known}
+            models = [model for session in [served, *self.sessions.values()] for model in models_of(session.lent)]
+        return beside_models(found, models)
+
+
+def models_of(lent: Lent) -> list[nn.Module]:
+    """The models that a driver has lent."""
+    return [thing for thing in lent.things if isinstance(thing, nn.Module)]
