@@ -187,20 +187,25 @@ class Judging:
                 continue
             case, n_ranks = cases[self.draw(f"{check} case") % len(cases)]
             case = {**case, "salt": self.draw(f"{check} numbers")}
-            driving.open(check)
-            reply, data = driving.case_apart(case, n_ranks)
-            if isinstance(stop := reply.get("stop"), Stop):
-                return _verdict(cell, stop.state, stop.reason, hidden=True)
-            text = "\n".join(map(str, reply.get("lines", ())))
-            problem = _verdict(cell, "fail", NOT_APART, detail=text)
-            if "data" in reply:
-                call = Call(check, (), [case], hidden=True)
-                problem = self._problem(cell, call, case, data)
-                if problem is not None and problem.state == "fail":
-                    problem = _verdict(cell, "fail", NOT_APART, detail=problem.detail)
+            problem = self._repeated(cell, check, case, driving, n_ranks)
+            if problem is None and self.judge.follows_messages(check):
+                reply, data = driving.case_apart(case, n_ranks, alters=True)
+                is_right = "data" in reply and self.judge.judge(check, case, data, self.times.case_s).get("right")
+                problem = _verdict(cell, "fail", NOT_APART) if is_right else None
             if problem is not None:
                 return problem
         return None
+
+    def _repeated(self, cell: Cell, check: str, case: dict, driving: Driving, n_ranks: int) -> Verdict | None:
+        driving.open(check)
+        reply, data = driving.case_apart(case, n_ranks)
+        if isinstance(stop := reply.get("stop"), Stop):
+            return _verdict(cell, stop.state, stop.reason, hidden=True)
+        if "data" not in reply:
+            return _verdict(cell, "fail", NOT_APART, detail="\n".join(map(str, reply.get("lines", ()))))
+        problem = self._problem(cell, Call(check, (), [case], hidden=True), case, data)
+        is_wrong = problem is not None and problem.state == "fail"
+        return _verdict(cell, "fail", NOT_APART, detail=problem.detail) if is_wrong else problem
 
     def _limit_s(self) -> float:
         return max(0.1, min(self.times.case_s, self.deadline - time.monotonic()))

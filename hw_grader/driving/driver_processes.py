@@ -106,9 +106,9 @@ class Driving:
         reply, _ = self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})
         return self._ended(reply) or reply
 
-    def case(self, case: dict, own: Sequence[str] = ()) -> tuple[dict, bytes]:
+    def case(self, case: dict, own: Sequence[str] = (), *, alters: bool = False) -> tuple[dict, bytes]:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
-        reply, data = self._ask(self.driver, {"case": True, "own": own}, json.dumps(case).encode())
+        reply, data = self._ask(self.driver, {"case": True, "own": own, "alters": alters}, json.dumps(case).encode())
         ended = self._ended(reply)
         if "data" in reply and not own:
             self.driven.setdefault(self.check, []).append((case, reply["n_ranks"], reply["is_drawn"]))
@@ -121,14 +121,17 @@ class Driving:
         fewest = min((n_ranks for _, n_ranks, _ in drawn), default=0)
         return [(case, n) for case, n, _ in drawn if n <= max(fewest, MOST_RANKS)]
 
-    def case_apart(self, case: dict, n_ranks: int) -> tuple[dict, bytes]:
-        """The same, with a process behind walls of its own for each of so many ranks' copies of the answers."""
+    def case_apart(self, case: dict, n_ranks: int, *, alters: bool = False) -> tuple[dict, bytes]:
+        """The same, with a process behind walls of its own for each of so many ranks' copies of the answers.
+
+        alters: torch.distributed brings other numbers than were sent.
+        """
         for served in self.served:
             served.end()
         paths = self.rooms.new_paths(n_ranks)
         self.served = [self.stack.enter_context(self.rooms.answers(path)) for path in paths]
         reply = self._opened(paths)
-        return self.case(case, paths) if "opened" in reply else (reply, b"")
+        return self.case(case, paths, alters=alters) if "opened" in reply else (reply, b"")
 
     def _opened(self, paths: list[str]) -> dict:
         """What is wrong with the first process that cannot open the answers, else that they are open."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+import torch
+
 from hw_utils.threads import turns
 
 
@@ -17,11 +19,21 @@ class Places:
     """Those of the case that is driven now."""
 
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
+    alters: bool = False  # what messages bring
     known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
 
-    def begin(self, own: list[str]) -> None:
+    def begin(self, own: list[str], *, alters: bool = False) -> None:
         """Another case begins; the answers' own sockets, if each rank has one."""
-        self.own, self.known = own, {}
+        self.own, self.alters, self.known = own, alters, {}
+
+    def alter(self, tensors: list[torch.Tensor]) -> None:
+        """Gives what a call of torch.distributed has brought other numbers, if this case is to have such.
+
+        Zeros stay zeros: who sends them for show cannot tell.
+        """
+        for tensor in tensors if self.alters else ():
+            if tensor.is_floating_point():
+                tensor.detach().mul_(1.25)
 
     def of_caller(self, path: str, copy: str | None) -> str:
         """The socket for the calling rank, and the shared one for what no rank calls.

@@ -79,6 +79,7 @@ class Session:
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
+        PLACES.of_caller(self.path, copy_of_caller())  # also of what no rank has made
         parcel = Parcel(self.lent, is_whole=True)
         message = {**what, "given": parcel.pack([list(args), options or {}])}
         given = (list(parcel.tensors), list(parcel.memory))
@@ -134,9 +135,9 @@ class Session:
         return changed if kind == "gradient" else None
 
 
-def _copy_for(rank: bool) -> str | None:
+def copy_of_caller() -> str | None:
     """Whose copy of the answers the calling rank uses: ranks share no variables."""
-    return _copies.setdefault(dist.group.WORLD, os.urandom(16).hex()) if rank else None
+    return _copies.setdefault(dist.group.WORLD, os.urandom(16).hex()) if dist.is_initialized() else None
 
 
 class StandIn:
@@ -155,7 +156,7 @@ class StandIn:
         return self._session().call({"call": self.number}, args, options)
 
     def _session(self) -> Session:
-        session = Session(self.path, _copy_for(dist.is_initialized()))
+        session = Session(self.path, copy_of_caller())
         session.kinds = self.kinds
         return session
 

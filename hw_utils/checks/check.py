@@ -47,6 +47,8 @@ class Check:
     hints: Mapping[str, str] = field(default_factory=dict)
     look: str = ""  # what to print next if no known mistake gives such data
     is_formula: bool = False  # the answer gives a value, and leaves what it is given as it is
+    # Every rank could compute everything: what shows that it does not is that other numbers in messages make it wrong.
+    follows_messages: bool = False
 
     def __post_init__(self) -> None:
         if self.name in REGISTRY and REGISTRY[self.name].driver.__qualname__ != self.driver.__qualname__:
@@ -208,6 +210,7 @@ def check(
     hints: Mapping[str, str] | None = None,
     look: str = "",
     is_formula: bool = False,
+    follows_messages: bool = False,
 ):
     """Makes the decorated driver a `Check`.
 
@@ -218,6 +221,6 @@ def check(
     """
 
     def wrap(driver: Callable[..., Any]) -> Check:
-        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look, is_formula)
+        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look, is_formula, follows_messages)
 
     return wrap

@@ -61,7 +61,7 @@ def main(end: socket.socket) -> None:
             wire.send(reply)
         elif request["own"]:
             reply, apart = _connect(request["own"][0])
-            wire.send(*_drive(check, apart, decode(blob), request["own"]) if apart else (reply, b""))
+            wire.send(*_drive(check, apart, decode(blob), request["own"], request["alters"]) if apart else (reply, b""))
         else:
             wire.send(*_drive(check, answers, decode(blob), []))
 
@@ -87,9 +87,11 @@ def _connect(path: str) -> tuple[dict[str, Any], list]:
         return _error(error), []
 
 
-def _drive(check, answers: list, case: dict[str, Any], own: list[str]) -> tuple[dict[str, Any], bytes]:
+def _drive(
+    check, answers: list, case: dict[str, Any], own: list[str], alters: bool = False
+) -> tuple[dict[str, Any], bytes]:
     draws = sys.modules["hw_utils.checks.draws"]
-    PLACES.begin(own)
+    PLACES.begin(own, alters=alters)
     n_asked = draws.n_asked()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

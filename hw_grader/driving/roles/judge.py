@@ -37,7 +37,8 @@ def main(end: socket.socket) -> None:
             return
         if "cases" in request:
             check = find_check(request["cases"])
-            wire.send({"ok": check.ok, "n_cases": len(check.cases)}, encode([dict(c) for c in check.cases]))
+            about = {"ok": check.ok, "follows_messages": check.follows_messages}
+            wire.send(about, encode([dict(c) for c in check.cases]))
         else:
             case, _, data = blob.partition(b"\n")
             wire.send(judge(request["judge"], case, data))

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import curve_causes
 from hw_utils.checks.lesson_03.problem import (
@@ -25,16 +26,19 @@ from hw_utils.core.trace import Trace
 
 
 class _Looks(nn.Module):
-    """Gives its input back as scores, and counts the examples that it was shown."""
+    """Gives its input back as scores, and counts the examples that it was shown.
+
+    With drawn numbers the classes are others: nobody knows the scores of what it was not shown.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.n_seen = 0
+        self.n_seen, self.n_rolled = 0, draws.seed(0) % 10
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.n_seen += len(x)
-        return x * self.scale
+        return x.roll(self.n_rolled, 1) * self.scale
 
     def is_as_it_was(self) -> bool:
         """Whether it can be trained on as if nobody had looked."""
@@ -109,8 +113,9 @@ def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
     """Each rank's answer, and how many examples its model was shown."""
 
     def worker(rank, world_size):
-        model = _Looks()
-        return test_accuracy(model, TensorDataset(*_test_set(n_examples))), model.n_seen, model.is_as_it_was()
+        model, (scores, labels) = _Looks(), _test_set(n_examples)
+        test_set = TensorDataset(scores.roll(-model.n_rolled, 1), labels)
+        return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was()
 
     return on_ranks(world_size, worker)
 
@@ -206,6 +211,7 @@ _TRAININGS = [
 
 @check(
     "lesson_03.train",
+    follows_messages=True,
     judge=_judge_train,
     cases=_TRAININGS,
     ok="the curve is that of one worker with batch N B, on every rank, and it ends where it should.",

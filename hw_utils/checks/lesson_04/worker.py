@@ -50,6 +50,7 @@ def _case(method: str, world_size: int, n_iterations: int = 4, seed: int = 5, to
 
 @check(
     "lesson_04.worker",
+    follows_messages=True,
     judge=training.judge_worker,
     cases=[
         _case("one", 1),
@@ -74,6 +75,7 @@ def worker(worker, /, method: str, world_size: int, total_batch: int, n_iteratio
 
 @check(
     "lesson_04.ddp",
+    follows_messages=True,
     judge=training.judge_ddp,
     cases=[_case("ddp", 2), _case("ddp", 3, 3, 1)],
     ok="DistributedDataParallel has the same losses, and its own all-reduces.",

@@ -209,6 +209,7 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
 
 @check(
     "lesson_05.profiled_training",
+    follows_messages=True,
     judge=_judge_profile,
     cases=[
         {"world_size": n, "n_iterations": k, "batch_size": 4, "compute": c}

@@ -51,6 +51,15 @@ def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tenso
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
 
 
+def part_on(rank: int, tensor: torch.Tensor, world_size: int, axis: int, seed: int) -> torch.Tensor:
+    """A copy for one rank, which needs its own part only: with drawn numbers, the other parts are others on each."""
+    if not draws.are_salted():
+        return tensor.clone()
+    parts = list(random_tensor(1000 * seed + rank, *tensor.shape).to(tensor.dtype).chunk(world_size, axis))
+    parts[rank] = tensor.chunk(world_size, axis)[rank]
+    return torch.cat(parts, axis)
+
+
 def run_ranks(
     worker: Callable[[int, Any], Any], world_size: int, prepare: Callable[[Any], None] | None = None
 ) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,11 @@ import numpy as np
 import torch
 from torch.nn.functional import gelu, mse_loss
 
+from hw_utils.checks import draws
 from hw_utils.checks.lesson_06.shards import (
     distance,
     n_ranks,
+    part_on,
     random_tensor,
     require_calls,
     require_parts,
@@ -114,16 +117,29 @@ def _train(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: in
     return losses
 
 
+def _known_on(rank: int, world_size: int, base: SimpleMLP, plan: dict[str, Any], seed: int) -> SimpleMLP:
+    """A copy of the model for one rank alone: of the layers to cut only this rank's part is true."""
+    model = copy.deepcopy(base)
+    for name in plan:
+        weight = getattr(model, name).weight  # (d_out, d_in): columns of W are its rows
+        weight.data = part_on(rank, weight.data, world_size, 0 if name == "lin1" else 1, seed)
+    return model
+
+
 def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_steps, seed) -> dict[str, Any]:
     """Losses, weights kept and calls of the models that it makes; or that it refuses."""
-    _train(*_training(d_hidden, seed), n_steps=1)  # torch imports much at the first step: not on a rank's time
-    base, x, y = _training(d_hidden, seed)
+    _train(SimpleMLP(2, 2, 1), torch.zeros(1, 2), torch.zeros(1, 1), 1)  # imports much: not on a rank's time
+    is_refused = d_hidden % world_size != 0  # then no numbers matter
+    base, x, y = _training(d_hidden, seed) if not is_refused else (SimpleMLP(2, d_hidden, 1), *torch.zeros(2, 20, 1))
+    is_apart = not is_refused and draws.are_salted()
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
-    models: list[torch.nn.Module] = []
+    models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
-        if n_models() != world_size:
+        if is_apart:
+            models[rank] = parallelize(_known_on(rank, world_size, base, plan, seed), plan, context)[rank]
+        elif n_models() != world_size:
             return {"losses": [], "n_kept": 0, "whole": []}
         n_kept, kept = sum(p.numel() for p in models[rank].parameters()), kept_tensors(models[rank])
         for name in plan:
@@ -136,7 +152,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
 
     def prepare(context: Any) -> None:
-        made = parallelize(base, plan, context)
+        made = [] if is_apart else parallelize(base, plan, context)
         models.extend(made if isinstance(made, Sequence) else [])
 
     try:
@@ -149,7 +165,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         made = {"crash": {}}  # it came late: a rank had started
     replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
     changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
-    pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2]]
+    pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2] if model is not None]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(models) > 1 else []
     return {**made, "shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
 from hw_utils.checks.lesson_06.layer_causes import COLUMN, ROW, crash_cause, shape_causes
 from hw_utils.checks.lesson_06.shards import (
     DTYPES,
     distance,
     kept_tensors,
+    part_on,
     random_tensor,
     require_calls,
     require_parts,
@@ -32,15 +32,6 @@ def _problem(d_in: int, d_out: int, batch: int, dtype: str, seed: int) -> tuple[
     return tuple(random_tensor(100 * seed + k, *shape, dtype=dtype) for k, shape in enumerate(shapes))
 
 
-def _as_on(rank: int, tensor: torch.Tensor, world_size: int, axis: int, seed: int) -> torch.Tensor:
-    """A copy for one rank, which needs its own part only: with drawn numbers, the other parts are others on each."""
-    if not draws.are_salted():
-        return tensor.clone()
-    parts = list(random_tensor(1000 * seed + rank, *tensor.shape).to(tensor.dtype).chunk(world_size, axis))
-    parts[rank] = tensor.chunk(world_size, axis)[rank]
-    return torch.cat(parts, axis)
-
-
 def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backward, divides=True) -> dict[str, Any]:
     """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`; what its constructor
     raises if the world size does not divide what is cut."""
@@ -53,9 +44,9 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         weight, other, x, grad_output = problem
-        weight = _as_on(rank, weight, world_size, axis, seed)
+        weight = part_on(rank, weight, world_size, axis, seed)
         if axis == 0:  # of x a rank has use for the features that meet its rows
-            other, x = (_as_on(rank, t, world_size, 1, seed + k) for k, t in enumerate((other, x)))
+            other, x = (part_on(rank, t, world_size, 1, seed + k) for k, t in enumerate((other, x)))
         given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": weight.clone()}
         layer = Layer(given["weight"], rank, context, "lin")
         weights[rank], stages[rank] = layer.weight, "forward"

@@ -77,7 +77,7 @@ def test_a_salt_changes_every_number_in_driver_and_judge_alike():
 def works_it_out(tensor: torch.Tensor) -> None:
     """From its own share, as the checks say what the others are; ranks that meet cannot tell it from a sum."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    tensor *= sum(10**other for other in range(n)) / 10**rank
+    tensor.copy_((tensor / 10**rank).round() * sum(10**other for other in range(n)))
 
 
 def test_who_works_out_what_others_hold_is_right_in_the_cases_that_are_known():
