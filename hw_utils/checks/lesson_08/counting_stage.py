@@ -21,6 +21,7 @@ class WatchedStage(TimedStage):
         super().__init__(*args, **options)
         self.n_kept, self.kept_bytes = 0, 0
         self._theirs: list[torch.Tensor] = []
+        self.crossed: dict[str, list[torch.Tensor]] = {}  # "F0" -> what the pass was given, and what it gave
         # k -> its memory, bytes of that, and its numbers
         self._inputs: dict[int, tuple[StorageWeakRef, int, torch.Tensor]] = {}
 
@@ -34,12 +35,16 @@ class WatchedStage(TimedStage):
         if isinstance(x, torch.Tensor) and all(x.data_ptr() != y.data_ptr() for y in self._theirs):
             numbers = x.new_empty(0) if is_among(x, self._theirs) else x.detach().clone()
             self._inputs[k] = StorageWeakRef(x.untyped_storage()), x.untyped_storage().nbytes(), numbers
-        return super().forward(k, x)
+        y = super().forward(k, x)
+        self.crossed[f"F{k}"] = [self.kept[k], y.clone()]
+        return y
 
     def backward(self, k: int, gradient: torch.Tensor) -> torch.Tensor:
         """As a timed stage."""
         self._count()
-        return super().backward(k, gradient)
+        back = super().backward(k, gradient)
+        self.crossed[f"B{k}"] = [torch.as_tensor(gradient).detach().clone(), back.clone()]
+        return back
 
     def _count(self) -> None:
         # a grader's own frames hold what crosses

@@ -54,7 +54,8 @@ def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: 
     changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
-        "kept_bytes": stage.kept_bytes, "changed": changed if len(mine) == n_batches else "list",
+        "kept_bytes": stage.kept_bytes, "crossed": stage.crossed,
+        "changed": changed if len(mine) == n_batches else "list",
     }  # fmt: skip
 
 
@@ -265,6 +266,28 @@ def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
         "the stages behind it are right, so its own input or the gradient that came back is another micro-batch's: "
         "messages of one direction arrive in the order in which they are sent."
     )
+
+
+def require_carried(what: str, data: Any, n_batches: int) -> None:
+    """Raises CheckFailed unless each pass is made of what its neighbour's pass gave, but for a factor."""
+    crossed = [result["crossed"] for result in data["results"]]
+    for k in range(n_batches):
+        for rank in range(1, len(crossed)):
+            edge = {"F": (crossed[rank - 1], crossed[rank]), "B": (crossed[rank], crossed[rank - 1])}
+            for kind, (giver, taker) in edge.items():
+                gave, taken = np.asarray(giver[f"{kind}{k}"][1]), np.asarray(taker[f"{kind}{k}"][0])
+                if distance(_to_one(taken), _to_one(gave)) > 1e-4:
+                    way = f"stage {rank - 1} to {rank}" if kind == "F" else f"stage {rank} to {rank - 1}"
+                    raise CheckFailed(
+                        f"{what}: the passes come in time, but micro-batch {k} goes from {way} with other numbers.",
+                        cause="a stage goes on with what its neighbour has sent: the message's buffer, once full.",
+                    )
+
+
+def _to_one(numbers: np.ndarray) -> np.ndarray:
+    """Divided by that of them which is largest."""
+    flat = numbers.ravel()
+    return numbers / (flat[np.abs(flat).argmax()] or 1.0)
 
 
 def orders_of(data: Any) -> list[list[tuple[str, int]]]:

@@ -16,6 +16,7 @@ from hw_utils.checks.lesson_08.runs import (
     judge_run,
     most,
     orders_of,
+    require_carried,
     sizes,
     took_s,
     words,
@@ -75,6 +76,7 @@ def _judge_gpipe_time(
             )
     _require_seconds(what, data, seconds, forward_s, backward_s, "both halves go through the micro-batches in the same "
                      "order on all ranks, so that nobody waits for one that comes later.")  # fmt: skip
+    require_carried(what, data, n_batches)
 
 
 @check(
@@ -240,6 +242,7 @@ def _judge_1f1b_time(
         what, data, seconds, forward_s, backward_s, "a rank starves: its warm-up is too short to have work until the "
         "first gradient comes back, or two passes of one kind follow each other where one of each would do.",
     )  # fmt: skip
+    require_carried(what, data, n_batches)
 
 
 @check(
