@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Branch, Process, Sandbox, SandboxError
 
-MOST_RANKS = 6  # of a case that is repeated, if there is one with no more
+FEW_RANKS = (3, 4)  # of a case that is repeated, if there is one: with two, much is simpler
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Driving:
     def to_repeat(self, check: str) -> list[tuple[dict, int]]:
         """Cases of the check, and how many ranks each has, of which one tells more in a process for each rank."""
         several = [one for one in self.driven.get(check, []) if one[1] > 1]
-        drawn = [one for one in several if one[2]] or several
-        fewest = min((n_ranks for _, n_ranks, _ in drawn), default=0)
-        return [(case, n) for case, n, _ in drawn if n <= max(fewest, MOST_RANKS)]
+        drawn = [(case, n) for case, n, is_drawn in several if is_drawn] or [(case, n) for case, n, _ in several]
+        fewest = min((n for _, n in drawn), default=0)
+        return [one for one in drawn if one[1] in FEW_RANKS] or [one for one in drawn if one[1] == fewest]
 
     def case_apart(self, case: dict, n_ranks: int, *, alters: bool = False) -> tuple[dict, bytes]:
         """The same, with a process behind walls of its own for each of so many ranks' copies of the answers.

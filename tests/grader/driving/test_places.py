@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.course.grading import drawn
-from hw_grader.driving.driver_processes import MOST_RANKS, Driving
+from hw_grader.driving.driver_processes import Driving
 from hw_grader.driving.places import Places
 from hw_grader.notebook.secret import FILE, secret_of
 from hw_utils.checks import draws
@@ -29,10 +29,11 @@ def test_what_has_ranks_is_repeated_and_of_these_what_a_salt_changes():
     assert driven(alone, plain, salted).to_repeat("a check") == [({"n": 3}, 3)]
 
 
-def test_a_case_of_many_ranks_is_repeated_only_if_all_have_many():
-    few, many = ({"n": 1}, 3, True), ({"n": 2}, MOST_RANKS + 1, True)
-    assert driven(few, many).to_repeat("a check") == [({"n": 1}, 3)]
-    assert driven(many).to_repeat("a check") == [({"n": 2}, MOST_RANKS + 1)]
+def test_a_case_of_three_or_four_ranks_is_repeated_if_there_is_one_else_one_of_the_fewest():
+    two, four, many, more = (({"n": n}, n, True) for n in (2, 4, 7, 9))
+    assert driven(two, four, many).to_repeat("a check") == [({"n": 4}, 4)]
+    assert driven(two, many).to_repeat("a check") == [({"n": 2}, 2)]
+    assert driven(many, more).to_repeat("a check") == [({"n": 7}, 7)]
 
 
 def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
