@@ -129,7 +129,8 @@ checks.lesson_03.batches(
 # after the first iteration? Will it then be the training of *one* of them?
 #
 # **Task** (5 minutes, 2 points). Write `start_equal`: afterwards every rank's model holds what rank 0's held. Target:
-# all parameters and all buffers (a batch norm's running means are buffers) to the last bit, nothing else sent.
+# all parameters and all buffers (a batch norm's running means are buffers) to the last bit, nothing else sent, and no
+# barrier.
 
 # %% [markdown]
 # <details><summary>Hint 1: where the tensors are</summary>
@@ -184,7 +185,7 @@ checks.lesson_03.start_equal(start_equal, cases=[{"world_size": 3}, {"world_size
 #
 # **Task** (5 minutes, 3 points). Write `average`: every parameter becomes its mean over the ranks, in place. Call the
 # argument `all_reduce`, which takes a tensor and sums it in place, so that your own ring can take its place. Target:
-# at most one all-reduce a parameter.
+# at most one all-reduce a parameter, and no barrier.
 
 # %% [markdown]
 # <details><summary>Hint 1: in place</summary>

@@ -161,7 +161,21 @@ def observe(run: Callable[[], Run]) -> dict[str, Any]:
 def require_no_deadlock(data: dict[str, Any], what: str, *, cause: str = "", hint: str = "") -> None:
     """Raises CheckFailed with the wait-for table if the observed run ended in a deadlock."""
     if data["deadlock"] is not None:
+        cause = _why_tags(str(data["deadlock"])) or cause
         raise CheckFailed(f"{what} hangs: {data['deadlock']}", cause=cause, hint=hint)
+
+
+_WAITS = re.compile(r"^ *(\d+) +(?:wait for )?i?(send|recv)(?: \(tag (\d+)\))? +rank (\d+) ", re.M)
+
+
+def _why_tags(table: str) -> str:
+    """The cause, if a send and its receive stand in the wait-for table and only their tags differ."""
+    rows = [(op, int(rank), int(peer), tag or "0") for rank, op, tag, peer in _WAITS.findall(table)]
+    sends = {(rank, peer): tag for op, rank, peer, tag in rows if op == "send"}
+    meets = [(sends[peer, rank], tag) for op, rank, peer, tag in rows if op == "recv" and (peer, rank) in sends]
+    if any(sent != received for sent, received in meets):
+        return "a message meets the receive that has its tag: give both ends the same number, or none."
+    return ""
 
 
 def require_waits(trace: Trace, what: str) -> None:

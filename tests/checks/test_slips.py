@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from hw_utils import WorkerFailed, simulate
 from hw_utils.checks.slips import cause_of_error, slip
@@ -63,6 +65,13 @@ def _fails(how):
         (lambda: None.grad, "something is None"),
         (lambda: torch.ones(1).backward(), "nothing to go back through"),
         (lambda: torch.ones(2).view(3), "different shapes"),
+        (lambda: torch.ones(2, dtype=torch.int64).div_(2), "whole numbers is divided in place"),
+        (lambda: (torch.ones(1, requires_grad=True) // 2).backward(), "rounds down"),
+        (lambda: sys.exit(), "return ends the function"),
+        (lambda: dist.broadcast(0, 0), "go on with the tensor"),
+        (lambda: dist.gather(torch.ones(1)), "rank 0 is the root"),
+        (lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1).double()]), "two dtypes meet"),
+        (lambda: torch.autograd.backward(torch.ones(2, requires_grad=True) * 1, torch.ones(1)), "another forward pass"),
     ],
 )
 def test_an_exception_that_everybody_meets_is_put_into_words(how, says):

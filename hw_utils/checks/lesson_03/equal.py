@@ -106,7 +106,16 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
     _require_nothing_else(Trace.from_plain(data["trace"]), world_size, len(marks[0]), what)
 
 
+def _require_no_barrier(trace: Trace, what: str) -> None:
+    if "barrier" in trace.ops:
+        raise CheckFailed(
+            f"{what}: every value is right, but barrier is called.",
+            cause="a barrier makes all ranks wait for the slowest one: each call waits for what it needs anyway.",
+        )
+
+
 def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: str) -> None:
+    _require_no_barrier(trace, what)
     for rank in range(1, world_size):
         n_received = len(trace.of_rank(rank).of_op("broadcast", "recv", "irecv"))
         if n_received > n_tensors:
@@ -118,7 +127,7 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
     n_bytes = sum(tensor.nbytes for tensor in marked_model(0).state_dict().values())
     sent, due = sum(trace.bytes_sent(rank) for rank in range(world_size)), (world_size - 1) * n_bytes
     if sent > due:
-        others = sorted(trace.ops - {"broadcast", "send", "recv", "isend", "irecv", "barrier"})
+        others = sorted(trace.ops - {"broadcast", "send", "recv", "isend", "irecv"})
         raise CheckFailed(
             f"{what}: every value is right, but the ranks send {sent} bytes; rank 0's model has {n_bytes}, and "
             f"{world_size - 1} others need it: {due} bytes.",
@@ -177,8 +186,10 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
                     cause="parameters alone are averaged: model.parameters(), not model.state_dict().",
                 )
     _require_kept(results, what)
-    require_waits(Trace.from_plain(data["trace"]), what)
-    all_reduces = [len(Trace.from_plain(data["trace"]).of_rank(r).of_op("all_reduce")) for r in range(world_size)]
+    trace = Trace.from_plain(data["trace"])
+    require_waits(trace, what)
+    _require_no_barrier(trace, what)
+    all_reduces = [len(trace.of_rank(r).of_op("all_reduce")) for r in range(world_size)]
     for rank, (_, n_given, *_) in enumerate(results if own else ()):
         cause = "dist.all_reduce stands in the function: call the argument, so that your ring can take its place."
         require_given(n_given, all_reduces[rank], rank, f"{what}: every parameter", cause)

@@ -1011,3 +1011,15 @@ def counts_the_way_up_alone(world_size, network):
     rounds = 2 * (world_size - 1) - 2 * (world_size - 1).bit_length()
     tensors = (world_size - 1).bit_length() - 2 * (world_size - 1) / world_size
     return rounds * network.latency_s * network.bandwidth_Bps / tensors
+
+
+@wrong("lesson_02.tree_sum", says="tag 1.*likely cause: a message meets the receive that has its tag")
+def tags_on_one_side(tensor):
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size == 1:
+        return
+    for other in range(1, world_size):
+        if rank == other:
+            dist.send(tensor, 0, tag=other)
+        elif rank == 0:
+            dist.recv(tensor, other)

@@ -1080,3 +1080,15 @@ def takes_the_middle_seed_by_seed(k_star):
 @wrong("lesson_03.k_star", says="this is the place in the list")
 def counts_the_looks(curve, target):
     return next((i for i, (_, accuracy) in enumerate(curve, start=1) if accuracy >= target), math.inf)
+
+
+@wrong("lesson_03.start_equal", says="barrier is called.*wait for the slowest")
+def equal_behind_a_barrier(model):
+    dist.barrier()
+    send_state(model)
+
+
+@wrong("lesson_03.average", says="barrier is called.*wait for the slowest")
+def mean_behind_a_barrier(model, all_reduce=dist.all_reduce):
+    dist.barrier()
+    mean_model(model, all_reduce)
