@@ -91,6 +91,12 @@ class Check:
                 raise self._not_written() from None
             error.note = self._note(error, case)
             raise
+        except Exception as error:
+            if not isinstance(error, CheckFailed):
+                cause = cause_of_error(f"{type(error).__name__}: {error}")
+                error.add_note(f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}")
+                error.add_note(f"  likely cause: {cause}") if cause else None
+            raise
 
     def _not_written(self) -> CheckFailed:
         return CheckFailed(

@@ -60,8 +60,7 @@ def slip(got: Any, expected: float) -> str:
 
 # What an exception says -> what it comes from, in the words of the course.
 _ERRORS = {
-    r"called sys\.exit": "return ends the function; exit() and SystemExit end the rank itself, with whatever it still has "
-    "to do.",
+    r"called sys\.exit": "return ends the function; exit() and SystemExit end the rank itself.",
     r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'int'>": "recv and irecv fill the tensor that "
     "they are given; what recv gives back is the sender's rank: go on with the tensor.",
     r"gather_list|scatter_list": "rank 0 is the root: it alone passes the list, and every rank asks dist.get_rank() "
@@ -70,8 +69,8 @@ _ERRORS = {
     "place: a mean needs floats (a counter among a model's buffers has no mean).",
     r"floor_divide": "// rounds down, so nothing goes back through it: divide with /.",
     r"the slot of layer \d+ takes": "the last shard is padded: without what stands behind n_elements the vector fits.",
-    r"does not hold micro-batch": "a backward pass comes before its own forward pass, or another one's number is given: "
-    "what went forward first comes back first.",
+    r"does not hold micro-batch": "a backward pass comes before its own forward pass, or has another's number: what "
+    "went forward first comes back first.",
     r"Mismatch in shape: grad_output": "the gradient meets the output of another forward pass: print the number of the "
     "micro-batch beside both shapes.",
     r"NoneType": "something is None there: what works in place returns nothing, a function may lack its return, "
@@ -89,8 +88,8 @@ _ERRORS = {
     r"must match the (?:existing )?size|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "
     r"elements": "two tensors of different shapes meet: print both shapes just before.",
     r"cannot be multiplied|size mismatch": "rows and columns do not fit: print both shapes just before the product.",
-    r"grad_dtype|same dtype|different dtypes|expected (?:scalar type|m1)|found dtype|can't be cast": "two dtypes meet: make the new "
-    "tensor with the dtype of the one that it goes with (torch.zeros_like, .to(x.dtype)).",
+    r"grad_dtype|same dtype|different dtypes|expected (?:scalar type|m1)|found dtype|can't be cast": "two "
+    "dtypes meet: make the new tensor with the dtype of the one that it goes with (torch.zeros_like, .to(x.dtype)).",
     r"leaf Variable that requires grad|leaf variable": "weights are changed in place outside torch.no_grad(): "
     "autograd forbids that.",
     r"does not require grad": "there is nothing to go back through: the loss was made without the model's weights, or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 import time
@@ -88,9 +89,10 @@ def test_what_a_module_cannot_do_is_no_stub(double):
         double(lambda n: nn.Module()(n))
 
 
-def test_the_students_own_error_passes_unchanged(double):
-    with pytest.raises(ZeroDivisionError):
+def test_the_students_own_error_passes_with_its_case_and_what_it_comes_from(double):
+    with pytest.raises(ZeroDivisionError) as failed:
         double(lambda n: n / 0)
+    assert re.search("check's case n=.*something is divided by 0", "\n".join(failed.value.__notes__), re.S)
 
 
 def test_hidden_cases_replace_the_visible_ones(double):
