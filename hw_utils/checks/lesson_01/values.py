@@ -44,6 +44,11 @@ def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> No
         )
     for rank, sent in enumerate(balls[:2]):
         for k, ball in enumerate(sent):
+            if any(type(value) is int for value in ball):
+                raise CheckFailed(
+                    f"{what}: the last value is right, but rank {rank} sends whole numbers; the ball is a float32.",
+                    cause="torch.tensor([0]) is an integer, torch.zeros(1) is a float32.",
+                )
             if ball != [2 * k + 1 + rank]:
                 raise CheckFailed(
                     f"{what}: the last value is right, but ball {k} of rank {rank} was {ball}.",
@@ -85,6 +90,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "rank 0 adds after it has sent: add 1 just before each send."
     if got == n_rounds and len(balls[0]) == n_rounds == len(balls[1]):
         return "only one of the two ranks adds 1."
+    if rank == 1 and not balls[1] and any(balls[2:]):
+        return "another rank plays with rank 0: the second player is rank 1, however many ranks there are."
     if len(balls[0]) != n_rounds:
         return f"{len(balls[0])} balls left rank 0 in {n_rounds} rounds: the loop goes round n_rounds times."
     return "the ball starts at 0 on rank 0, and a rank adds 1 each time before it sends."
@@ -127,6 +134,7 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
     require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
     numbers = _numbers(world_size, n_elements)
     last = 0 if closed else world_size - 1
+    _require_own_kept(data["owns_after"], numbers, what)
     _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"])
     for rank, result in enumerate(data["results"]):
         if rank != last and result is not None:
@@ -134,13 +142,6 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
                 f"{what}: rank {rank} returned a {type(result).__name__}, expected None.",
                 cause=f"the relay ends on rank {last}: only that rank has the sum, the others return None.",
             )
-    for rank, owns in enumerate(data["owns_after"]):
-        for other, after in enumerate(owns):
-            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * HIDDEN):
-                raise CheckFailed(
-                    f"{what}: numbers[{other}] was changed, on rank {rank}.",
-                    cause="the input belongs to the caller: a += b changes a. Add into a copy of it.",
-                )
     trace = ledger_of(data)
     require_no_collective(trace, what)
     path = {(r, r + 1): 1 for r in range(world_size - 1)}
@@ -154,6 +155,16 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
                 f"{8 * n_elements}.",
                 cause="one tensor travels, and every rank adds its own to it: no list of tensors, no other dtype.",
             )
+
+
+def _require_own_kept(owns_after: list[list[Any]], numbers: list[torch.Tensor], what: str) -> None:
+    for rank, owns in enumerate(owns_after):
+        for other, after in enumerate(owns):
+            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * HIDDEN):
+                raise CheckFailed(
+                    f"{what}: numbers[{other}] was changed, on rank {rank}.",
+                    cause="the input belongs to the caller: a += b and recv(a) change a. Receive and add in a copy.",
+                )
 
 
 def _why_relay_hangs(waiting: list[list[Any]], closed: bool, world_size: int) -> str:
@@ -192,7 +203,9 @@ def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_s
     raise CheckFailed(
         f"{what}: element {k} on rank {rank} is {value:g}, expected {expected[k].item():g} (rank r brings 10**r times "
         f"{k + 1}).",
-        cause=_why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels.",
+        cause="rank 0 returns its own number: what comes back goes into the tensor that it returns."
+        if rank == 0 and value == k + 1
+        else _why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels.",
     )
 
 
@@ -234,7 +247,7 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
     ok="the sum arrives where it should, in as few messages as there are steps.",
     hint="hint 1 of exercise 1.3b",
     hints={
-        "hint 2 of exercise 1.3b": "changes a|nothing was received|empty_like|element by element",
+        "hint 2 of exercise 1.3b": "changes? a|nothing was received|empty_like|element by element",
         "hint 1 of exercise 1.3b": "nobody|relay ends|from one rank to the next|path is|the last rank",
     },
     look="print on every rank what it received and what it sends.",

@@ -664,3 +664,40 @@ def reads_before_it_waits(rank, world_size, values):
     sending.wait()
     receiving.wait()
     return value
+
+
+@wrong("lesson_01.ping_pong", says="whole numbers; the ball is a float32")
+def an_int32_ball(rank, world_size, n_rounds):
+    ball = torch.zeros(1, dtype=torch.int32)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return float(ball)
+
+
+@wrong("lesson_01.ping_pong", says="the second player is rank 1")
+def the_last_rank_plays(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), world_size - 1)
+            dist.recv(ball, world_size - 1)
+        elif rank == world_size - 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item()
+
+
+@wrong("lesson_01.relay", says=r"numbers\[1\] was changed.*recv\(a\) change a")
+def receives_into_its_own_number(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank]
+    if rank > 0:
+        dist.recv(total, rank - 1)
+        total += numbers[rank]
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == world_size - 1 else None
