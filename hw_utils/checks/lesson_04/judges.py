@@ -216,6 +216,7 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         "this is the sum of the batches' losses.": np.sum(means),
         "this is the sum over the examples: divide by their number.": expected_loss * len(y),
         "that is the last batch's alone: add up over the batches.": means[-1],
+        "each batch takes the place of the one before: add up (+=).": means[-1] * sizes[-1] / len(y),
         "that is the first batch's alone: add up over the batches.": means[0],
         "the last, smaller batch is missing.": cross_entropy(scores[:last], y[:last]) if (last := int(sum(sizes[:-1])))
         else math.nan,
@@ -228,6 +229,11 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         "cross_entropy takes the scores as they are, and does the softmax itself.": cross_entropy(_shares(scores), y),
         "the sum is divided by the number of batches: count the examples.": expected_loss * len(y) / len(sizes),
     })  # fmt: skip
+    if type(returned[1]) is int and share == int(expected_share):
+        raise CheckFailed(
+            f"evaluate: the accuracy on {len(y)} examples is {share:g}, expected {expected_share:.4f}.",
+            cause="right but for its fraction: / and not //, and nothing rounded.",
+        )
     rights = [float((scores[p].argmax(1) == y[p]).mean()) for p in parts]
     n_right = expected_share * len(y)
     _require_mean(f"the accuracy on {len(y)} examples", share, expected_share, {

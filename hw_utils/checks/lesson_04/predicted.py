@@ -69,12 +69,15 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
                 "that is the mean over the ranks: each has its own number.",
             ),
             (sum(trace.bytes_sent(r) for r in range(world_size)), "that is what all ranks send together."),
-            (data["n_bytes"], "that is the whole model once, whatever the method."),
+            (
+                data["n_bytes"],
+                "that is the whole model once: is 2 (N - 1) / N cut down to 1 (//), or the method not asked?",
+            ),
         )
         raise CheckFailed(
             f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
             f" the ledger says {sent:,}.",
-            cause=_why_bytes(got, causes, world_size, rank),
+            cause=_why_bytes(got, causes, world_size, rank) or _why_own_function(trace, method),
         )
     _judge_odd_bytes(data, trace, method, world_size)
 
@@ -107,6 +110,19 @@ def _why_bytes(got: float, causes, world_size: int, rank: int) -> str:
     if not got and rank:
         return "every rank sends something: with gather/scatter its gradients to the root."
     return next((text for value, text in causes if math.isclose(got, value, rel_tol=1e-9)), "")
+
+
+_CALLS = {"gather_scatter": {"gather", "scatter"}, "all_reduce": {"all_reduce"}}
+
+
+def _why_own_function(trace: Trace, method: str) -> str:
+    """A formula for the right calls does not fit a function that makes others."""
+    others = sorted(trace.ops - _CALLS.get(method, trace.ops))
+    return (
+        f"your own {method} calls {', '.join(others)}: first the checks of its own exercise, then the formula."
+        if others
+        else ""
+    )
 
 
 def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:

@@ -28,14 +28,14 @@ PARAMETERS = {
 
 
 def gradient(name: str, rank: int) -> np.ndarray | None:
-    """The gradient that `rank` starts with: 10**rank * [1, 2, ...], so that a wrong digit names the rank."""
+    """What `rank` starts with: 10**rank * [1, 2, ...] + 1/3: a digit names the rank, the fraction shows rounding."""
     shape, kind = PARAMETERS[name]
     if kind in ("frozen", "none") or (kind == "rank 0" and rank != 0):
         return None
     if kind == "zeros":
         return np.zeros(shape)
     first = np.arange(1, math.prod(shape) + 1)
-    return (10.0**rank * (first + draws.digits(first.shape, rank, name))).reshape(shape)
+    return (10.0**rank * (first + draws.digits(first.shape, rank, name)) + 1 / 3).reshape(shape)
 
 
 def judge_gradients(what: str):

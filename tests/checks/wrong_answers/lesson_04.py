@@ -959,3 +959,27 @@ def reads_the_clock_behind_zero_grad(model, batches, sync, optimizer, report=pri
             yield batch
 
     return train(model, cleared(), sync, Cleared(), report)
+
+
+@wrong("lesson_04.all_reduce_mean", says="right to two digits or three")
+def halves_its_digits(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad.half().float()
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+@wrong("lesson_04.evaluate", says="/ and not //")
+def floors_the_share(model, test):
+    loss, share = evaluate(model, test)
+    return loss, int(share)
+
+
+@wrong("lesson_04.evaluate", says="takes the place of the one before")
+def keeps_the_last_sum(model, test):
+    n = sum(len(y) for _, y in test)
+    with torch.no_grad():
+        for x, y in test:
+            loss = cross_entropy(model.eval()(x), y, reduction="sum").item()
+    return loss / n, evaluate(model, test)[1]
