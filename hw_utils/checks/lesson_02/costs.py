@@ -43,6 +43,8 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
             return "a message waits once for the latency: one message, one latency."
         if ratio > 1e200:
             return "bytes are divided by bytes a second: that gives seconds."
+        if ratio == 0:
+            return "the bytes are missing, or // leaves nothing of them: divide with /, and round nothing."
         if latency_s == 0 or bandwidth_Bps >= NO_BYTES:
             part = "latency" if latency_s else "bytes"
             return f"look at the part with the {part}: a message waits once for the latency, then its bytes follow."
@@ -105,6 +107,8 @@ def _why_rounds(ratio: float, ops: tuple[str, ...], n: int, network: Network) ->
 def _why_tree_s(ratio: float, n: int, network: Network) -> str:
     if n & (n - 1) and ratio < 1:
         return f"{n} is not a power of two: the number of steps is rounded up."
+    if math.isclose(ratio, 0.5) and not network.latency_s:
+        return "half of the bytes: every message is the whole tensor, and both phases count."
     if math.isclose(ratio, 0.5):
         return "that is one phase: the sum has to come back as well."
     if math.isclose(ratio, math.log(2)) or math.isclose(ratio, math.log10(2)):
@@ -129,12 +133,14 @@ def _why_ring_s(ratio: float, n: int, network: Network) -> str:
         return "a step moves one chunk, not the whole tensor."
     if math.isclose(ratio, 1 / n) and network.latency_s:
         return "every step pays the whole latency; only the bytes are divided by N."
-    return _why_part(network, "each step of the ring is one message with one chunk")
+    return _why_part(network, "each step of the ring is one message with one chunk", ratio)
 
 
-def _why_part(network: Network, rule: str) -> str:
+def _why_part(network: Network, rule: str, ratio: float = 1.0) -> str:
     if network.bandwidth_Bps >= NO_BYTES:
         return f"look at the latency: {rule}, and pays it once."
+    if not network.latency_s and math.isclose(ratio, 0.25):
+        return "n_bytes are bytes already: nothing is divided by 4."
     if not network.latency_s:
         return f"look at the bytes: {rule}."
     return f"{rule}."

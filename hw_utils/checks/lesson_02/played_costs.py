@@ -143,6 +143,8 @@ def _why_lines(got: float, world_size: int, network: Network) -> str:
     named = [cause for cause, value in causes.items() if math.isclose(got, value, rel_tol=1e-6)]
     if not named and any(got == float(f"{expected:.{n_digits}g}") for n_digits in range(1, 6)):
         return "right but rounded: six digits are asked, leave the number as it is."
+    if not named and math.isclose(got, expected, rel_tol=1e-3):
+        return "close, and not to six digits: solve for the size, no search step by step that ends too early."
     return named[0] if named else "set both times equal and solve for the size."
 
 

@@ -180,9 +180,16 @@ def speedup(got: Sequence[float], right: Sequence[float], k_star: Mapping[str, S
         return "turned over: more than 1 is faster, so k*(1) stands above."
     if is_([float(int(r)) for r in right]):
         return "whole numbers: / divides, // cuts."
-    middle = [sorted(v)[(len(v) - 1) // 2] / sorted(w)[(len(w) - 1) // 2] for v, w in ((k_star["1"], values),)]
-    if len(values) % 2 == 0 and math.isclose(got[1], middle[0], rel_tol=1e-3):
+    halves = [(sorted(v)[(len(v) - 1) // 2], sorted(v)[len(v) // 2], float(np.median(v))) for v in (base, values)]
+    ends_right = is_([right[0], got[1], right[2]])
+    if (
+        is_off
+        and ends_right
+        and any(w and math.isclose(got[1], v / w, rel_tol=1e-3) for v in halves[0] for w in halves[1])
+    ):
         return "the median of an even number of values is the mean of the middle two: statistics.median."
+    if is_off and math.isclose(got[1] * int(n), right[1], rel_tol=1e-3):
+        return "this is the efficiency: do not divide by N."
     means = [float(np.mean(base)), float(np.median(base))]
     if is_off and any(math.isclose(got[1] * float(np.mean(values)), b, rel_tol=1e-3) for b in means):
         return "the mean instead of the median: one slow seed moves it."

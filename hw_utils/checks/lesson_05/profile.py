@@ -95,7 +95,7 @@ def _judge_rank_profile(
         causes = {
             "comm_s is the mean of an iteration, not the whole run: divide by n_iterations.": in_ledger * n_iterations,
             "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
-            "the clock was read before the calls were done.": 0.0,
+            "the clock was read before the calls were done, or is process_time, which stands still meanwhile.": 0.0,
             "an iteration is left out of the sum: all of them count.": in_ledger * (n_iterations - 1) / n_iterations,
             "comp_s and comm_s are swapped.": SECONDS["forward"] + SECONDS["backward"] + steps_s,
         }

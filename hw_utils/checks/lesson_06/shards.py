@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks import draws
+from hw_utils.checks.slips import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.kept_tensors import kept_tensors as kept_here
@@ -101,7 +102,8 @@ def require_results(data: Any, what: str, *, crash_cause: str = "") -> tuple[lis
         raise CheckFailed(f"{what}: {data['hang']}", cause=cause)
     if "crash" in data:
         crash = data["crash"]
-        raise CheckFailed(f"{what}: rank {crash['rank']}: {crash['reason']}\n    {crash['at']}", cause=crash_cause)
+        cause = cause_of_error(crash["reason"]) if "dtype" in crash["reason"] else crash_cause
+        raise CheckFailed(f"{what}: rank {crash['rank']}: {crash['reason']}\n    {crash['at']}", cause=cause)
     return data["results"], data["calls"]
 
 

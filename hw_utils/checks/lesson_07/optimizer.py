@@ -177,6 +177,25 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "every weight moves by lr, some of them in the wrong direction: gradients and weights of a shard lie at "
             "the same places of the flat vectors."
         )
+    return _why_length((got[0] - start) / (right[0] - start))
+
+
+_LENGTHS = (  # the first step's, in times of the right one: there every weight moves by lr
+    (0.1, "m / (1 - beta1**t) is missing: the first step is a tenth of the right one."),
+    (0.1 / 0.001**0.5, "both bias corrections are missing: the first step is 3.16 times the right one."),
+    (0.001**-0.5, "v / (1 - beta2**t) is missing: the first step is 31.6 times the right one."),
+    (0.01, "m is made with beta2: it takes beta1, and v beta2."),
+    (-1.0, "the weights go up the gradient: they lose the step."),
+)
+
+
+def _why_length(ratio: np.ndarray) -> str:
+    """The cause of a first step of which every weight's is equally many times too long."""
+    if not np.isfinite(ratio).all():
+        return "a step gives nan or inf: t is 1 in the first step, and counted before it is used."
+    if np.ptp(ratio) < 1e-2 * abs(ratio).max():
+        named = next((text for times, text in _LENGTHS if np.isclose(ratio[0], times, rtol=1e-2)), "")
+        return named or f"the first step is {ratio.mean():.3g} times as long in every weight: is it lr once?"
     return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."
 
 

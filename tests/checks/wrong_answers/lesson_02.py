@@ -1023,3 +1023,13 @@ def tags_on_one_side(tensor):
             dist.send(tensor, 0, tag=other)
         elif rank == 0:
             dist.recv(tensor, other)
+
+
+wrong_values(
+    "lesson_02.point_to_point_s", "floors", lambda m, net: net.latency_s + m // net.bandwidth_Bps, says="// leaves"
+)
+
+
+@wrong("lesson_02.tree_all_reduce_s", says="half of the bytes: every message is the whole tensor")
+def half_of_the_bytes(world_size, n_bytes, network):
+    return 2 * (world_size - 1).bit_length() * network.message_s(n_bytes / 2)

@@ -1147,3 +1147,17 @@ wrong_values("lesson_07.shards", "returns_nothing", _save, lambda store: None, s
 def forgets_the_squares_mask(sequence, batch, width, heads, recompute):
     square = 0 if recompute else 4 * heads * sequence**2 * batch
     return 34 * sequence * batch * width + square
+
+
+def _times_as_long(times: float):
+    """An Adam whose step differs from the right one by its length alone."""
+
+    class Longer(_Adam):
+        def __init__(self, model, lr, **more):
+            super().__init__(model, lr * times, **more)
+
+    return Longer
+
+
+for _times, _says in ((0.1, "m / \\(1 - beta1"), (3.1623, "both bias corrections"), (7, "7 times as long")):
+    wrong_values("lesson_07.sharded_adam", f"step_{_times}", _times_as_long(_times), says=_says)
