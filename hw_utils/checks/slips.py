@@ -117,7 +117,7 @@ _ERRORS = {
     "floats gives floats, and so does a division with /.",
     r"maximum recursion": "the function calls itself for ever.",
     r"'Interface' object is not callable": "a layer here is no torch module: call its methods, layer.forward(x).",
-    r": StopIteration": "next() finds nothing more: a for loop ends by itself where the last one was.",
+    r"StopIteration": "next() finds nothing more: a for loop ends by itself where the last one was.",
     r"not callable": "something is called that is no function: are there parentheses too many?",
     r"only one element tensors|a Tensor with \d+ elements": "one number is expected there and a whole tensor came: sum "
     "or index it first.",

@@ -62,7 +62,7 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     ],
     ok="a message costs what the virtual network takes for it.",
     hint="the hints of exercise 2.3a",
-    hints={"hint 1 of exercise 2.3a": "both parts|waits once|divided by bytes"},
+    hints={"hint 1 of exercise 2.3a": "both parts|bytes are missing|waits once|divided by bytes"},
 )
 def point_to_point_s(point_to_point_s, /, n_bytes, latency_s, bandwidth_Bps):
     """The predicted seconds of one message."""
