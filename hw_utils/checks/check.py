@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -94,8 +95,8 @@ class Check:
         except Exception as error:
             if not isinstance(error, CheckFailed):
                 cause = cause_of_error(f"{type(error).__name__}: {error}")
-                error.add_note(f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}")
-                error.add_note(f"  likely cause: {cause}") if cause else None
+                _add_note(error, f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}")
+                _add_note(error, f"  likely cause: {cause}" if cause else "")
             raise
 
     def _not_written(self) -> CheckFailed:
@@ -143,6 +144,14 @@ class Check:
 
 # Where neither judge nor check knows better.
 _LOOK = "call your function with {case}, print what it has after every step, and work the same out by hand."
+
+
+def _add_note(error: Exception, text: str) -> None:
+    """A line below the traceback; above it on Python 3.10, whose exceptions take no notes."""
+    if text and hasattr(error, "add_note"):
+        error.add_note(text)
+    elif text:
+        print(text, file=sys.stderr)
 
 
 def observe(run: Callable[[], Run]) -> dict[str, Any]:
