@@ -22,14 +22,15 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.ping_pong": {
         0: "gives_the_ball_itself "
-        "only_the_formula an_int64_ball a_float64_ball a_ball_of_three plays_by_all_reduce only_rank_zero_returns",
+        "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
+        "plays_by_all_reduce only_rank_zero_returns",
         1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too adds_what_came_back",
         2: "both_serve",
     },
     "lesson_01.relay": {
         0: "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read receives_in_float32",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
-        2: "adds_into_the_input",
+        2: "adds_into_the_input receives_into_its_own_number",
     },
     "lesson_01.read_a_hang": {
         1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
@@ -91,7 +92,7 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_does_nothing tree_adds_into_another_tensor tree_receives_beside_its_tensor "
             "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends "
         ),
-        1: "tree_sends_and_forgets_to_add",
+        1: "tree_sends_and_forgets_to_add tags_on_one_side",
         3: "tree_sum_without_broadcast tree_goes_back_first_step_first",
     },
     "lesson_02.chunk_to_send": {
@@ -133,10 +134,10 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.point_to_point_s": {
         0: "bits text nan counts_bytes_as_numbers",
-        1: "no_latency no_bytes times larger",
+        1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
-        0: "natural_log",
+        0: "natural_log half_of_the_bytes",
         1: "one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
 
 from hw_utils import launch, simulate
-from hw_utils.virtual.ranks.own import caught
+from hw_utils.virtual.ranks.own import watched_calls
 
 GENERATOR = types.GeneratorType
 SETTINGS = {  # what a rank sets, what it then reads; rank 0 often sets what is there already
@@ -128,12 +128,12 @@ def test_one_audit_hook_serves_all_simulations_of_a_process(monkeypatch):
     """None can be taken away again, and each makes every event of the process slower."""
     added = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
-    monkeypatch.setattr(caught, "_hooked", [])
-    monkeypatch.setattr(caught, "_audit_torchs_files", lambda: None)
+    monkeypatch.setattr(watched_calls, "_hooked", [])
+    monkeypatch.setattr(watched_calls, "_audit_torchs_files", lambda: None)
     for _ in range(3):
-        with caught.note_writes(None):
-            assert caught._noting == [None]
-    assert (len(added), caught._noting) == (1, [])
+        with watched_calls.note_writes(None):
+            assert watched_calls._noting == [None]
+    assert (len(added), watched_calls._noting) == (1, [])
 
 
 ONCE = {  # what a package takes once a process
