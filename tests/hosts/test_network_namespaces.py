@@ -31,9 +31,9 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 
 
-def seconds(call, n_bytes, repeats=8):
+def seconds(call, n_bytes):
     times = []
-    for _ in range(repeats):
+    while len(times) < 8 or (sorted(times)[2] > 1.03 * min(times) and len(times) < 60):
         tensor = torch.ones(n_bytes // 4)
         dist.barrier()
         start = time.perf_counter()
