@@ -25,6 +25,8 @@ from pathlib import Path
 import hw_utils
 from hw_grader.sandbox import call_filter, jailed_process, lockdown, memory_in_use, no_checks
 from hw_utils.processes import start_by_fork
+from hw_utils.processes.before_forks import share_with_forks
+from hw_utils.virtual.ranks import clock
 
 ROLES = ("cells", "answers", "drive", "judge")
 TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
@@ -182,6 +184,8 @@ class Zygote:
             lockdown.set_limits(limits)
         else:
             self._raise_walls(limits, role in TRUSTED, meeting)
+            if role == "answers":  # nobody interrupts them, and what they have started ends with them
+                return jailed_process.work(fd, role, None, SCRATCH, "")
         ranks = jailed_process.fork_server(fd) if role in LAUNCHING else None
         clears = "" if not branches else "keep" if ranks else "family" if self.bare else "clear"
         worker = os.fork()
@@ -282,9 +286,8 @@ def warm_up() -> None:
     for role in ROLES:
         importlib.import_module(f"hw_grader.driving.roles.{role}").warm_up()
     sys.modules["torch"].set_num_threads(1)
-    gc.collect()
-    gc.freeze()
-    lockdown.huge_pages()
+    clock.know_packages()
+    share_with_forks()
 
 
 def _hide_checks() -> None:
@@ -322,6 +325,7 @@ def main() -> None:
         lockdown.close_what_is_mounted(MEET)
     students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
+    clock.know_packages()
     gc.collect()
     gc.freeze()
     zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)

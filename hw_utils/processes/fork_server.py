@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import os
 import pickle
@@ -21,6 +20,8 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass, field
+
+from hw_utils.processes.before_forks import share_with_forks
 
 MAX_MESSAGE = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -46,8 +47,12 @@ def preload() -> None:
     import torch
 
     import hw_utils.virtual.cluster  # noqa: F401
+    from hw_utils.virtual.ranks.clock import know_packages
+    from hw_utils.virtual.ranks.own.replaced import Replaced
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    know_packages()
+    Replaced().learn()
 
 
 def main() -> None:
@@ -56,6 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.argv = [""]
     preload()
+    share_with_forks()
     serve(sock)
 
 
@@ -74,8 +80,6 @@ def serve(sock: socket.socket) -> None:
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-    gc.collect()
-    gc.freeze()
     gangs: list[_Gang] = []
     try:
         while True:

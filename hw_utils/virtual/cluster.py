@@ -39,6 +39,7 @@ from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from hw_utils.virtual.ranks.memory import books_of_all
 from hw_utils.virtual.ranks.own.copies import Copies
 from hw_utils.virtual.ranks.own.environment import own_environment
+from hw_utils.virtual.ranks.own.imports import Imports
 from hw_utils.virtual.ranks.own.modules import own_modules
 from hw_utils.virtual.ranks.own.process_state import ProcessState
 from hw_utils.virtual.ranks.own.random_states import own_random_states
@@ -67,7 +68,7 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
     that needs a process a rank is given up: the outcome says so with "apart", and the caller starts it again, with
     that in its job, in a process that has not seen the program.
     """
-    shown, modules = job.get("shown", []), set(sys.modules)
+    shown, imports = job.get("shown", []), Imports()
     is_last = job["fold"] is not None or job["world_size"] > job.get("most_processes", 0)
     with (
         _time_limit(timeout_s) as clusters,
@@ -84,7 +85,7 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
             shown = cluster.streams.shown
         if given_up is not None and given_up.wants == "processes":
             return {
-                "apart": given_up.why, "shown": cluster.streams.shown, "modules": preloadable(modules),
+                "apart": given_up.why, "shown": cluster.streams.shown, "modules": preloadable(imports.new()),
                 "rank": given_up.rank,
             }  # fmt: skip
     return cluster.outcome()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import email.header
+import email.mime.text
+import os
 import types
 
 import cloudpickle
 import pytest
+import torch
 
 from hw_utils.core import pickling
 
@@ -30,3 +34,20 @@ def test_a_function_keeps_the_name_of_its_file():
     assert [there.__code__.co_filename, there().__code__.co_filename] == [__file__, __file__]
     assert (there.__code__.co_name, there.__code__.co_firstlineno) == ("outer", outer.__code__.co_firstlineno)
     assert there()() == 1
+
+
+FUNCTIONS = {
+    "none": lambda: torch.ones(1),
+    "two levels": lambda: torch.nn.functional.relu(torch.ones(1)),
+    "a name that is no module": lambda: torch.distributed.is_available() or types.SimpleNamespace().rpc,
+    "several packages": lambda: [torch.optim.SGD, email.mime.text.MIMEText, email.header, os.path.join],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_submodules_that_a_function_mentions_are_those_that_cloudpickle_finds(name):
+    code, packages = FUNCTIONS[name].__code__, [torch, os, email, types, "no module"]
+    found = pickling._imported_submodules(code, packages)
+    expected = cloudpickle.cloudpickle._find_imported_submodules(code, packages)
+    assert sorted(m.__name__ for m in found) == sorted(m.__name__ for m in expected)
+    assert bool(found) is (name != "none")

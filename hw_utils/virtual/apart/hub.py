@@ -280,13 +280,9 @@ def _sendable(error: Exception) -> Exception:
     return error
 
 
-def preloadable(before: set[str]) -> list[str]:
-    """Modules of libraries that were imported since: a later attempt imports them once for all ranks."""
+def preloadable(imported: list[str]) -> list[str]:
+    """Those that are modules of libraries: a later attempt imports them once for all ranks."""
     from hw_utils.core.source import is_students
 
-    names = []
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name not in before and file and not is_students(os.fspath(file)):
-            names.append(name)
-    return names
+    files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in imported)
+    return [name for name, file in files if file and not is_students(os.fspath(file))]

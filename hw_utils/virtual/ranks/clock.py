@@ -16,16 +16,20 @@ import time
 import timeit
 import types
 from asyncio.selector_events import BaseSelectorEventLoop
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from weakref import WeakSet
 
 from hw_utils.core.calls.patched import patched
+from hw_utils.core.source import is_students
+from hw_utils.virtual.ranks.own.imports import Imports
 
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
 _LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils"})  # packages that take none, and many modules
 LOOK_S = 0.05  # real seconds in which another thread of the rank may end a wait
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
+_TAKEN = (*_CLOCK, *_COMPUTED, *(f"{name}_ns" for name in (*_CLOCK, *_COMPUTED)), "sleep")
 
 
 def _replacements(engine) -> dict:
@@ -97,16 +101,45 @@ def _wait(engine) -> Callable:
     return wait_on_its_clock
 
 
-def _taken(names: dict) -> Iterator[tuple[types.ModuleType, str]]:
-    """The modules of packages that have functions of `time` among their globals, each with the function's name."""
-    real = {name: getattr(time, name) for name in names}
-    for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        if top in _LARGE or top in sys.stdlib_module_names or type(module) is not types.ModuleType:
-            continue
-        for function, original in real.items():
-            if vars(module).get(function) is original:
-                yield module, function
+class _Takers:
+    """Modules that have functions of `time` among their globals; those of packages are looked at once a process."""
+
+    def __init__(self) -> None:
+        self.imports = Imports(all_are_new=True)
+        self.in_packages: list[tuple[types.ModuleType, str]] = []
+        self.of_programs: WeakSet[types.ModuleType] = WeakSet()  # a cell or a line of a script may take one later
+
+    def find(self) -> list[tuple[types.ModuleType, str]]:
+        """Each with the name of the function."""
+        for module in self._new():
+            if is_students(getattr(module, "__file__", None) or ""):
+                self.of_programs.add(module)
+            else:
+                self.in_packages += _taken([module])
+        return [*self.in_packages, *_taken({*self.of_programs, sys.modules["__main__"]})]
+
+    def _new(self) -> Iterator[types.ModuleType]:
+        new = self.imports.new()
+        self.imports.mark()
+        for name in new:
+            top, module = name.partition(".")[0], sys.modules.get(name)
+            if type(module) is types.ModuleType and top not in _LARGE and top not in sys.stdlib_module_names:
+                yield module
+
+
+def _taken(modules: Iterable[types.ModuleType]) -> Iterator[tuple[types.ModuleType, str]]:
+    real = {name: getattr(time, name) for name in _TAKEN}
+    for module in modules:
+        names = vars(module)
+        yield from ((module, name) for name, function in real.items() if names.get(name) is function)
+
+
+_takers = _Takers()
+
+
+def know_packages() -> None:
+    """Looks at what has been imported so far: for a process from which others are forked."""
+    _takers.find()
 
 
 @contextmanager
@@ -115,7 +148,7 @@ def virtual_clock(engine):
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
     with ExitStack() as stack:
         replacements = _replacements(engine)
-        for place, name in [*_taken(replacements), *((time, name) for name in replacements)]:
+        for place, name in [*_takers.find(), *((time, name) for name in replacements)]:
             stack.enter_context(patched(place, name, replacements[name]))
         bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
         if bars is not None:

@@ -170,10 +170,7 @@ LEAVES = """def hello(rank, world_size, name):
 """
 LOOKS = """def hello(rank, world_size, name):
     import os
-    try:
-        print("opened", open(f"/proc/{os.getppid()}/mem", "r+b"))
-    except OSError as error:
-        print(type(error).__name__, os.getppid())
+    print("processes", [int(name) for name in os.listdir("/proc") if name.isdigit()], os.getpid(), os.getppid())
 """
 
 
@@ -184,7 +181,7 @@ def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
     assert place.processes() == set()
 
 
-def test_a_check_cannot_write_into_the_first_process_of_its_jail(place):
+def test_an_answer_sees_no_process_but_its_own(place):
     record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.release, place.sandbox, "mallory", TIMES)
-    assert "PermissionError 1" in record.verdicts[0].detail
+    assert "processes [1] 1 0" in record.verdicts[0].detail
     assert record.points == MAX_POINTS - 5, record.reason

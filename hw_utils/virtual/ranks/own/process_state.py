@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.virtual.ranks.own.imports import Imports
 from hw_utils.virtual.ranks.own.replaced import Replaced
 from hw_utils.virtual.ranks.own.settings import Settings
 from hw_utils.virtual.ranks.own.snapshot import Snapshot, is_watched
@@ -32,7 +33,7 @@ class ProcessState:
     def __init__(self, engine) -> None:
         self.engine = engine
         self.snapshot = Snapshot()
-        self.known, self.n_modules = set(sys.modules), len(sys.modules)
+        self.imports, self.n_modules = Imports(), len(sys.modules)
         self.n_turns, self.n_looks, self.next_look = 0, 0, 0
         self.has_modules = False
         self.replaced, self.settings = Replaced(), Settings(engine)
@@ -79,8 +80,8 @@ class ProcessState:
         found = []
         if len(sys.modules) != self.n_modules:
             self.n_modules = len(sys.modules)
-            found = [m for name, m in list(sys.modules.items()) if name not in self.known]
-            self.known.update(sys.modules)
+            found = [sys.modules[name] for name in self.imports.new()]
+            self.imports.mark()
             self._watch_torchs_own()
             self.replaced.learn()
         if worker is not None:

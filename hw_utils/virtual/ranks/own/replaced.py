@@ -14,6 +14,8 @@ import sys
 import types
 from typing import Any
 
+from hw_utils.virtual.ranks.own.imports import Imports
+
 # What stands in a table and is a program's to call; a model that a class of torch's remembers is not.
 _CODE = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial, staticmethod, classmethod,
@@ -32,6 +34,7 @@ _OURS = {
 _WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
 _layers: dict[str, tuple[Any, dict[str, Any]]] = {}  # of this process: copying them takes milliseconds
 _standard: dict[str, tuple[Any, dict[str, Any]]] = {}
+_imports = Imports(all_are_new=True)  # of which the standard library's are among _standard
 _trusted: list[bool] = []  # of this process
 
 
@@ -46,7 +49,7 @@ class Replaced:
     def __init__(self) -> None:
         self.tables: dict[str, tuple[Any, dict[str, Any]]] = {}  # what it is -> names now, a copy
         self.layers, self.standard = _layers, _standard
-        for tables in (_layers, _standard):  # what has changed between two simulations
+        for tables in () if _trusted else (_layers, _standard):  # what has changed between two simulations
             for what, (table, before) in tables.items():
                 if _differ(table, before):
                     tables[what] = table, dict(table)
@@ -60,19 +63,21 @@ class Replaced:
         for name in _MODULES:
             if name in sys.modules:
                 _remember(self.tables, f"the module {name}", vars(sys.modules[name]))
-        for name in (sys.stdlib_module_names & sys.modules.keys()) - _OURS:
+        for name in (sys.stdlib_module_names - _OURS).intersection(_imports.new()):
             _remember(self.standard, f"the module {name}", vars(sys.modules[name]))
+        _imports.mark()
         for name, classes in _CLASSES.items():
             for cls in classes if name in sys.modules else ():
                 _remember(self.tables, f"the class {cls}", vars(getattr(sys.modules[name], cls)))
         for cls in () if self.layers else vars(sys.modules["torch.nn"]).values():
             if isinstance(cls, type):
                 _remember(self.layers, f"the class {cls.__name__}", vars(cls))
-        for name, module in list(sys.modules.items()):
-            if name.startswith(_WHOLE):
-                _remember(self.of_fsdp, f"the module {name}", vars(module))
+        whole = sys.modules.get(_WHOLE)
+        for module in [whole, *vars(whole).values()] if whole else ():
+            if isinstance(module, types.ModuleType) and module.__name__.startswith(_WHOLE):
+                _remember(self.of_fsdp, f"the module {module.__name__}", vars(module))
                 for cls in list(vars(module).values()):
-                    if isinstance(cls, type) and cls.__module__ == name:
+                    if isinstance(cls, type) and cls.__module__ == module.__name__:
                         _remember(self.of_fsdp, f"the class {cls.__name__}", vars(cls))
         self.sharded = getattr(sys.modules.get(f"{_WHOLE}._fully_shard"), "cls_to_fsdp_cls", {})
 
@@ -81,7 +86,7 @@ class Replaced:
 
         at_the_end: of a rank; then the standard library and the classes of torch.nn are looked at too.
         """
-        if not (everywhere or at_the_end or self.sharded):
+        if _trusted or not (everywhere or at_the_end or self.sharded):
             return ""
         found = self._changed(self.of_fsdp)
         found = found or (self._changed(self.tables) if everywhere or at_the_end else "")

@@ -1,7 +1,7 @@
 """Kills the process that forks one for each check, and its own group."""
 
 
-# expects: crashed
+# expects: fail
 def fit_link(sizes, seconds):
     import os
     import signal
