@@ -20,6 +20,7 @@ import multiprocessing
 import os
 import pickle
 import select
+import shutil
 import socket
 import subprocess
 import sys
@@ -200,7 +201,7 @@ class ForkStarter:
     """Starts the ranks of one gang through the server."""
 
     def __init__(self, spec: dict) -> None:
-        self.server = connect()
+        self.server, self.directory = connect(), spec["directory"]
         self.sock = self.server.open_gang(spec)
         self.sock.setblocking(False)
 
@@ -238,5 +239,7 @@ class ForkStarter:
             raise self.server.death() from None
 
     def close(self) -> None:
-        """Ends the gang: at the end of file the server kills what is left of it."""
+        """Ends the gang: at the end of file the server, unless it has died, kills what is left of it."""
         self.sock.close()
+        if self.server.owner == os.getpid():
+            shutil.rmtree(self.directory, ignore_errors=True)

@@ -60,7 +60,10 @@ if __name__ == "__main__":
 def test_a_failure_before_the_workers_first_line_is_told_as_the_kits(fault, start, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(FAULTS[fault])
     (tmp_path / "mine.py").write_text(PROGRAM)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "HW_UTILS_START": start}
+    environment["TMPDIR"] = str(folder)
     done = subprocess.run(
         [sys.executable, tmp_path / "mine.py"], capture_output=True, text=True, timeout=300, env=environment
     )
@@ -81,6 +84,7 @@ def test_a_failure_before_the_workers_first_line_is_told_as_the_kits(fault, star
     if "group" in fault:
         assert "Traceback (most recent call last):" in told
         assert "not_yet_named" in told
+    assert list(folder.glob("hw_utils*")) == []
 
 
 @pytest.mark.parametrize(("system", "wsl"), [("Windows", True), ("Darwin", False), ("Linux", False)])
