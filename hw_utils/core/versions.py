@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -12,6 +13,7 @@ DOCTOR = "python -m hw_utils doctor"
 _said: list[str] = []
 
 
+@functools.cache
 def torch_version(text: str = "") -> tuple[int, int]:
     """(major, minor) of a version as torch writes it, "2.15.0+cu132" or "2.16.0a0+git1"; of the installed one."""
     major, minor = (text or importlib.metadata.version("torch")).split("+")[0].split(".")[:2]

@@ -31,12 +31,19 @@ PERHAPS_USED = ("torch.nn.parallel", "torch.optim", "torch._dynamo")  # slow: so
 
 
 def preload_first() -> None:
-    """Imports what every rank uses."""
+    """Imports what every rank uses, and looks up what a process looks up for its first group, and keeps."""
     import numpy  # noqa: F401
     import torch.distributed  # noqa: F401
 
-    import hw_utils.gloo.group
     import hw_utils.processes.rank  # noqa: F401
+    from hw_utils.core.calls.kernels import Kernels
+    from hw_utils.core.versions import torch_version
+    from hw_utils.gloo.group import LedgerGroup
+
+    torch_version()
+    kernels = Kernels(LedgerGroup)
+    kernels.install()
+    kernels.remove()
 
 
 def preload() -> None:
