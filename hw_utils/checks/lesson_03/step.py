@@ -138,7 +138,7 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
         {**_SMALL, "world_size": 4, "momentum": 0.9},
         {**_SMALL, "world_size": 3, "n_examples": 22},  # the last batch: 2, 1 and 1 examples
         {**_SMALL, "world_size": 4, "n_examples": 26, "momentum": 0.9},  # two ranks have none
-        {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 20},
+        {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 8},
     ],
     ok="N ranks of batch B follow one worker of batch N B, with momentum and a short last batch too.",
     hint="the hints of exercise 3.1d",
