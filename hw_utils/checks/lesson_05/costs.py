@@ -86,6 +86,7 @@ def _judge_amdahl(data: Any, world_size: int, serial_fraction: float) -> None:
         "the serial part takes its time beside the parallel one: what is asked is one time over another.": n * (1 - s),
         "that is Gustafson's, for work that grows with N; here the work stays.": s + (1 - s) * n,
         "that is in percent.": 100 * alone / together,
+        "serial_fraction is a fraction, 0.2 and not 20: nothing is divided by 100.": 1 / (s / 100 + (1 - s / 100) / n),
         "a speedup may be a fraction: nothing is rounded.": (float(round(alone / together)), alone // together),
         "only 1 - serial_fraction is shared out, not the whole work.": 1 / (s + 1 / n),
         "all N ranks share the parallel part, rank 0 too: divide by N.": 1 / (s + (1 - s) / max(n - 1, 1)),
@@ -168,9 +169,10 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "these are bits: bytes are asked.": 8 * sent,
         "these are elements: bytes are asked.": sent / 4,
         "that is one chunk, one step: there are N - 1 steps in each of two phases.": n_bytes / world_size,
-        "chunks may be fractions on paper: / and not //, and nothing rounded.": 2.0
-        * (world_size - 1)
-        * (n_bytes // world_size),
+        "chunks may be fractions on paper: / and not //, and nothing rounded.": (
+            2.0 * (world_size - 1) * (n_bytes // world_size),
+            2.0 * ((world_size - 1) * n_bytes // world_size),
+        ),
         "chunks may be fractions on paper: nothing is rounded.": float(round(sent)),
         "that is what all ranks send together; the question is one rank.": float(sent * world_size),
         "a rank never sends the chunk that ends with it: N - 1 of N chunks a phase.": 2.0 * n_bytes,

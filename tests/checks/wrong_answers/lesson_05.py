@@ -15,6 +15,7 @@ from tests.checks.wrong_answers import wrong, wrong_values
 # 5.1 expectation
 
 for _name, _formula, _says in [
+    ("takes_percent", lambda n, s: 1 / (s / 100 + (1 - s / 100) / n), "0.2 and not 20"),
     ("inverse", lambda n, s: s + (1 - s) / n, "how many times faster: one over it"),
     ("ideal", lambda n, s: float(n), "does not shrink with N"),
     ("mixed_up", lambda n, s: 1 / (s / n + 1 - s), "only it is divided by N"),
@@ -48,6 +49,7 @@ for _name, _formula, _says in [
 
 for _name, _formula, _says in [
     ("one_phase", lambda n, m: (n - 1) / n * m, "that is one phase"),
+    ("rounds_each_phase_down", lambda n, m: 2 * ((n - 1) * m // n), "/ and not //"),
     ("all_ranks", lambda n, m: 2 * (n - 1) * m, "what all ranks send together"),
     ("two_tensors", lambda n, m: 2 * m, "N - 1 of N chunks"),
     ("sent_and_received", lambda n, m: 4 * (n - 1) / n * m, "sent and received together"),
