@@ -26,7 +26,7 @@ import hw_utils
 from hw_grader.sandbox import call_filter, jailed_process, lockdown, memory_in_use, no_checks
 from hw_utils.processes import start_by_fork
 from hw_utils.processes.before_forks import share_with_forks
-from hw_utils.virtual.ranks import clock
+from hw_utils.processes.fork_server import know_modules
 
 ROLES = ("cells", "answers", "drive", "judge")
 TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
@@ -286,7 +286,7 @@ def warm_up() -> None:
     for role in ROLES:
         importlib.import_module(f"hw_grader.driving.roles.{role}").warm_up()
     sys.modules["torch"].set_num_threads(1)
-    clock.know_packages()
+    know_modules()
     share_with_forks()
 
 
@@ -325,7 +325,7 @@ def main() -> None:
         lockdown.close_what_is_mounted(MEET)
     students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
-    clock.know_packages()
+    know_modules()
     gc.collect()
     gc.freeze()
     zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)
