@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import sync as sync_judges
 from hw_utils.checks.lesson_04.batches import LABEL_OF_0, judge_batches
+from hw_utils.checks.lesson_04.carried import note_inputs
 from hw_utils.checks.lesson_04.loop import observed
 
 ALL = ["weight", "bias", "scalar"]
@@ -67,10 +68,11 @@ class _Bare(nn.Module):
 
 
 def _drive_sync(rank, world_size, sync, names):
-    model = _Bare(names, rank)
+    model, carried = _Bare(names, rank), note_inputs()
     sync(model)
     found = dict(model.named_parameters())
     return {
+        "carried": carried,
         "gradients": {name: None if p.grad is None else p.grad.clone() for name, p in found.items()},
         "values": {name: p.detach().clone() for name, p in found.items()},
     }

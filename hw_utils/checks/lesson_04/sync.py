@@ -10,6 +10,7 @@ import numpy as np
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.lesson_04.carried import require_gradients
 from hw_utils.checks.lesson_04.judges import close, result, short
 from hw_utils.core import schedules
 from hw_utils.core.errors import CheckFailed
@@ -205,6 +206,10 @@ def judge_traffic(what: str, allowed: frozenset[str], other: str):
                 f" the target is one {' and one '.join(sorted(allowed))} a parameter.",
                 cause=_FLAT,
             )
+        of_all = {name: [gradient(name, rank) for rank in range(world_size)] for name in names}
+        known = {name: each for name, each in of_all.items() if not any(g is None for g in each)}
+        carried = [result(data, rank)["carried"] for rank in range(world_size)]
+        require_gradients(who, carried if world_size > 1 else [], known)
 
     return judge
 

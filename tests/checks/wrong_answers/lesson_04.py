@@ -697,6 +697,22 @@ def gathers_one_vector(model):
         p.grad = mean.view_as(p).clone()
 
 
+@wrong("lesson_04.gather_scatter_traffic", says="puts into scatter for 'bias' is not made of gradients")
+def scatters_zeros(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            dist.scatter(p.grad, [torch.zeros_like(p)] * dist.get_world_size() if each else None)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="puts into all_reduce for 'bias' is not made of gradients")
+def reduces_zeros(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            dist.all_reduce(torch.zeros_like(p))
+
+
 @wrong("lesson_04.gather_scatter_traffic", says="is the root: rank 0 is to be")
 def another_root(model):
     root = dist.get_world_size() - 1
