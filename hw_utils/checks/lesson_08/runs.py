@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from hw_utils.simulate import simulate
 
 WIDTH, ITEM = 3, 8
 SAME_S = 1e-6
+_ROUNDED = 1e-2  # of the largest number: half precision and bfloat16 keep more
 FREE = Network(0.0, math.inf)  # messages take no time
 Numbers = float | Sequence[float]  # of each rank, or of all
 
@@ -269,23 +271,38 @@ def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
 
 
 def require_carried(what: str, data: Any, n_batches: int) -> None:
-    """Raises CheckFailed unless each pass is made of what its neighbour's pass gave, but for a factor."""
-    crossed = [result["crossed"] for result in data["results"]]
-    for k in range(n_batches):
-        for rank in range(1, len(crossed)):
-            edge = {"F": (crossed[rank - 1], crossed[rank]), "B": (crossed[rank], crossed[rank - 1])}
-            for kind, (giver, taker) in edge.items():
-                gave, taken = np.asarray(giver[f"{kind}{k}"][1]), np.asarray(taker[f"{kind}{k}"][0])
-                if distance(_to_one(taken), _to_one(gave)) > 1e-4:
-                    way = f"stage {rank - 1} to {rank}" if kind == "F" else f"stage {rank} to {rank - 1}"
-                    raise CheckFailed(
-                        f"{what}: the passes come in time, but micro-batch {k} goes from {way} with other numbers.",
-                        cause="a stage goes on with what its neighbour has sent: the message's buffer, once full.",
-                    )
+    """Raises CheckFailed unless each pass takes what a pass of its neighbour gave, each once, but for a factor.
+
+    The first rank takes the batch: from zeros everywhere, or from numbers that all ranks draw, nothing has to be sent.
+    Which micro-batch it belongs to and how exactly it came is a matter of the numbers.
+    """
+    given = [[np.asarray(x) for x in _rows(1, n_batches)]]
+    passes = {kind: [[r["crossed"][f"{kind}{k}"] for k in range(n_batches)] for r in data["results"]] for kind in "FB"}
+    given += [[y for _, y in of_rank] for of_rank in passes["F"][:-1]]
+    for rank, gave in enumerate(given):
+        who = f"stage {rank - 1} to {rank}" if rank else "the batch to stage 0"
+        _require_taken(f"{what}: the passes come in time, but {{}} goes from {who}", gave, passes["F"][rank])
+    for rank, (gave, took) in enumerate(pairwise(reversed(passes["B"]))):
+        first = len(passes["B"]) - 1 - rank
+        what_came = f"{what}: the passes come in time, but {{}} goes from stage {first} to {first - 1}"
+        _require_taken(what_came, [back for _, back in gave], took)
+
+
+def _require_taken(what: str, gave: list[Any], took: list[list[Any]]) -> None:
+    left = {k: _to_one(one) for k, one in enumerate(gave) if np.any(one)}
+    for k, (taken, _) in enumerate(took):
+        found = [j for j in (k, *left) if j in left and distance(_to_one(taken), left[j]) < _ROUNDED]
+        if not found:
+            raise CheckFailed(
+                f"{what.format(f'micro-batch {k}')} with other numbers.",
+                cause="a stage goes on with what its neighbour has sent: the message's buffer, once full.",
+            )
+        del left[found[0]]
 
 
 def _to_one(numbers: np.ndarray) -> np.ndarray:
     """Divided by that of them which is largest."""
+    numbers = np.asarray(numbers)
     flat = numbers.ravel()
     return numbers / (flat[np.abs(flat).argmax()] or 1.0)
 
