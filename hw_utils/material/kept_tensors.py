@@ -21,6 +21,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
 NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
+_FEW_BYTES = 16  # letters in a name, flags
 _A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
 _OURS = "hw_"  # this course's packages: a communication layer, for example: what it keeps is no part of a layer
 
@@ -92,6 +93,22 @@ def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module
     return found
 
 
+def has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether it may hold what was computed: floats, or whole numbers too large for places and counts.
+
+    Floats' bits are such numbers (`.view(torch.int32)`), and so is what is packed into bytes. A random state is known by
+    its size.
+    """
+    if tensor.is_floating_point() or tensor.is_complex():
+        return True
+    if tensor.dtype == torch.bool or tensor.device.type != "cpu" or not tensor.numel():
+        return False
+    if tensor.element_size() < 4:
+        return tensor.numel() > _FEW_BYTES and tensor.shape != torch.get_rng_state().shape
+    signed = tensor.detach().contiguous().view(torch.int32 if tensor.element_size() == 4 else torch.int64)
+    return bool((signed.abs() > 2 ** (5 * tensor.element_size() + 4)).any())
+
+
 def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
     """How many of the numbers lie in the memory that a tensor is a view of."""
     if not value.dtype.is_floating_point or value.layout != torch.strided:
@@ -114,8 +131,8 @@ def _found(
         seen.add(id(value))
         while path in found or f"{path}{NUMBERS}" in found:  # keys of a dictionary are shown by their beginning
             path += "'"
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-            found[path] = torch.from_numpy(value)
+        if isinstance(value, np.ndarray) and value.dtype.kind in "fciu":
+            found[path] = _of_array(value)
         elif isinstance(value, torch.Tensor):
             while is_functorch_wrapped_tensor(value):  # one a transform of torch.func, around that with memory
                 value = get_unwrapped(value)
@@ -127,6 +144,14 @@ def _found(
                 found[f"{path}{NUMBERS}"] = torch.tensor(numbers, dtype=torch.float64)
             waiting.extend((f"{path}{step}", part) for step, part in inside if type(part) is not float)
     return found
+
+
+def _of_array(array: np.ndarray) -> torch.Tensor:
+    """The array's memory; of a dtype that torch has not, as bytes."""
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):
+        return torch.frombuffer(bytearray(array.tobytes()) or bytearray(1), dtype=torch.uint8)
 
 
 def _numbers(value: Any, inside: list[tuple[str, Any]]) -> list[float]:

@@ -6,11 +6,12 @@ import functools
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import has_numbers, kept_elsewhere, kept_tensors
 from hw_utils.threads.rendezvous import Rendezvous
 from hw_utils.threads.turns import Turns
 
@@ -129,3 +130,18 @@ def test_keys_that_begin_alike_hide_nobody():
 
     found = kept_tensors(Layer(), with_numbers=True)
     assert sorted(t.numel() for t in found.values()) == [1, 2, 3, 9, 9, 9]
+
+
+@pytest.mark.parametrize("kind", [torch.int16, torch.int32, torch.int64, torch.uint8, torch.complex64])
+def test_floats_are_numbers_whatever_their_bits_are_called(kind):
+    assert has_numbers(torch.linspace(0, 1, 64, dtype=torch.float64).view(kind))
+
+
+def test_places_masks_and_random_states_are_no_numbers():
+    others = [torch.arange(1000), torch.arange(1000, dtype=torch.int32), torch.ones(99, dtype=torch.bool)]
+    assert not any(map(has_numbers, [*others, torch.get_rng_state(), torch.empty(0, dtype=torch.int64)]))
+
+
+def test_an_array_of_any_kind_is_found():
+    kept = SimpleNamespace(whole=np.linspace(0, 1, 64).view("i4"), wide=np.linspace(0, 1, 64, dtype=np.longdouble))
+    assert {path: has_numbers(t) for path, t in kept_tensors(kept).items()} == {"whole": True, "wide": True}

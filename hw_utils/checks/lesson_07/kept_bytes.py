@@ -14,7 +14,7 @@ import torch
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run import Run
-from hw_utils.material.kept_tensors import NUMBERS, beside_models
+from hw_utils.material.kept_tensors import NUMBERS, beside_models, has_numbers
 
 MOMENT_S = 1e-3
 _MOST_THINGS = 10_000
@@ -46,7 +46,7 @@ def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     for path, tensor in kept.items():
         is_setting = path.endswith(NUMBERS) and _are_settings(numbers[_attribute(path)])
-        if tensor.is_floating_point() and tensor.numel() and not is_setting:
+        if has_numbers(tensor) and tensor.numel() and not is_setting:
             found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
     return list(found.values())
 

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks.lesson_07.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
-from hw_utils.material.kept_tensors import kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import has_numbers, kept_elsewhere, kept_tensors
 
 
 class Keeper:
@@ -67,4 +67,4 @@ class Keeper:
 
 def _is_data(tensor: torch.Tensor) -> bool:
     """Masks and random states are none."""
-    return tensor.is_floating_point() or tensor.dtype == torch.int64
+    return has_numbers(tensor) or tensor.dtype == torch.int64

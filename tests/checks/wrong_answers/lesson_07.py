@@ -423,6 +423,13 @@ class KeepsTheWholeAsAList(_Adam):
 
 
 @wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+class KeepsTheWholeAsWholeNumbers(_Adam):
+    def gathered(self, flat, w):
+        super().gathered(flat, w)
+        self.whole = flat.clone().view(torch.int64 if flat.element_size() == 8 else torch.int32)
+
+
+@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
 class KeepsFourShards(_Adam):
     def adam(self, w, g, place):
         self.g, self.w = g, super().adam(w, g, place)
