@@ -96,8 +96,8 @@ def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module
 def has_numbers(tensor: torch.Tensor) -> bool:
     """Whether it may hold what was computed: floats, or whole numbers too large for places and counts.
 
-    Floats' bits are such numbers (`.view(torch.int32)`), and so is what is packed into bytes. A random state is known by
-    its size.
+    Floats' bits are such numbers (`.view(torch.int32)`), and so is what is packed into bytes. A random state is known
+    by its size.
     """
     if tensor.is_floating_point() or tensor.is_complex():
         return True

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from hw_utils.core.errors import CheckFailed
@@ -32,7 +31,7 @@ def note_inputs() -> list[list[Any]]:
 def require_gradients(who: str, carried: Sequence[Any], gradients: dict[str, list[np.ndarray]]) -> None:
     """Raises CheckFailed unless what went in is made of gradients, in whatever proportion.
 
-    carried: of each rank what `note_inputs` gave; gradients: name -> what each rank starts with. A rank puts in its own,
+    carried: each rank's of `note_inputs`; gradients: name -> what each rank starts with. A rank puts its own in,
     and the root of a scatter a mixture of all.
     """
     for rank, calls in enumerate(carried):
