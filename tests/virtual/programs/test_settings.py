@@ -16,6 +16,7 @@ import pickle
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -198,6 +199,30 @@ def forks(rank, world_size, ends):
 @pytest.mark.parametrize(("ends", "code"), [("exits", 7), ("returns", 0), ("raises", 1)])
 def test_a_child_that_a_rank_forks_is_no_part_of_the_simulation(ends, code):
     assert simulate(forks, 2, (ends,)).results == [("0 True", code), ("1 True", code)]
+
+
+def starts_programs(rank, world_size, counts):
+    if counts:
+        COUNTED[0] += 1  # so that each rank is a process
+    os.environ["MINE"] = str(rank)
+    if rank == 1:
+        os.environ["ITS"] = "own"
+    dist.barrier()
+    command = "echo $RANK $WORLD_SIZE $MINE $ITS"
+    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
+    return said, os.waitstatus_to_exitcode(os.system(f"exit $((10 + {rank} * 2 + MINE))"))
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_program_that_a_rank_starts_inherits_the_ranks_variables(counts):
+    run = simulate(starts_programs, 3, (counts,), echo=False)
+    said = ["0 3 0\n", "1 3 1 own\n", "2 3 2\n"]
+    assert run.results == [(said[r], 10 + 3 * r) for r in range(3)]
+
+
+def test_the_variables_of_ranks_end_with_the_run():
+    simulate(starts_programs, 2, (False,), echo=False, isolate=False)
+    assert subprocess.run(["sh", "-c", "echo $MINE $ITS $RANK"], capture_output=True, text=True).stdout == "\n"
 
 
 def coroutines(rank, world_size):
