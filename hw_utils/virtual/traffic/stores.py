@@ -222,9 +222,9 @@ def _current():
 def virtual_stores(engine):
     """While a simulation runs, the stores that a program makes are virtual ones."""
     kinds = {"TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore}
-    before = [
-        (module, name, getattr(module, name)) for module in (dist, c10d) for name in kinds if hasattr(module, name)
-    ]
+    meeting = sys.modules["torch.distributed.rendezvous"]  # rendezvous("env://") makes its store from a name of its own
+    modules = (dist, c10d, meeting)
+    before = [(module, name, getattr(module, name)) for module in modules for name in kinds if hasattr(module, name)]
     _engines.append(engine)
     try:
         for module, name, _ in before:

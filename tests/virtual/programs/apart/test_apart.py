@@ -372,6 +372,20 @@ def test_a_get_lets_others_set():
     assert simulate(set_and_get, 3, compute="free", echo=False).results == [(b"value", b"3", 3)] * 3
 
 
+def meets(rank: int, world_size: int) -> tuple[bytes, float]:
+    dist.destroy_process_group()
+    store, own, n = next(dist.rendezvous("env://", rank=rank, world_size=world_size))
+    store.set(f"of {own}", f"{own} of {n}")
+    dist.init_process_group("gloo", store=dist.PrefixStore("mine", store), rank=own, world_size=n)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return store.get(f"of {(rank + 1) % n}"), total.item()
+
+
+def test_ranks_that_rendezvous_themselves_meet():
+    assert simulate(meets, 2, compute="free", echo=False, timeout_s=30).results == [(b"1 of 2", 2.0), (b"0 of 2", 2.0)]
+
+
 def late(rank: int, world_size: int) -> str:
     if rank == 1:
         return ""
