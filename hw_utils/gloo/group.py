@@ -282,11 +282,20 @@ for _name in COLLECTIVES:
     setattr(LedgerGroup, _name, _settling(_name))
 
 
+class _EitherGloo(type(LedgerGroup)):
+    def __instancecheck__(cls, group) -> bool:
+        return super().__instancecheck__(group) or isinstance(group, _Gloo)
+
+
+class _Built(LedgerGroup, metaclass=_EitherGloo):
+    """What torch builds and asks for by the name of gloo's: torch.distributed.rpc makes gloo's own, and is told so."""
+
+
 def install(keeper: Keeper) -> None:
     """From now on torch builds a LedgerGroup where it would build gloo's."""
     LedgerGroup.keeper = keeper
     Kernels(LedgerGroup).install()
-    c10d.ProcessGroupGloo = LedgerGroup
+    c10d.ProcessGroupGloo = _Built
     dist.new_group = c10d.new_group = _announced(c10d.new_group)
     dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
 

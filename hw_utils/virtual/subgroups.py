@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 import torch.distributed as dist
+import torch.distributed.rpc
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.patched import patched
@@ -171,16 +173,25 @@ class Groups:
 
     @contextmanager
     def _none_by_hand(self):
-        """`ProcessGroupGloo(store, rank, size)` would wait in sockets of its own for ranks of this very process."""
-        begin = c10d.ProcessGroupGloo.__init__
+        """Gloo's own group, and remote procedure calls, would wait in sockets for ranks of this very process."""
 
-        def refuse(group, *args, **options):
-            if not self.engine.carries():
-                return begin(group, *args, **options)
-            raise NotImplementedError(
-                "ProcessGroupGloo(...) by hand has connections of its own, which the virtual cluster does not see. "
-                "Next step: dist.new_group(ranks) makes a group of virtual ranks; launch runs this program as it is"
-            )
+        def refusing(begin, what: str):
+            @functools.wraps(begin)
+            def refuse(*args, **options):
+                if not self.engine.carries():
+                    return begin(*args, **options)
+                raise NotImplementedError(
+                    f"{what} has connections of its own, which the virtual cluster does not see. "
+                    "Next step: dist.new_group(ranks) makes a group of virtual ranks; launch runs this program as it is"
+                )
 
-        with patched(c10d.ProcessGroupGloo, "__init__", refuse):
+            return refuse
+
+        with ExitStack() as refused:
+            for owner, name, what in (
+                (c10d.ProcessGroupGloo, "__init__", "ProcessGroupGloo(...) by hand"),
+                (dist.rpc, "init_rpc", "torch.distributed.rpc"),
+            ):
+                if hasattr(owner, name):  # torch may be built without
+                    refused.enter_context(patched(owner, name, refusing(getattr(owner, name), what)))
             yield

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import rpc
 from torch.distributed.nn.functional import all_gather
 
 from hw_utils import WorkerFailed, launch, simulate
@@ -172,3 +173,17 @@ def test_ranks_with_uneven_inputs_join_in_ddp():
     first, second = launch(worker, 2).results
     assert second == [[0.5] * 4] * 2  # the last step is rank 1's alone, and is divided by both
     assert first == [[1.0] * 4] * 2
+
+
+def asks_another(rank, world_size, path):
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}")
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    answer = rpc.rpc_sync(f"rank{1 - rank}", torch.add, args=(torch.ones(1), rank)).item()
+    rpc.shutdown()
+    return answer
+
+
+def test_remote_procedure_calls_run_on_real_processes_and_the_virtual_cluster_says_so(tmp_path):
+    assert launch(asks_another, 2, (str(tmp_path / "meet"),), echo=False).results == [1.0, 2.0]
+    with pytest.raises(WorkerFailed, match=r"torch\.distributed\.rpc has connections of its own.* launch runs"):
+        simulate(asks_another, 2, (str(tmp_path / "never"),), echo=False)
