@@ -176,7 +176,7 @@ class VirtualGroup(dist.ProcessGroup):
             if method in TAKE_GAPS:
                 inputs = [t if t.is_contiguous() else t.detach().contiguous() for t in inputs]
             for tensor in (*inputs, *outputs):
-                reductions.flat(tensor)  # raises if there are gaps
+                reductions.require_carried(tensor, self.backend)
         for tensor in (*inputs, *outputs):
             if tensor.device.type == "cpu":  # "meta" has shapes, bytes and times, and no values
                 address(tensor, tensor.nbytes)

@@ -175,6 +175,23 @@ def test_ranks_with_uneven_inputs_join_in_ddp():
     assert first == [[1.0] * 4] * 2
 
 
+def carries_shorts(rank, world_size, how):
+    short = torch.zeros(2, dtype=torch.int16)
+    if how == "broadcast":
+        dist.broadcast(short, 0)
+    elif how == "all_gather":
+        dist.all_gather([short.clone() for _ in range(world_size)], short)
+    else:
+        dist.all_to_all_single(short.clone(), short)
+
+
+@pytest.mark.parametrize("how", ["broadcast", "all_gather", "all_to_all_single"])
+def test_a_type_that_gloo_does_not_carry_is_refused_by_both(how):
+    for engine in (launch, simulate):
+        with pytest.raises(WorkerFailed, match="Invalid scalar type"):
+            engine(carries_shorts, 2, (how,), echo=False)
+
+
 def asks_another(rank, world_size, path):
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}")
     rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)

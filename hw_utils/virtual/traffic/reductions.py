@@ -75,6 +75,13 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
+def require_carried(tensor: torch.Tensor, backend: str) -> None:
+    """Raises a RuntimeError where gloo's collectives would, or would go wrong without a word: by gaps, by type."""
+    flat(tensor)
+    if backend == "Gloo" and tensor.dtype not in _DTYPES:
+        raise RuntimeError(f"Invalid scalar type: {backend}'s collectives do not carry {tensor.dtype}")
+
+
 def kept(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of what a member sends: it may be gone before others take it."""
     return flat(tensor).clone()
