@@ -183,12 +183,11 @@ class _Cluster:
         """What of torch.distributed and the standard library is the running rank's while the ranks run."""
         engine = self.engine
         self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), ProcessState(engine)
-        if "most_processes" in self.job:
-            engine.most_processes = 0 if engine.folding else self.job["most_processes"]
+        engine.most_processes = 0 if engine.folding else self.job.get("most_processes", 0)
         return (
             _world(engine),
             *([] if engine.lines else [ShortCuts(engine).installed()]),
-            *([note_writes(engine)] if "most_processes" in self.job else []),
+            note_writes(engine),
             self.groups.installed(),
             virtual_clock(engine),
             own_random_states(engine),

@@ -195,11 +195,8 @@ class Engine:
 
     def let_the_past_run(self, rank: int) -> None:
         """Every rank that is behind runs first."""
-        turns = self.turns
-        if not turns.is_watched:
-            turns.look()
         self.agenda.schedule(rank, self.clock[rank])
-        turns.switch(rank)
+        self.turns.switch(rank)
 
     def keep_up(self, rank: int) -> None:
         """Nobody is behind the running rank after this."""
@@ -215,11 +212,8 @@ class Engine:
 
     def block(self, rank: int, what) -> None:
         """The running rank stands still until what it waits for is done."""
-        turns = self.turns
-        if not turns.is_watched:
-            turns.look()
         self.agenda.waiting[rank] = what
-        turns.switch(rank)
+        self.turns.switch(rank)
 
     def block_for(self, rank: int, what, limit_s: float | None) -> bool:
         """The same for at most `limit_s` seconds, None is for ever; False if the time was up."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 
 import torch
 
@@ -11,7 +10,7 @@ from hw_utils.virtual.ranks.own.random_states import TorchStates
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _current_graph_task_id = torch._C._current_graph_task_id
-FIRST_TURNS = 4  # of a rank
+SELDOM = 10_000  # turns
 IN_NO_BACKWARD = -1  # what torch says of a thread that is not in a backward pass
 
 
@@ -27,46 +26,39 @@ class Turns:
         self.random = TorchStates(world_size)
         self.exchanged: list = []  # the ranks' settings, once one of them has changed some, see settings.py
         self.switch: Callable[[int], None] | None = None
-        self.plain_switch: Callable[[int], None] | None = None
-        self.is_watched = False
 
-    def look(self) -> None:
-        """Called before others run: has the running rank changed what it shares with them? see process_state.py."""
+    def look(self) -> int:
+        """Before others run: has the running rank changed what it shares with them? see process_state.py.
+
+        How many turns may pass before the next look.
+        """
+        return SELDOM
 
     def changed(self) -> str:
         """What the ranks have changed of what they share, "" if nothing."""
         return ""
 
     def begin(self, engine, carrier) -> None:
-        """From here on turns pass as `carrier` passes them; the first ones, where programs set what they set, look."""
-        self.plain_switch = switch_of(engine, self, carrier)
-        self.watch(FIRST_TURNS * len(engine.running))
-
-    def watch(self, turns: float = inf) -> None:
-        """From now on so many switches look first, those of the short cuts too."""
-        left = turns
-
-        def looked(rank: int) -> None:
-            nonlocal left
-            self.look()
-            left -= 1
-            if left < 0 and self.switch is looked:
-                self.switch, self.is_watched = self.plain_switch, False
-            self.plain_switch(rank)
-
-        self.switch, self.is_watched = looked, True
+        """From here on turns pass as `carrier` passes them."""
+        self.switch = switch_of(engine, self, carrier)
 
 
 def switch_of(engine, turns: Turns, carrier) -> Callable[[int], None]:
     """The function that lets the rank run that is furthest behind; it returns when `rank` runs again, as it was."""
     random, states, lamp, exchanged = turns.random, turns.random.states, turns.lamp, turns.exchanged
     due, agents, next_rank = engine.agenda.due, engine.agenda.agents, engine.agenda.next_rank
-    glance, is_shared, resume = random.glance, carrier.is_shared, carrier.resume
+    glance, is_shared, resume, look = random.glance, carrier.is_shared, carrier.resume, turns.look
+    unseen = 0  # turns before the next look
 
     def switch(rank: int) -> None:
+        nonlocal unseen
         who = due.pop() if due and not agents else next_rank()
         if who is rank:  # not ==: threads of one rank count as its number, see apart/lanes.py
             return
+        if unseen:
+            unseen -= 1
+        else:
+            unseen = look()
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
             engine.need("threads", "a rank waits inside a backward pass")  # which autograd keeps in its OS thread

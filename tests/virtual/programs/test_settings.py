@@ -22,6 +22,7 @@ import tempfile
 import time
 import types
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -133,9 +134,18 @@ def test_one_audit_hook_serves_all_simulations_of_a_process(monkeypatch):
     monkeypatch.setattr(watched_calls, "_hooked", [])
     monkeypatch.setattr(watched_calls, "_audit_torchs_files", lambda: None)
     for _ in range(3):
-        with watched_calls.note_writes(None):
-            assert watched_calls._noting == [None]
+        with watched_calls.note_writes(SimpleNamespace(world_size=4, most_processes=128)):
+            assert len(watched_calls._noting) == 1
     assert (len(added), watched_calls._noting) == (1, [])
+
+
+def test_ranks_that_are_too_many_for_processes_pay_for_no_audit_hook(monkeypatch):
+    """Python tells it of two looks at frames a message: a fifth of what a message costs."""
+    added = []
+    monkeypatch.setattr(sys, "addaudithook", added.append)
+    monkeypatch.setattr(watched_calls, "_hooked", [])
+    with watched_calls.note_writes(SimpleNamespace(world_size=129, most_processes=128)):
+        assert (len(added), len(watched_calls._noting)) == (0, 1)
 
 
 ONCE = {  # what a package takes once a process

@@ -21,9 +21,9 @@ from hw_utils.virtual.ranks.own.replaced import Replaced
 from hw_utils.virtual.ranks.own.settings import Settings
 from hw_utils.virtual.ranks.own.snapshot import Snapshot, is_watched
 from hw_utils.virtual.ranks.own.watched_calls import caught, watched_imports
-from hw_utils.virtual.ranks.turns import FIRST_TURNS
 
-_EVERY_TURN = 2_000  # looks, one at every turn; then ever fewer
+_FIRST_TURNS = 4  # of a rank: where programs set what they set
+_EVERY_TURN = 500  # looks, one at every turn, and those of the first turns; then ever fewer
 _SELDOM = 16  # looks: programs set what they set in their first turns
 
 
@@ -34,8 +34,7 @@ class ProcessState:
         self.engine = engine
         self.snapshot = Snapshot()
         self.imports, self.n_modules = Imports(), len(sys.modules)
-        self.n_turns, self.n_looks, self.next_look = 0, 0, 0
-        self.has_modules = False
+        self.n_looks, self.n_early = 0, _FIRST_TURNS * len(engine.running)
         self.replaced, self.settings = Replaced(), Settings(engine)
         self.thread_flags = _of_one_thread()
         self._watch_torchs_own()
@@ -50,23 +49,20 @@ class ProcessState:
             self.replaced.learn()
             yield
 
-    def look(self) -> None:
-        """Gives the run up if the running rank has changed what others would see.
+    def look(self) -> int:
+        """Gives the run up if the running rank has changed what others would see; how many turns then may go unseen.
 
         A program of many turns is looked at ever more seldom: a change that lasts is seen at the end of its rank.
         """
-        self.n_turns += 1
-        if self.n_turns < self.next_look:
-            return
         self.n_looks += 1
-        self.next_look = self.n_turns + max(self.n_looks - _EVERY_TURN, 0) + 1
         self.look_now()
+        return max(self.n_looks - max(_EVERY_TURN, self.n_early), 0)
 
     def look_now(self, everywhere: bool = False) -> None:
         """The same, whatever came before; `everywhere` also at what no program changes in passing."""
         if self.thread_flags != _of_one_thread() and self.engine.carrier.is_shared:
             self.engine.need("threads", "autocast or a mode of torch")
-        is_early = self.n_looks <= FIRST_TURNS * len(self.engine.running)
+        is_early = self.n_looks <= self.n_early
         changed = ""
         if is_early or everywhere or self.engine.turns.exchanged or self.n_looks % _SELDOM == 0:
             changed = self.settings.notice(is_late=not is_early)
@@ -95,10 +91,7 @@ class ProcessState:
             ):
                 continue
             self.snapshot.watch_module(module)
-            self.has_modules = True
             found += [m for value in list(vars(module).values()) if (m := _home(value)) is not None]
-        if self.has_modules and self.engine.turns.switch is not None:
-            self.engine.turns.watch()
 
     def changed(self) -> str:
         """What a rank has changed, "" if nothing."""

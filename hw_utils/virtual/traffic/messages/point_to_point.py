@@ -122,10 +122,13 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
 
 def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.recv` or `dist.irecv` on an engine."""
-    agenda, ledger, queues, turns = engine.agenda, engine.rows, engine.queues, engine.turns
+    agenda, ports, ledger, queues, turns = engine.agenda, engine.ports, engine.rows, engine.queues, engine.turns
     op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
     is_free, learn, unusual, sent_to = engine.is_free, engine.places.learn, queues.unusual, queues.sent_to
-    clock, waiting, order, rows = agenda.clock, agenda.waiting, ledger.order, ledger.data
+    clock, waiting, times, later, due = agenda.clock, agenda.waiting, agenda.times, agenda.later, agenda.due
+    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
+    sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
     kept: list = [None] * engine.world_size  # a blocking receive's request: nobody sees it, so the next takes it again
 
@@ -158,6 +161,49 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                 now_s = engine.now()
                 engine.keep_up(me)
             order[me] = place = order[me] + 1
+            if (
+                is_blocking and queue and (send := queue[0]).is_send and (data := send.data) is not None
+                and send.n_bytes == tensor.nbytes and send.dtype is dtype
+            ):  # fmt: skip
+                # The usual case once more, what `cross` does without its cases: the message has been on offer.
+                queue.popleft()
+                n_bytes = send.n_bytes
+                if is_flat:
+                    end_s = sending[src] if sending[src] > now_s else now_s
+                    if receiving[me] > end_s:
+                        end_s = receiving[me]
+                    end_s += latency_s + n_bytes / bandwidth_Bps
+                    sending[src] = receiving[me] = end_s
+                else:
+                    end_s = travel(src, me, n_bytes, now_s)
+                send.done_s = end_s
+                message = next_message()
+                rows += plain_row_of(me, op, src, n_bytes, now_s, end_s, message, site, place, -1)
+                put_end(rows, send.row + END, end_s, message)
+                at = tensor.data_ptr()
+                if not at and n_bytes:
+                    raise no_memory(tensor)
+                writable[at : at + n_bytes] = data
+                due_then = later.get(end_s)
+                if waiting[src] is send:
+                    waiting[src], clock[src] = None, end_s
+                    if due_then is None:
+                        later[end_s] = due_then = [src]
+                        heappush(times, end_s)
+                    else:
+                        due_then.append(src)
+                if end_s > now_s:
+                    clock[me] = end_s
+                    if (due and agenda.due_s < end_s) or (times and times[0] < end_s):
+                        if due_then is None:
+                            later[end_s] = [me]
+                            heappush(times, end_s)
+                        else:
+                            due_then.append(me)
+                        turns.switch(me)
+                if not is_free:
+                    engine.resume_compute()
+                return src
             if not is_blocking:
                 request = new(me)
             elif (request := kept[me]) is None:
