@@ -11,9 +11,8 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from itertools import count
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.calls.kernels import Front, Kernels
+from hw_utils.core.calls.kernels import Front
 from hw_utils.core.calls.operations import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
@@ -39,19 +38,15 @@ from hw_utils.gloo.shared_state import (
     OVERFLOW,
     POSTED,
     RECEIVE,
-    RUNNING,
     SEND,
     SINCE,
     WAIT,
-    Board,
     Calls,
     Channel,
     K,
-    Publisher,
     wait_word,
 )
-from hw_utils.gloo.work import INNER, PEER, SEQ, LedgerWork, work_class
-from hw_utils.scripts import joining, own_ranks
+from hw_utils.gloo.work import INNER, PEER, SEQ, work_class
 
 FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
@@ -280,99 +275,3 @@ def _settling(name: str):
 
 for _name in COLLECTIVES:
     setattr(LedgerGroup, _name, _settling(_name))
-
-
-class _EitherGloo(type(LedgerGroup)):
-    def __instancecheck__(cls, group) -> bool:
-        return super().__instancecheck__(group) or isinstance(group, _Gloo)
-
-
-class _Built(LedgerGroup, metaclass=_EitherGloo):
-    """What torch builds and asks for by the name of gloo's: torch.distributed.rpc makes gloo's own, and is told so."""
-
-
-def install(keeper: Keeper) -> None:
-    """From now on torch builds a LedgerGroup where it would build gloo's."""
-    LedgerGroup.keeper = keeper
-    Kernels(LedgerGroup).install()
-    c10d.ProcessGroupGloo = _Built
-    dist.new_group = c10d.new_group = _announced(c10d.new_group)
-    dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
-
-
-def _counting_on(destroy: Callable[..., None]) -> Callable[..., None]:
-    """A group that is made after all were destroyed gets a number of its own: the board knows groups by them."""
-
-    @functools.wraps(destroy)
-    def destroyed(group=None):
-        count_before = c10d._world.group_count
-        destroy(group)
-        c10d._world.group_count = count_before
-
-    return destroyed
-
-
-MOST_BITS = 62  # of a whole number on the board
-
-
-def _as_bits(ranks: Iterable[int]) -> int:
-    """A set of ranks; those of large worlds share bits."""
-    bits = 0
-    for rank in ranks:
-        bits |= 1 << rank % MOST_BITS
-    return bits
-
-
-def _announced(new_group: Callable[..., Any]) -> Callable[..., Any]:
-    """`new_group` is a collective call of all ranks too: published as one, though not written down."""
-
-    @functools.wraps(new_group)
-    def announced(ranks=None, *arguments, **named):
-        world = c10d._get_default_group()
-        if named.get("use_local_synchronization") or not isinstance(world, LedgerGroup):
-            return new_group(ranks, *arguments, **named)
-        mine = _as_bits(range(world.size()) if ranks is None else ranks)
-        me = 1 << world.rank() % MOST_BITS
-
-        def fit(rank: int, theirs: int) -> bool:  # two groups that neither shares with the other may differ
-            return not (mine & 1 << rank % MOST_BITS or theirs & me)
-
-        world.announce("new_group", mine, sys._getframe(1), fit)
-        try:
-            return new_group(ranks, *arguments, **named)
-        finally:
-            world.keeper.q[world.keeper.header + WAIT] = RUNNING
-
-    return announced
-
-
-def _take_rows_as_works(keeper: Keeper) -> None:
-    """DistributedDataParallel's join() hands a work that Python has got on to C++, which takes real ones only."""
-    hand_over = dist.Reducer._set_forward_pass_work_handle
-
-    def taking(reducer, work, *more):
-        return hand_over(reducer, keeper.cpp_works.hand(reducer, work) if isinstance(work, LedgerWork) else work, *more)
-
-    dist.Reducer._set_forward_pass_work_handle = taking
-
-
-def connect(rank: int, spec: dict) -> Keeper:
-    """Initialises the default process group of a rank over a file in the gang's private directory."""
-    world_size = spec["world_size"]
-    board = Board(f"{spec['directory']}/board", world_size)
-    keeper = Keeper(rank, world_size, Publisher(board, rank))
-    install(keeper)
-    _take_rows_as_works(keeper)
-    numbers = count()
-
-    def make(timeout: timedelta | None = None, store: dist.Store | None = None) -> None:
-        store = store or dist.FileStore(f"{spec['directory']}/store-{next(numbers)}", world_size)
-        init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-        c10d._get_default_group().settle()
-
-    init_process_group = dist.init_process_group
-    make()
-    lent = joining.Lent(rank, world_size, make)
-    joining.install(lambda: lent)
-    own_ranks.install(lambda: lent if os.getpid() == lent.pid and own_ranks.has_no_group(lent) else None)
-    return keeper

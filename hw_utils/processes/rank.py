@@ -138,9 +138,9 @@ def _note_ways_out(stack: io.TextIOWrapper) -> None:
 
 
 def _connect(rank: int, spec: dict):
-    from hw_utils.gloo import group
+    from hw_utils.gloo import install
 
-    return group.connect(rank, spec)
+    return install.connect(rank, spec)
 
 
 def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import sys
 import traceback
 from contextlib import (
@@ -31,7 +30,7 @@ from hw_utils.virtual.apart.hub import DeviceHubEngine, Hub, HubEngine, preloada
 from hw_utils.virtual.device.cuda import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
-from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable
+from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable, time_limit
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
@@ -71,7 +70,7 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
     shown, imports = job.get("shown", []), Imports()
     is_last = job["fold"] is not None or job["world_size"] > job.get("most_processes", 0)
     with (
-        _time_limit(timeout_s) as clusters,
+        time_limit(timeout_s) as clusters,
         lit(beacon) as (lamp, virtual_s),
         stuck_threads.watched(lamp if beacon else None, lambda: _tell_time(clusters, virtual_s), is_last=is_last),
     ):
@@ -95,30 +94,6 @@ def _tell_time(clusters: list[_Cluster], virtual_s) -> None:
     """How far the last attempt is."""
     if clusters:
         virtual_s[0] = max(clusters[-1].engine.clock)
-
-
-@contextmanager
-def _time_limit(timeout_s: float | None):
-    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`."""
-    clusters: list[_Cluster] = []
-    if timeout_s is None or not hasattr(signal, "setitimer"):
-        yield clusters
-        return
-
-    def ring(_, frame) -> None:
-        engine = clusters[-1].engine
-        busy = engine.rank if engine.rank < engine.world_size else 0
-        frames = clusters[-1].frames_of(busy, frame)
-        engine.ended_in = "timeout"
-        engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
-    try:
-        yield clusters
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 class _Cluster:

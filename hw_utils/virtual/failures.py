@@ -1,9 +1,11 @@
-"""An exception of a rank as what a run ends in."""
+"""What a run ends in: an exception of a rank, or its time limit."""
 
 from __future__ import annotations
 
 import os
+import signal
 import traceback
+from contextlib import contextmanager
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
@@ -39,3 +41,27 @@ def sendable(error: BaseException | None) -> bytes | None:
     except Exception:
         return None
     return data
+
+
+@contextmanager
+def time_limit(timeout_s: float | None):
+    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`."""
+    clusters: list = []
+    if timeout_s is None or not hasattr(signal, "setitimer"):
+        yield clusters
+        return
+
+    def ring(_, frame) -> None:
+        engine = clusters[-1].engine
+        busy = engine.rank if engine.rank < engine.world_size else 0
+        frames = clusters[-1].frames_of(busy, frame)
+        engine.ended_in = "timeout"
+        engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    try:
+        yield clusters
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

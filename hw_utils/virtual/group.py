@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import FunctionType
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.kernels import Front, Kernels
-from hw_utils.core.calls.mismatch import check_alike
+from hw_utils.core.calls.mismatch import check_alike, late_text
 from hw_utils.core.calls.operations import OBJECT_OPS, TAKE_GAPS, asks_its_class, caller, not_compiled, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
@@ -24,6 +24,7 @@ from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.work import together
 
 _register = torch._C._distributed_c10d._register_process_group
+_OWN_FILES = (__file__, modes.__file__)  # whose frames lie between a call and what it does here
 
 
 class Members:
@@ -155,7 +156,7 @@ class VirtualGroup(dist.ProcessGroup):
     def _caller(self, method: str):
         """(the torch.distributed function that was called, the number of the student's line, that call's frame)."""
         frame = sys._getframe(2)
-        while frame.f_code.co_filename == __file__:
+        while frame.f_code.co_filename in _OWN_FILES:
             frame = frame.f_back
         name, outer, _, _ = caller(frame, method)
         if outer is None and self.engine.carrier.is_shared:
@@ -295,21 +296,10 @@ class VirtualGroup(dist.ProcessGroup):
         try:
             work.wait()
         except RuntimeError:
-            late = [self.members.place_of[rank] for rank in work.waits_for()]
             if limit_s is None:
                 raise
-            if self.place == 0:
-                if limit_s == 0:
-                    raise RuntimeError("Rank 0 timed out in monitoredBarrier after 0 ms.") from None
-                who = ", ".join(map(str, late if wait_all_ranks else late[:1]))
-                raise RuntimeError(
-                    f"{'Ranks' if wait_all_ranks and len(late) > 1 else 'Rank'} {who} failed to pass monitoredBarrier "
-                    f"in {limit_s * 1000:g} ms"
-                ) from None
-            raise RuntimeError(
-                f"Rank {self.place} successfully reached monitoredBarrier, but received errors while waiting for "
-                "send/recv from rank 0. Please check rank 0 logs for faulty rank."
-            ) from None
+            late = [self.members.place_of[rank] for rank in work.waits_for()]
+            raise RuntimeError(late_text(self.place, late if wait_all_ranks else late[:1], limit_s)) from None
 
     def ask_classes(self, name: str, arguments: tuple, named: dict):
         """A call with a tensor that may have no memory, as torch's own groups make it: its class is asked."""
@@ -344,34 +334,9 @@ for _method in [value for value in vars(VirtualGroup).values() if isinstance(val
 KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
 
-@contextmanager
-def shown_to_modes() -> Iterator[None]:
-    """While a simulation runs, a program's dispatch modes see its collectives; without a mode nothing is different."""
-    before = {name: vars(VirtualGroup)[name] for name in SHOWN}
-
-    def begin() -> None:
-        for name, method in before.items():
-            setattr(VirtualGroup, name, _shown(name, method))
-
-    try:
-        with modes.looked_for(begin):
-            yield
-    finally:
-        for name, method in before.items():
-            setattr(VirtualGroup, name, method)
-
-
-def _shown(name: str, method: Callable) -> Callable:
-    def call(self, *arguments, **named):
-        if not modes.n_modes():
-            return method(self, *arguments, **named)
-        if self.engine.carrier.is_shared:
-            self.engine.need("threads", "a mode of torch")
-        modes.show(self, name, arguments, named)
-        with modes.unseen():
-            return method(self, *arguments, **named)
-
-    return not_compiled(call)
+def shown_to_modes() -> AbstractContextManager:
+    """While a simulation runs, a program's dispatch modes see its collectives."""
+    return modes.shown(VirtualGroup, SHOWN)
 
 
 def _op(opts):

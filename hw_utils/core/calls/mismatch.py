@@ -73,3 +73,16 @@ def check_alike(backend: str, method: str, tensors: Iterable[torch.Tensor], like
 
 def _at(where: object) -> str:
     return f" at {where}" if where else ""
+
+
+def late_text(place: int, late: list[int], limit_s: float) -> str:
+    """What a monitored_barrier says on a rank after `limit_s` seconds: gloo's own words."""
+    if place:
+        return (
+            f"Rank {place} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            "rank 0. Please check rank 0 logs for faulty rank."
+        )
+    if limit_s == 0:
+        return "Rank 0 timed out in monitoredBarrier after 0 ms."
+    who = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+    return f"{who} failed to pass monitoredBarrier in {limit_s * 1000:g} ms"

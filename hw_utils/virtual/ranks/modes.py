@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
 from torch.utils import _python_dispatch
 
+from hw_utils.core.calls.operations import not_compiled
+
 n_modes = torch._C._len_torch_dispatch_stack  # of the running thread
 
 
-def show(group, method: str, arguments: tuple, named: dict) -> None:
+def _show(group, method: str, arguments: tuple, named: dict) -> None:
     """Calls the same on a group that moves nothing, through torch's dispatcher: that is what modes see."""
     if group.shown is None:
         group.shown = _idle_group(group.rank(), group.size())
@@ -37,7 +40,7 @@ def unseen():
 
 
 @contextmanager
-def looked_for(begin):
+def _looked_for(begin):
     """While it lasts, `begin()` is called when a mode of the program begins."""
     push = _python_dispatch._push_mode
 
@@ -51,3 +54,33 @@ def looked_for(begin):
         yield
     finally:
         _python_dispatch._push_mode = push
+
+
+@contextmanager
+def shown(group_class: type, methods: Iterable[str]) -> Iterator[None]:
+    """While it lasts, modes see these calls of a class of groups; without a mode nothing is different."""
+    before = {name: vars(group_class)[name] for name in methods}
+
+    def begin() -> None:
+        for name, method in before.items():
+            setattr(group_class, name, _shown(name, method))
+
+    try:
+        with _looked_for(begin):
+            yield
+    finally:
+        for name, method in before.items():
+            setattr(group_class, name, method)
+
+
+def _shown(name: str, method: Callable) -> Callable:
+    def call(self, *arguments, **named):
+        if not n_modes():
+            return method(self, *arguments, **named)
+        if self.engine.carrier.is_shared:
+            self.engine.need("threads", "a mode of torch")
+        _show(self, name, arguments, named)
+        with unseen():
+            return method(self, *arguments, **named)
+
+    return not_compiled(call)
