@@ -67,10 +67,13 @@ class Meetings:
 
 
 class Groups:
-    """`dist.new_group` on virtual ranks: every rank calls it, the members meet."""
+    """`dist.new_group` on virtual ranks: every rank calls it, the members meet.
 
-    def __init__(self, engine) -> None:
-        self.engine = engine
+    is_alone: whether the rank has a process of its own, and so all that C++ code knows of groups.
+    """
+
+    def __init__(self, engine, is_alone: bool = False) -> None:
+        self.engine, self.is_alone = engine, is_alone
         self.n_called: dict[int, int] = {}
         self.n_joined: dict[tuple[int, tuple[int, ...]], int] = {}
         self.lents: dict[int, joining.Lent] = {}
@@ -164,7 +167,9 @@ class Groups:
     def installed(self):
         """Puts it in place of torch.distributed's."""
         before = c10d._new_group_with_tag, c10d._unregister_all_process_groups
-        c10d._new_group_with_tag, c10d._unregister_all_process_groups = self.new_group, self.unregister
+        c10d._new_group_with_tag = self.new_group
+        if not self.is_alone:
+            c10d._unregister_all_process_groups = self.unregister
         try:
             with joining.installed(self.lent), own_ranks.installed(self._of_script), self._none_by_hand():
                 yield

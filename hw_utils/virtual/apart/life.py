@@ -186,7 +186,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     os.environ.update(environment(rank, job["world_size"], MASTER_PORT, job["network"].ranks_per_host))
     try:
         with ExitStack() as stack_:
-            groups, books, shapes, begin = Groups(member), None, None, []
+            groups, books, shapes, begin = Groups(member, is_alone=True), None, None, []
             if job.get("values") == "shapes":
                 shapes = stack_.enter_context(shapes_only(packed_tensors, handles))
                 begin.append(shapes.begin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 DEFAULT = "default"  # the name of the default group's store
+_PrefixStore = dist.PrefixStore
 
 
 class _Reading:
@@ -32,6 +34,7 @@ class Stores:
     def __init__(self, engine) -> None:
         self.engine = engine
         self.data: dict[str, dict[str, bytes]] = {}
+        self.queues: dict[tuple[str, str], deque[bytes]] = {}
         self.readers: dict[str, list[_Reading]] = {}
 
     def ask(self, name: str, method: str, arguments: tuple, site: int) -> Any:
@@ -77,9 +80,9 @@ class Stores:
         return self.data[name][key]
 
     def wait(self, name: str, keys: list[str], timeout_s: float | None, *, site: int) -> None:
-        engine, data = self.engine, self.data.setdefault(name, {})
+        engine = self.engine
         rank = engine.rank
-        while missing := [key for key in keys if key not in data]:
+        while missing := [key for key in keys if not self._has(name, key)]:
             reading = _Reading(rank, site, missing, engine.world_size)
             self.readers.setdefault(name, []).append(reading)
             if not engine.block_for(rank, reading, timeout_s):
@@ -87,7 +90,24 @@ class Stores:
                 raise dist.DistStoreError(f"wait timeout after {timeout_s * 1000:g}ms, keys: {', '.join(missing)}")
 
     def check(self, name: str, keys: list[str], *, site: int) -> bool:
-        return all(key in self.data.get(name, {}) for key in keys)
+        return all(self._has(name, key) for key in keys)
+
+    def _has(self, name: str, key: str) -> bool:
+        return key in self.data.get(name, {}) or bool(self.queues.get((name, key)))
+
+    def queue_push(self, name: str, key: str, value: bytes, *, site: int) -> None:
+        self.queues.setdefault((name, key), deque()).append(value)
+        self._wake(name)
+
+    def queue_pop(self, name: str, key: str, waits: bool, timeout_s: float | None, *, site: int) -> bytes:
+        while not self.queue_len(name, key, site=site):
+            if not waits:
+                raise dist.QueueEmptyError("queue is empty")
+            self.wait(name, [key], timeout_s, site=site)  # another rank may take it before this one goes on
+        return self.queues[name, key].popleft()
+
+    def queue_len(self, name: str, key: str, *, site: int) -> int:
+        return len(self.queues.get((name, key), ()))
 
     def delete_key(self, name: str, key: str, *, site: int) -> bool:
         return self.data.setdefault(name, {}).pop(key, None) is not None
@@ -99,9 +119,9 @@ class Stores:
         return list(self.data.get(name, {}))
 
     def _wake(self, name: str) -> None:
-        data, left = self.data[name], []
+        left = []
         for reading in self.readers.get(name, []):
-            if all(key in data for key in reading.keys):
+            if all(self._has(name, key) for key in reading.keys):
                 self.engine.agenda.wake(reading.rank, self.engine.clock[self.engine.rank])
             else:
                 left.append(reading)
@@ -109,13 +129,18 @@ class Stores:
 
 
 class VirtualStore(dist.Store):
-    """One rank's handle of a store."""
+    """One rank's handle of a store; `prefix` stands before every key that goes through it."""
 
-    def __init__(self, engine, name: str, timeout_s: float | None = None) -> None:
+    def __init__(self, engine, name: str, timeout_s: float | None = None, prefix: str = "") -> None:
         super().__init__()
-        self.engine, self.name, self.timeout_s = engine, name, timeout_s
+        self.engine, self.name, self.timeout_s, self.prefix = engine, name, timeout_s, prefix
+        _kept.append(self)
 
     def _ask(self, method: str, *arguments) -> Any:
+        if arguments and self.prefix:
+            first, *more = arguments
+            key = self.prefix + first if isinstance(first, str) else [self.prefix + key for key in first]
+            arguments = key, *more
         frame = sys._getframe(2)
         return self.engine.ask_store(self.name, method, arguments, self.engine.places.of(frame))
 
@@ -147,7 +172,7 @@ class VirtualStore(dist.Store):
         return self._ask("num_keys")
 
     def list_keys(self) -> list[str]:
-        return self._ask("list_keys")
+        return [key.removeprefix(self.prefix) for key in self._ask("list_keys") if key.startswith(self.prefix)]
 
     def multi_get(self, keys) -> list[bytes]:
         return [self._ask("get", key, self.timeout_s) for key in keys]
@@ -156,11 +181,20 @@ class VirtualStore(dist.Store):
         for key, value in zip(keys, values):
             self._ask("set", key, _bytes(value))
 
+    def queue_push(self, key: str, value) -> None:
+        self._ask("queue_push", key, _bytes(value))
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        return self._ask("queue_pop", key, block, self.timeout_s)
+
+    def queue_len(self, key: str) -> int:
+        return self._ask("queue_len", key)
+
     def has_extended_api(self) -> bool:
         return True
 
     def clone(self) -> VirtualStore:
-        return VirtualStore(self.engine, self.name, self.timeout_s)
+        return VirtualStore(self.engine, self.name, self.timeout_s, self.prefix)
 
     def set_timeout(self, timeout: timedelta) -> None:
         self.timeout_s = timeout.total_seconds()
@@ -202,6 +236,21 @@ class _VirtualFileStore(VirtualStore):
         self.path = file_name
 
 
+class _VirtualPrefixStore(VirtualStore):
+    """torch.distributed.PrefixStore of a virtual store: C++ must not stand between a rank that waits and the engine."""
+
+    def __new__(cls, prefix, store):
+        return super().__new__(cls) if isinstance(store, VirtualStore) else _PrefixStore(prefix, store)
+
+    def __init__(self, prefix, store) -> None:
+        super().__init__(store.engine, store.name, store.timeout_s, f"{store.prefix}{prefix}/")
+        self.underlying_store = store
+
+    @property
+    def _underlying_non_prefix_store(self) -> VirtualStore:
+        return getattr(self.underlying_store, "_underlying_non_prefix_store", self.underlying_store)
+
+
 class _VirtualHashStore(VirtualStore):
     """torch.distributed.HashStore: of one rank only, as in a process of its own."""
 
@@ -212,6 +261,7 @@ class _VirtualHashStore(VirtualStore):
 
 
 _engines: list = []
+_kept: list[VirtualStore] = []  # C++ code may hold one, whose methods end with the Python object
 
 
 def _current():
@@ -221,7 +271,10 @@ def _current():
 @contextmanager
 def virtual_stores(engine):
     """While a simulation runs, the stores that a program makes are virtual ones."""
-    kinds = {"TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore}
+    kinds = {
+        "TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore,
+        "PrefixStore": _VirtualPrefixStore,
+    }  # fmt: skip
     meeting = sys.modules["torch.distributed.rendezvous"]  # rendezvous("env://") makes its store from a name of its own
     modules = (dist, c10d, meeting)
     before = [(module, name, getattr(module, name)) for module in modules for name in kinds if hasattr(module, name)]
@@ -232,5 +285,7 @@ def virtual_stores(engine):
         yield
     finally:
         _engines.pop()
+        if not _engines:
+            _kept.clear()
         for module, name, original in before:
             setattr(module, name, original)

@@ -1,0 +1,82 @@
+"""Stores that a program makes, meets in and prefixes: the same values on virtual ranks as on real ones."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from hw_utils import launch, simulate
+
+LONG_AGO = timedelta(milliseconds=20)
+
+
+def in_a_prefix_of_the_rendezvous(rank: int, world_size: int) -> list:
+    """Nobody but the prefix holds the store; the last rank's key is awaited through it."""
+    dist.destroy_process_group()
+    store, *_ = next(rendezvous("env://", rank, world_size))
+    store = dist.PrefixStore("outer", dist.PrefixStore("inner", store))
+    gc.collect()
+    store.set(f"key {rank}", str(rank))
+    store.wait([f"key {r}" for r in range(world_size)])
+    found = [store.get(f"key {r}") for r in range(world_size)]
+    found += [store.check(["key 0", "outer/key 0"]), "key 0" in store.list_keys()]
+    store.add("seen", 1)
+    while rank == 0 and store.add("seen", 0) < world_size:  # the real server ends with rank 0
+        pass
+    return found
+
+
+def through_a_queue(rank: int, world_size: int) -> list:
+    """Rank 0 hands out work; whoever is free takes it, and is told when there is none."""
+    store = dist.PrefixStore("work", dist.distributed_c10d._get_default_store())
+    if rank == 0:
+        for k in range(world_size - 1):
+            store.queue_push("jobs", str(k))
+        return []
+    mine = store.queue_pop("jobs")
+    store.add("taken", 1)
+    while store.add("taken", 0) < world_size - 1:
+        pass
+    store.set_timeout(LONG_AGO)
+    said = []
+    for block in (False, True):
+        try:
+            store.queue_pop("jobs", block)
+        except (dist.QueueEmptyError, dist.DistStoreError) as error:
+            said.append(type(error).__name__)
+    return [int(mine), store.queue_len("jobs"), *said]
+
+
+def a_group_of_torchs_own_between(rank: int, world_size: int, path: str) -> list[str]:
+    """C++ code forgets the name of a group that is destroyed: the next may have it."""
+    dist.destroy_process_group()
+    names = []
+    for nth, backend in enumerate(("fake", "gloo", "fake")):
+        dist.init_process_group(
+            backend, store=dist.FileStore(f"{path}-{nth}", world_size), rank=rank, world_size=world_size
+        )
+        names.append(dist.get_backend())
+        dist.destroy_process_group()
+    return names
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_prefix_is_all_that_holds_a_store(engine):
+    run = engine(in_a_prefix_of_the_rendezvous, 3, echo=False)
+    assert run.results == [[b"0", b"1", b"2", False, True]] * 3
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_a_queue_gives_each_value_to_one_rank(size):
+    run = simulate(through_a_queue, size, echo=False)
+    assert sorted(result[0] for result in run.results[1:]) == list(range(size - 1))
+    assert [result[1:] for result in run.results[1:]] == [[0, "QueueEmptyError", "DistStoreError"]] * (size - 1)
+
+
+def test_groups_of_torchs_own_come_and_go(tmp_path):
+    run = simulate(a_group_of_torchs_own_between, 2, args=(str(tmp_path / "store"),), echo=False)
+    assert run.results == [["fake", "gloo", "fake"]] * 2
