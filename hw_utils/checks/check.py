@@ -14,7 +14,8 @@ from typing import Any
 from hw_utils.checks import draws
 from hw_utils.checks.slips import cause_of_error
 from hw_utils.checks.time_limit import time_limit
-from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs
+from hw_utils.core.calls.wait_for import stand_alone
+from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs, ranks_text
 from hw_utils.core.plain_data import encode, plain
 from hw_utils.core.run import Run
 from hw_utils.core.trace import Trace
@@ -176,8 +177,19 @@ def observe(run: Callable[[], Run]) -> dict[str, Any]:
 def require_no_deadlock(data: dict[str, Any], what: str, *, cause: str = "", hint: str = "") -> None:
     """Raises CheckFailed with the wait-for table if the observed run ended in a deadlock."""
     if data["deadlock"] is not None:
-        cause = _why_tags(str(data["deadlock"])) or cause
+        cause = _why_alone(data.get("waiting", [])) or _why_tags(str(data["deadlock"])) or cause
         raise CheckFailed(f"{what} hangs: {data['deadlock']}", cause=cause, hint=hint)
+
+
+def _why_alone(waiting: list) -> str:
+    """The cause, if a rank waits for no other rank."""
+    alone = stand_alone((rank, peers) for rank, _, peers in waiting)
+    if not alone:
+        return ""
+    return (
+        f"{ranks_text(alone)} {'stands' if len(alone) == 1 else 'stand'} at the line in the table for something in the "
+        "same process, a lock, an event, a queue: no message ends that. Take the wait out, or set it before."
+    )
 
 
 _WAITS = re.compile(r"^ *(\d+) +(?:wait for )?i?(send|recv)(?: \(tag (\d+)\))? +rank (\d+) ", re.M)

@@ -9,11 +9,12 @@ import time
 from functools import partial
 
 import pytest
+import torch.distributed as dist
 from torch import nn
 
 from hw_utils import CheckFailed, WorkerFailed, launch, simulate
 from hw_utils.checks import check
-from hw_utils.checks.check import REGISTRY, Check
+from hw_utils.checks.check import REGISTRY, Check, observe, require_no_deadlock
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.network import Network
 
@@ -212,3 +213,20 @@ def test_beside_the_main_thread_there_is_no_limit(timer):
     thread.start()
     thread.join()
     assert seen[0] > 100.0
+
+
+def waits_for_itself(rank: int, world_size: int) -> None:
+    if rank == world_size - 1:
+        threading.Event().wait()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_a_rank_that_waits_for_no_other_is_told_so_and_not_the_checks_own_cause(world_size):
+    found = observe(lambda: simulate(waits_for_itself, world_size, compute="free", echo=False))
+    with pytest.raises(CheckFailed) as caught:
+        require_no_deadlock(found, "a step", cause="a rank leaves early.")
+    who = f"rank {world_size - 1}"
+    assert f"{who} waits in its own process" in str(caught.value)
+    assert f"likely cause: {who} stands at the line in the table" in str(caught.value)
+    assert "leaves early" not in str(caught.value)

@@ -94,7 +94,23 @@ def _sentence(rows: list[Waiting], cycle: list[int], gone: frozenset[int]) -> st
             wait = "waits" if len(alike) == 1 else "wait"
             have = "has" if len(missing) == 1 else "have"
             return f"{ranks_text(alike)} {wait} in {row.op} for {ranks_text(missing)}, which {have} returned."
+    alone = stand_alone((row.rank, row.peers) for row in rows)
+    if alone:
+        waits, whose = ("waits", "its own process") if len(alone) == 1 else ("wait", "their own processes")
+        return f"{ranks_text(alone)} {waits} in {whose}, and nothing that another rank does ends that."
     return ""
+
+
+def stand_alone(waits: Iterable[tuple[int, Collection[int]]]) -> list[int]:
+    """The ranks of (rank, its peers) that wait for no rank, in any of their threads: for a lock, an event, a queue.
+
+    >>> stand_alone([(0, [1]), (1, []), (2, []), (2, [0])])
+    [1]
+    """
+    peers: dict[int, set[int]] = {}
+    for rank, its in waits:
+        peers.setdefault(rank, set()).update(its)
+    return sorted(rank for rank, its in peers.items() if not its)
 
 
 def _cycle_sentence(rows: list[Waiting]) -> str:
