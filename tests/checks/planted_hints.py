@@ -253,7 +253,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_06.row_backward": {
-        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient",
+        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp",
         1: (
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "

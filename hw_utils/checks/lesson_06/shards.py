@@ -203,14 +203,26 @@ def _difference(rank: int, got: list, expected: list, limit: float, causes: dict
     return "", causes.get("digits" if distance(mine, right) <= FEW_DIGITS else "", causes.get("", ""))
 
 
+_INSTEAD = {  # with the right values, by the call that was made
+    "all_reduce": "parts padded with zeros and added up have the right values, and every rank sends the whole, not its "
+    "part: all_gather the parts, and put them side by side",
+    "all_gather": "all shares, added up on every rank, have the right values, and every rank gets N of them instead of "
+    "their sum: all_reduce the share",
+}
+
+
 def require_calls(calls: list, world_size: int, expected: dict[str, int], what: str, causes: dict[str, str]) -> None:
     """Raises CheckFailed unless every rank made the expected calls; `causes` by "all_gather more", "... fewer"."""
     for rank in range(world_size):
         mine = [c["call"] for c in calls if c["rank"] == rank]
         made = {call: mine.count(call) for call in ("all_gather", "all_reduce")}
         wrong = [call for call in made if made[call] != expected.get(call, 0)]
-        # one for the other: say which is missing
-        for call in sorted(wrong, key=lambda call: made[call] > expected.get(call, 0)):
+        over = [call for call in wrong if made[call] > expected.get(call, 0)]
+        if len(wrong) == 2 and len(over) == 1:
+            a, b = over[0], wrong[1 - wrong.index(over[0])]
+            counts = f"{made[a]} {a} on rank {rank} and {made[b]} {b}, expected {expected.get(a, 0)} and {expected[b]}"
+            raise CheckFailed(f"{what} is right, but makes {counts}", cause=_INSTEAD[a])
+        for call in wrong:
             key = f"{call} {'more' if made[call] > expected.get(call, 0) else 'fewer'}"
             if call not in expected and f"{call} none" in causes:
                 key = f"{call} none"

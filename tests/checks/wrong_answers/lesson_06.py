@@ -1537,7 +1537,16 @@ class LeavesNoWeightGradient(_Row):
         return self.gather(grad_output @ self.weight.T)
 
 
-@wrong(ROW_F, says="makes 0 all_reduce on rank 0, expected 1.*the sum over ranks is one all_reduce")
+@wrong(ROW_B, says="is right, but makes 5 all_reduce on rank 0 and 0 all_gather.*parts padded with zeros")
+class RowPadsAndAddsUp(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        whole = torch.zeros(len(grad_output), self.n * self.size, dtype=grad_output.dtype)
+        whole[:, self.mine] = grad_output @ self.weight.T
+        return self.reduce(whole)
+
+
+@wrong(ROW_F, says="is right, but makes 1 all_gather on rank 0 and 0 all_reduce.*gets N of them instead of their sum")
 class AddsUpWhatItGathered(_Row):
     def forward(self, x):
         self.x = x[:, self.mine]
@@ -1698,7 +1707,9 @@ class ColumnGathersTheInputGradient(_Column):
         return self.gather(mine @ self.weight.T)
 
 
-@wrong(COLUMN_B, says="makes 0 all_reduce on rank 0, expected 2.*the sum over ranks is one all_reduce")
+@wrong(
+    COLUMN_B, says="is right, but makes 5 all_gather on rank 0 and 0 all_reduce.*gets N of them instead of their sum"
+)
 class ColumnAddsUpWhatItGathers(_Column):
     def backward(self, grad_output):
         mine = grad_output[:, self.mine]
