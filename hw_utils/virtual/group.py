@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.arguments import one_tensor, op_of, root_of
 from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.mismatch import check_alike, late_text
 from hw_utils.core.calls.operations import OBJECT_OPS, TAKE_GAPS, asks_its_class, caller, not_compiled, sizes_of
@@ -197,10 +198,11 @@ class VirtualGroup(dist.ProcessGroup):
         self.held[id(work)], work.held_in = work, self.held
         return work
 
-    def allreduce(self, tensors, opts=None, timeout=None):
+    def allreduce(self, tensors, opts=None, timeout=None, op=None):
+        tensors, opts = one_tensor(tensors), op or opts
         if tensors[0].layout is not torch.strided:
-            return self._sparse_allreduce(tensors[0], _op(opts))
-        return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+            return self._sparse_allreduce(tensors[0], op_of(opts))
+        return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
 
     def _sparse_allreduce(self, tensor, reduce_op):
         data = sparse.packed(tensor, reduce_op)
@@ -209,18 +211,20 @@ class VirtualGroup(dist.ProcessGroup):
         return work
 
     def allreduce_coalesced(self, tensors, opts=None):
-        return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, _op(opts))
+        return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
 
-    def reduce(self, tensors, opts=None, *options):
-        root = opts.rootRank if hasattr(opts, "rootRank") else opts
-        return self._call("reduce", "reduce", tensors, tensors, sizes_of(tensors), root, _op(opts))
+    def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
+        tensors, reduce_op = one_tensor(tensors), opts if hasattr(opts, "reduceOp") else op
+        return self._call(
+            "reduce", "reduce", tensors, tensors, sizes_of(tensors), root_of(opts, root), op_of(reduce_op)
+        )
 
-    def broadcast(self, tensors, opts=None, timeout=None):
-        root = opts.rootRank if hasattr(opts, "rootRank") else opts or 0
-        return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root)
+    def broadcast(self, tensors, opts=None, timeout=None, root=None):
+        tensors = one_tensor(tensors)
+        return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root_of(opts, root))
 
     def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
-        parts = outputs[0]
+        parts, inputs = outputs if isinstance(inputs, torch.Tensor) else outputs[0], one_tensor(inputs)
         if self.backend == "NCCL":  # which counts elements, whatever their shape
             parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
         check_alike(self.backend, "allgather", parts, inputs[0])
@@ -250,20 +254,23 @@ class VirtualGroup(dist.ProcessGroup):
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
-    def gather(self, outputs, inputs, opts=None, *options):
-        root = opts.rootRank if hasattr(opts, "rootRank") else opts
-        return self._call("gather", "gather", inputs, outputs[0] if outputs else [], sizes_of(inputs), root)
+    def gather(self, outputs, inputs, opts=None, timeout=None, root=None):
+        parts = outputs if isinstance(inputs, torch.Tensor) or not outputs else outputs[0]
+        inputs = one_tensor(inputs)
+        return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root_of(opts, root))
 
-    def scatter(self, outputs, inputs, opts=None, *options):
-        root = opts.rootRank if hasattr(opts, "rootRank") else opts
-        return self._call("scatter", "scatter", inputs[0] if inputs else [], outputs, sizes_of(outputs), root)
+    def scatter(self, outputs, inputs, opts=None, timeout=None, root=None):
+        parts = inputs if isinstance(outputs, torch.Tensor) or not inputs else inputs[0]
+        outputs = one_tensor(outputs)
+        return self._call("scatter", "scatter", parts, outputs, sizes_of(outputs), root_of(opts, root))
 
-    def reduce_scatter(self, outputs, inputs, opts=None, *options):
-        return self._call("reduce_scatter", "reduce_scatter", inputs[0], outputs, sizes_of(inputs), 0, _op(opts))
+    def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
+        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], one_tensor(outputs)
+        return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
 
     def _reduce_scatter_base(self, output, input, opts=None, *options):
         return self._call(
-            "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, _op(opts)
+            "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, op_of(opts)
         )
 
     reduce_scatter_single = _reduce_scatter_base
@@ -337,11 +344,6 @@ KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code
 def shown_to_modes() -> AbstractContextManager:
     """While a simulation runs, a program's dispatch modes see its collectives."""
     return modes.shown(VirtualGroup, SHOWN)
-
-
-def _op(opts):
-    """The ReduceOp of an options object, or one given as it is."""
-    return getattr(opts, "reduceOp", opts if opts is not None and not isinstance(opts, int) else dist.ReduceOp.SUM)
 
 
 def limit_of(timeout) -> float | None:

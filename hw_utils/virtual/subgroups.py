@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -171,32 +172,42 @@ class Groups:
         if not self.is_alone:
             c10d._unregister_all_process_groups = self.unregister
         try:
-            with joining.installed(self.lent), own_ranks.installed(self._of_script), self._none_by_hand():
+            with joining.installed(self.lent), own_ranks.installed(self._of_script), self._by_hand():
                 yield
         finally:
             c10d._new_group_with_tag, c10d._unregister_all_process_groups = before
 
+    def by_hand(self, store: VirtualStore, rank: int, size: int, *more, **named) -> VirtualGroup:
+        """Gloo's own group, made without `new_group`: who is in it, the members tell each other in its store."""
+        nth = store.add(f"of rank {rank}", 1)
+        store.set(f"group {nth}, rank {rank}", str(self.engine.rank))
+        ranks = tuple(int(store.get(f"group {nth}, rank {r}")) for r in range(size))
+        limit = next((t for t in (*more, *named.values()) if isinstance(t, timedelta)), None)
+        return self._join(f"{nth} of {store.name} {store.prefix}", ranks, limit, "ProcessGroupGloo")
+
     @contextmanager
-    def _none_by_hand(self):
-        """Gloo's own group, and remote procedure calls, would wait in sockets for ranks of this very process."""
+    def _by_hand(self):
+        """Gloo's own group and remote procedure calls would wait in sockets for ranks of this very process."""
+        groups, begin = self, dist.rpc.init_rpc if dist.rpc.is_available() else None
 
-        def refusing(begin, what: str):
-            @functools.wraps(begin)
-            def refuse(*args, **options):
-                if not self.engine.carries():
-                    return begin(*args, **options)
-                raise NotImplementedError(
-                    f"{what} has connections of its own, which the virtual cluster does not see. "
-                    "Next step: dist.new_group(ranks) makes a group of virtual ranks; launch runs this program as it is"
-                )
+        class OfVirtualRanks(c10d.ProcessGroupGloo):
+            def __new__(cls, store, *arguments, **named):
+                if groups.engine.carries() and isinstance(store, VirtualStore):
+                    return groups.by_hand(store, *arguments, **named)
+                return super().__new__(cls)
 
-            return refuse
+        @functools.wraps(begin)
+        def refuse(*arguments, **named):
+            if not self.engine.carries():
+                return begin(*arguments, **named)
+            raise NotImplementedError(
+                "torch.distributed.rpc has connections of its own, which the virtual cluster does not see. "
+                "Next step: launch runs this program as it is"
+            )
 
-        with ExitStack() as refused:
-            for owner, name, what in (
-                (c10d.ProcessGroupGloo, "__init__", "ProcessGroupGloo(...) by hand"),
-                (dist.rpc, "init_rpc", "torch.distributed.rpc"),
-            ):
-                if hasattr(owner, name):  # torch may be built without
-                    refused.enter_context(patched(owner, name, refusing(getattr(owner, name), what)))
+        with ExitStack() as stack:
+            for module in (dist, c10d):
+                stack.enter_context(patched(module, "ProcessGroupGloo", OfVirtualRanks))
+            if begin is not None:  # torch may be built without
+                stack.enter_context(patched(dist.rpc, "init_rpc", refuse))
             yield

@@ -93,14 +93,24 @@ def test_gloo_stays_ours_where_torch_has_registered_it(engine, tmp_path):
 BY_HAND = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
-dist.ProcessGroupGloo(dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size())
+import torch
+rank, size = dist.get_rank(), dist.get_world_size()
+store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
+group = dist.ProcessGroupGloo(store, rank, size)
+total, first, parts = torch.ones(2) * rank, torch.ones(1) * rank, [torch.zeros(1) for _ in range(size)]
+group.allreduce(total).wait()
+group.broadcast(first, root=1).wait()
+group.allgather([parts], [torch.ones(1) * rank]).wait()
+dist.barrier(group=group)
+print(total.tolist(), first.item(), [p.item() for p in parts], group.rank(), group.size())
 """
 
 
-def test_a_group_made_by_hand_is_refused_with_what_works_instead(tmp_path):
+@both
+def test_a_group_made_by_hand_is_one_more(engine, tmp_path):
     (script := tmp_path / "by_hand.py").write_text(BY_HAND)
-    with pytest.raises(WorkerFailed, match=r"dist\.new_group\(ranks\) makes a group"):
-        simulate(script, 2, echo=False)
+    run = engine(script, 3, echo=False)
+    assert run.output == [f"[3.0, 3.0] 1.0 [0.0, 1.0, 2.0] {rank} 3\n" for rank in range(3)]
 
 
 @both

@@ -158,12 +158,14 @@ def factor_of(op) -> float | None:
     return float(op.__getstate__()[1]) if reduce_name(op) == "PREMUL_SUM" else None
 
 
-def _brought(post, i: int) -> torch.Tensor:
-    tensor, factor = flat(post.inputs[i]), factor_of(post.reduce_op)
+def _brought(post, i: int | slice) -> torch.Tensor:
+    """A member's tensor, or several as one vector."""
+    several = [flat(t) for t in post.inputs[i]] if isinstance(i, slice) else [flat(post.inputs[i])]
+    tensor, factor = several[0] if len(several) == 1 else torch.cat(several), factor_of(post.reduce_op)
     return tensor if factor is None else tensor * factor
 
 
-def _reduced(posts, i: int, **options) -> torch.Tensor:
+def _reduced(posts, i: int | slice, **options) -> torch.Tensor:
     tensors = [_brought(post, i) for post in posts]
     op = posts[0].reduce_op
     if len(tensors) == 1:
@@ -174,10 +176,15 @@ def _reduced(posts, i: int, **options) -> torch.Tensor:
 
 
 def all_reduce(posts) -> None:
-    for i in range(len(posts[0].inputs)):
-        total = _reduced(posts, i)
-        for post in posts:
-            flat(post.outputs[i]).copy_(total)
+    """Several tensors of one dtype are reduced as one vector, as gloo does: that is the order of its sums."""
+    outputs = posts[0].outputs
+    if len(outputs) > 1 and len({t.dtype for t in outputs}) == 1:
+        totals = _reduced(posts, slice(None)).split([t.numel() for t in outputs])
+    else:
+        totals = [_reduced(posts, i) for i in range(len(outputs))]
+    for post in posts:
+        for output, total in zip(post.outputs, totals):
+            flat(output).copy_(total)
 
 
 def reduce(posts) -> None:

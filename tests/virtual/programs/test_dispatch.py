@@ -225,6 +225,28 @@ def test_coalesced_collectives_are_waited_for_as_one():
     both(coalesced, WORLD_SIZE)
 
 
+def reduced_together(rank: int, world_size: int) -> list:
+    generator = torch.Generator().manual_seed(rank)
+    several = [torch.randn(n, generator=generator) for n in (1000, 333, 1)]
+    dist.all_reduce_coalesced(several)
+    twice = torch.full((2,), rank + 1.0)
+    dist.all_reduce_coalesced([twice, twice])
+    return [*several, twice]
+
+
+def test_tensors_reduced_together_are_one_vector_whose_sums_have_gloos_order():
+    both(reduced_together, 3)
+
+
+def several_in_a_call(rank: int, world_size: int) -> None:
+    dist.group.WORLD.allreduce([torch.ones(1), torch.ones(1)])
+
+
+def test_a_call_with_several_tensors_a_rank_is_refused_and_not_half_done():
+    with pytest.raises(WorkerFailed, match="a collective of 2 tensors a rank: the virtual cluster takes one"):
+        simulate(several_in_a_call, 2, echo=False)
+
+
 def test_a_group_can_have_a_second_name():
     real, _ = both(coalesced_in_a_process, WORLD_SIZE)
     assert real.results[0][0].tolist() == [1.0, 1.0]

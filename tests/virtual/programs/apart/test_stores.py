@@ -1,4 +1,4 @@
-"""Stores that a program makes, meets in and prefixes: the same values on virtual ranks as on real ones."""
+"""Stores that a program makes, meets in and prefixes, and default groups that come and go."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
@@ -80,3 +81,62 @@ def test_a_queue_gives_each_value_to_one_rank(size):
 def test_groups_of_torchs_own_come_and_go(tmp_path):
     run = simulate(a_group_of_torchs_own_between, 2, args=(str(tmp_path / "store"),), echo=False)
     assert run.results == [["fake", "gloo", "fake"]] * 2
+
+
+def set_and_get(rank: int, world_size: int) -> tuple[bytes, bytes, int]:
+    store = dist.distributed_c10d._get_default_store()
+    if rank == world_size - 1:
+        store.set("key", "value")
+    own = dist.TCPStore("localhost", 0, world_size, rank == 0)
+    own.add("n", rank)
+    dist.barrier()
+    return store.get("key"), own.get("n"), own.add("n", 0)
+
+
+def test_a_get_lets_others_set():
+    assert simulate(set_and_get, 3, compute="free", echo=False).results == [(b"value", b"3", 3)] * 3
+
+
+def meets(rank: int, world_size: int) -> tuple[bytes, float]:
+    dist.destroy_process_group()
+    store, own, n = next(dist.rendezvous("env://", rank=rank, world_size=world_size))
+    store.set(f"of {own}", f"{own} of {n}")
+    dist.init_process_group("gloo", store=dist.PrefixStore("mine", store), rank=own, world_size=n)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return store.get(f"of {(rank + 1) % n}"), total.item()
+
+
+def test_ranks_that_rendezvous_themselves_meet():
+    assert simulate(meets, 2, compute="free", echo=False, timeout_s=30).results == [(b"1 of 2", 2.0), (b"0 of 2", 2.0)]
+
+
+def late(rank: int, world_size: int) -> str:
+    if rank == 1:
+        return ""
+    try:
+        dist.monitored_barrier(timeout=timedelta(seconds=2))
+    except RuntimeError as error:
+        return str(error)
+    return "nobody was late"
+
+
+def test_a_monitored_barrier_names_who_is_late():
+    run = simulate(late, 3, compute="free", echo=False)
+    assert run[0] == "Rank 1 failed to pass monitoredBarrier in 2000 ms"
+    assert "please check rank 0" in run[2].lower()
+    assert run.seconds == 2.0
+
+
+def destroyed(rank: int, world_size: int) -> tuple[bool, float]:
+    dist.init_process_group("gloo")
+    dist.destroy_process_group()
+    was_there = dist.is_initialized()
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    return was_there, x.item()
+
+
+def test_the_default_group_is_taken_over_destroyed_and_made_again():
+    assert simulate(destroyed, 3, compute="free", echo=False).results == [(False, 3.0)] * 3
