@@ -136,7 +136,7 @@ checks.lesson_07.activation_bytes(
 # Fill in `Recomputed`: `n_segments` segments of at most ceil(L / n_segments) layers. Targets: after forward one input a
 # segment at most is kept beside the layers, at no time do more than ceil(L / n_segments) layers keep theirs (together
 # $2\sqrt L$ for $\sqrt L$ segments), the last segment is not computed twice (so at most 4/3 of the time), and
-# gradients equal those of the plain layers to 1e-12.
+# gradients equal those of the plain layers to 1e-12, also after a forward that no backward followed (an evaluation).
 #
 # <details><summary>Hint 1: "this layer has kept no input to go back through", "keeps every input"</summary>
 #

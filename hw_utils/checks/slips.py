@@ -46,7 +46,7 @@ def slip(got: Any, expected: float) -> str:
     whole = float(expected).is_integer()
     if not whole and got in (math.floor(expected), math.ceil(expected)):
         return "right but for its fraction: / and not //, and nothing rounded."
-    if math.isclose(got, expected, rel_tol=0.1) and any(got == round(expected, n) for n in range(1, 13)):
+    if math.isclose(got, expected, rel_tol=0.02) and any(got == round(expected, n) for n in range(1, 13)):
         return "right but rounded: leave the number as it is."
     for factor, text in _FACTORS:
         if expected and math.isclose(got, factor * expected, rel_tol=1e-6):

@@ -39,6 +39,8 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
     if is_(right.mean() / world_size):
         return "divided by the number of ranks as well: the sum of all right answers over the whole set is enough."
     per_share = n // world_size
+    if len(shares[rank]) and is_(right.sum() / (len(shares[rank]) * world_size)):
+        return "divided by N times the rank's own share, but the shares differ by one: divide by the whole set's size."
     if is_(right.sum() / len(shares[rank])) if len(shares[rank]) else False:
         return "divided by the size of this rank's share: the counts are of the whole set, divide by its size."
     block = right[: per_share * world_size].sum()

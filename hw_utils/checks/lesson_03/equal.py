@@ -81,7 +81,7 @@ def _require_the_same(rank: int, same: Any, what: str) -> None:
 
 
 def _numbers(array: np.ndarray) -> str:
-    shown = ", ".join(f"{v:g}" for v in array.ravel()[:3])
+    shown = ", ".join(f"{v:.0f}" if float(v).is_integer() and abs(v) < 1e9 else f"{v:g}" for v in array.ravel()[:3])
     return f"[{shown}{', ...' if array.size > 3 else ''}]"
 
 

@@ -12,6 +12,11 @@ from hw_utils.core.trace import Trace
 State = Mapping[str, np.ndarray]
 
 
+_UNDIVIDED = (
+    "the sum is not divided by the number of ranks, or the quotient is a new tensor: the parameter itself is to change."
+)
+
+
 def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
     """Why a rank does not begin with rank 0's numbers."""
     wrong = [n for n in marks[0] if not np.array_equal(states[rank][n], marks[0][n])]
@@ -20,7 +25,10 @@ def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int)
     if len(marks) > 1 and np.allclose(got, sum(m[name] for m in marks) / len(marks), rtol=1e-5):
         return "the mean of all ranks is equal too, but it is nobody's initial weights: broadcast, do not average."
     if not same_as and np.allclose(got, marks[0][name], rtol=1e-2):
-        return "rank 0's numbers came rounded: send every tensor in its own dtype, not as float16 or float32."
+        return (
+            "rank 0's numbers came rounded: send every tensor in its own dtype, not as float16 or float32, which a "
+            "quotient of whole numbers is, too: broadcast, do not average."
+        )
     if not same_as and all(np.array_equal(s[name], got) for s in states):
         return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
     if same_as == [rank] and len(wrong) < len(marks[0]):
@@ -64,7 +72,7 @@ def average(states: Sequence[State], marks: Sequence[State], name: str, rank: in
         return "nothing changed: the parameters themselves must change in place, not their gradients or a copy."
     if is_(total):
         right = [r for r, s in enumerate(states) if np.allclose(s[name], total / n, rtol=1e-5, atol=0)]
-        return f"only rank {right[0]} divides." if right else "the sum is not divided by the number of ranks."
+        return f"only rank {right[0]} divides." if right else _UNDIVIDED
     if is_(total / n**2):
         return "it is divided twice."
     if is_(marks[rank][name] / n):

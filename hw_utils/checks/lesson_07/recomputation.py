@@ -38,8 +38,9 @@ def _numbers(seed: int, n_examples: int) -> torch.Tensor:
 
 
 def _worker(
-    rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int
-) -> dict[str, Any]:
+    rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int,
+    evaluates: bool,
+) -> dict[str, Any]:  # fmt: skip
     layers = _layers(n_layers, dropout)
     calls: list[tuple[str, int]] = []
     most = [0]
@@ -53,6 +54,10 @@ def _worker(
     moments = [moment()]
     model, found = make([interface(layer) for layer in layers], n_segments), []
     for step in range(2):
+        if evaluates and step:
+            n_calls = len(calls)
+            model.forward(_numbers(300, n_examples))
+            del calls[n_calls:]
         torch.manual_seed(7 + step)
         y = model.forward(_numbers(100 + step, n_examples))
         kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
@@ -92,11 +97,14 @@ def _plain(n_layers: int, dropout: float, n_examples: int) -> tuple[list[dict[st
     return found, [layer.gradient for layer in layers]
 
 
-def _judge(data: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int = N) -> None:
+def _judge(
+    data: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int = N, evaluates: bool = False
+) -> None:
     what = f"{n_layers} layers in {n_segments} segment{'' if n_segments == 1 else 's'}"
     what += f", dropout {dropout:g}" if dropout else ""
+    what += ", a forward without a backward between the steps" if evaluates else ""
     (result,) = data["results"]
-    _judge_numbers(what, result, n_layers, dropout, n_examples)
+    _judge_numbers(what, result, n_layers, dropout, n_examples, evaluates)
     longest = math.ceil(n_layers / n_segments)
     kept = max(step["kept"] for step in result["steps"])
     if kept > n_segments:
@@ -135,13 +143,20 @@ def _judge(data: Any, n_layers: int, n_segments: int, dropout: float, n_examples
         raise CheckFailed(f"{what}: {after} layers still keep an input after backward.", cause="a layer is "
                           "recomputed after its own backward pass.")  # fmt: skip
     seconds = 2 * n_layers * (FORWARD_S + BACKWARD_S) + 2 * least * FORWARD_S
-    seconds += len(result["moments"]) * MOMENT_S
+    seconds += len(result["moments"]) * MOMENT_S + evaluates * n_layers * FORWARD_S
     if data["seconds"] > seconds * (1 + 1e-6):
         raise CheckFailed(f"{what}: two steps take {data['seconds']:g} s, at most {seconds:g} s are asked.",
                           cause="something else takes time between the passes.")  # fmt: skip
 
 
-def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_examples: int) -> None:
+_STALE = {
+    False: "step 0 is right, so something of it is used again: forward begins with no starts kept.",
+    True: "what a forward without a backward has kept, as in an evaluation, is used again: forward begins with none "
+    "kept.",
+}
+
+
+def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_examples: int, evaluates: bool) -> None:
     steps, weights = _plain(n_layers, dropout, n_examples)
     if result["n_backward"] != 2 * n_layers:
         raise CheckFailed(
@@ -162,7 +177,7 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_exam
                     f"{what}: {said} in step {k} is not that of the plain layers.",
                     cause=cause
                     if dropout and name == "x"
-                    else "step 0 is right, so something of it is used again: forward begins with no starts kept."
+                    else _STALE[evaluates]
                     if k
                     else "layers go in their order, and back in the reverse one, each with the input it had.",
                 )
@@ -192,13 +207,18 @@ def _same(got: Any, right: np.ndarray) -> bool:
         {"n_layers": n, "n_segments": s, "dropout": p}
         for n, s, p in ((2, 2, 0.0), (4, 1, 0.0), (9, 3, 0.0), (16, 4, 0.0), (10, 3, 0.0), (9, 3, 0.5))
     ]
-    + [{"n_layers": 12, "n_segments": 4, "dropout": 0.0, "n_examples": MANY}],
+    + [
+        {"n_layers": 12, "n_segments": 4, "dropout": 0.0, "n_examples": MANY},
+        {"n_layers": 9, "n_segments": 3, "dropout": 0.0, "evaluates": True},
+    ],
     ok="gradients are exact, inputs of one segment and the first of each are kept, the last segment runs once.",
     hint="hint 1 of exercise 7.2",
     hints={"hint 2 of exercise 7.2": "random|dropout", "hint 1 of exercise 7.2": "keep|last segment|kept no input"},
     look="print each call of forward and backward with its layer, for 4 layers in 2 segments.",
 )
-def recomputed(make, /, n_layers: int, n_segments: int, dropout: float, n_examples: int = N):
+def recomputed(
+    make, /, n_layers: int, n_segments: int, dropout: float, n_examples: int = N, evaluates: bool = False
+):  # fmt: skip
     """Two steps through layers that say when they keep an input, each pass taking a known time."""
-    args = (make, n_layers, n_segments, dropout, n_examples)
+    args = (make, n_layers, n_segments, dropout, n_examples, evaluates)
     return observe_memory(lambda: simulate(_worker, 1, args, compute="free", echo=False, memory=True))

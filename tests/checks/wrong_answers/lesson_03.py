@@ -146,6 +146,13 @@ def sends_nothing(model):
     pass
 
 
+@wrong("lesson_03.start_equal", says="is .16777216., rank 0 began with .16777217.*broadcast, do not average")
+def averages_all_state(model):
+    for tensor in model.state_dict().values():
+        dist.all_reduce(tensor)
+        tensor.copy_(tensor / dist.get_world_size())
+
+
 @wrong("lesson_03.start_equal", says="buffers are not")
 def sends_parameters_only(model):
     for parameter in model.parameters():
@@ -198,6 +205,13 @@ def every_rank_is_its_own_root(model):
 def sums_only(model, all_reduce=dist.all_reduce):
     for parameter in model.parameters():
         all_reduce(parameter.data)
+
+
+@wrong("lesson_03.average", says="the quotient is a new tensor")
+def forgets_the_quotient(model, all_reduce=dist.all_reduce):
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter = parameter.data / dist.get_world_size()
 
 
 @wrong("lesson_03.average", says="rounded down")
@@ -476,6 +490,14 @@ def mean_of_accuracies(model, test_set):
     fraction = (n_right(model, x, y) / len(y)).float()
     dist.all_reduce(fraction)
     return fraction.item() / dist.get_world_size()
+
+
+@wrong("lesson_03.test_accuracy", says="divided by N times the rank's own share")
+def n_times_the_own_share(model, test_set):
+    x, y = share(test_set)
+    count = n_right(model, x, y)
+    dist.all_reduce(count)
+    return count.item() / max(len(y) * dist.get_world_size(), 1)
 
 
 @wrong("lesson_03.test_accuracy", says="does the whole work")

@@ -162,6 +162,27 @@ class NeverForgets(_Recomputed):
         super().again(k)
 
 
+@wrong("lesson_07.recomputed", says="between the steps.*has kept, as in an evaluation, is used again")
+class TakesTheFirstStartsAndClearsOnlyWhatItTakes(_Recomputed):
+    clears = False
+
+    def backward(self, gradient):
+        gradient = super().backward(gradient)
+        del self.starts[: len(self.segments) - 1]
+        return gradient
+
+
+@wrong("lesson_07.recomputed", says="between the steps: after forward the object keeps 4 inputs, 3 are enough")
+class TakesStartsOneByOneAndClearsNone(_Recomputed):
+    clears = False
+
+    def again(self, k):
+        self.starts, own = self.starts[:-1], self.starts[-1]
+        before, self.starts = self.starts, [own] * (k + 1)
+        super().again(k)
+        self.starts = before
+
+
 @wrong("lesson_07.recomputed", says="each segment is recomputed once, from its own first input")
 class RecomputesFromTheBeginning(_Recomputed):
     def forward(self, x):
