@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from hw_utils.core.calls.arguments import as_timedelta
 from hw_utils.core.calls.kernels import Front
 from hw_utils.core.calls.operations import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
@@ -87,7 +88,8 @@ class LedgerGroup(dist.ProcessGroup):
         self.plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self.plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._rank, self._size, self._name = rank, size, ""
-        limit = named.get("timeout", next((m for m in more if isinstance(m, timedelta)), None))
+        limit = named.get("timeout", next((m for m in more if isinstance(m, (timedelta, float))), None))
+        limit = None if limit is None else as_timedelta(limit)
         self.gives_up = (limit,) if limit and limit.total_seconds() <= SHORT_S else ()
         self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)

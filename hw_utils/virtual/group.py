@@ -43,6 +43,8 @@ class Members:
 class VirtualGroup(dist.ProcessGroup):
     """One rank's view of a group."""
 
+    create_device = getattr(getattr(c10d, "ProcessGroupGloo", None), "create_device", None)  # its backend is asked
+
     def __init__(self, members: Members, rank: int, name: str, desc: str = "undefined") -> None:
         place = members.place_of[rank]
         super().__init__(place, len(members.ranks))
@@ -286,6 +288,8 @@ class VirtualGroup(dist.ProcessGroup):
         return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
+        if not (output.is_contiguous() and input.is_contiguous()):
+            raise ValueError("Tensors must be contiguous")
         outputs, inputs = (
             list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
             for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))

@@ -12,6 +12,7 @@ import torch.distributed as dist
 import torch.distributed.rpc
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.arguments import as_timedelta
 from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
 from hw_utils.virtual.group import Members, VirtualGroup, limit_of
@@ -81,11 +82,11 @@ class Groups:
         self.n_worlds: dict[int, int] = {}
         self.torchs = c10d._new_group_with_tag
 
-    def new_group(self, ranks=None, timeout=None, backend=None, *positional, **options):
+    def new_group(self, ranks=None, timeout=None, backend=None, backend_options=None, pg_tag=None, *more, **options):
         """In place of torch.distributed's own, with its checks."""
         engine = self.engine
         if not isinstance(c10d._world.default_pg, (VirtualGroup, type(None))):  # the program's own, as a "fake" one
-            return self.torchs(ranks, timeout, backend, *positional, **options)
+            return self.torchs(ranks, timeout, backend, backend_options, pg_tag, *more, **options)
         rank, size = engine.rank, engine.world_size
         ranks = list(range(size)) if ranks is None else list(ranks)
         if options.get("sort_ranks", True):
@@ -102,7 +103,10 @@ class Groups:
         c10d._world.group_count += 1
         if rank not in ranks:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
-        group = self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined")
+        known = c10d._find_pg_by_ranks_and_tag(pg_tag, ranks) if pg_tag else None
+        if known is not None:
+            return known
+        group = self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined", tag=pg_tag)
         of_all = c10d._world.pg_map.get(c10d._world.default_pg)
         self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
         return group
@@ -151,8 +155,9 @@ class Groups:
             registered.remove(name)
 
     def _join(
-        self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = ""
-    ) -> VirtualGroup:
+        self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = "",
+        tag: str | None = None,
+    ) -> VirtualGroup:  # fmt: skip
         engine, rank = self.engine, self.engine.rank
         if number == -1:  # made with use_local_synchronization: of equal ranks, one after the other
             nth = self.n_joined[rank, ranks] = self.n_joined.get((rank, ranks), 0) + 1
@@ -161,7 +166,7 @@ class Groups:
         if timeout is not None:
             members.limit_s = limit_of(timeout)
         group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}", desc)
-        add_to_world(group, members.place_of, VirtualStore(engine, f"group {members.number}"))
+        add_to_world(group, members.place_of, VirtualStore(engine, f"group {members.number}"), tag)
         return group
 
     @contextmanager
@@ -182,8 +187,8 @@ class Groups:
         nth = store.add(f"of rank {rank}", 1)
         store.set(f"group {nth}, rank {rank}", str(self.engine.rank))
         ranks = tuple(int(store.get(f"group {nth}, rank {r}")) for r in range(size))
-        limit = next((t for t in (*more, *named.values()) if isinstance(t, timedelta)), None)
-        return self._join(f"{nth} of {store.name} {store.prefix}", ranks, limit, "ProcessGroupGloo")
+        limits = [as_timedelta(t) for t in (*more, *named.values()) if isinstance(t, (timedelta, int, float))]
+        return self._join(f"{nth} of {store.name} {store.prefix}", ranks, next(iter(limits), None), "ProcessGroupGloo")
 
     @contextmanager
     def _by_hand(self):

@@ -27,17 +27,18 @@ class World:
         return getattr(self, name)
 
 
-def add_to_world(group, ranks: dict[int, int], store):
-    """Enters a group in the running rank's books, as torch.distributed does; gives the books."""
-    world, tag = c10d._world, f"ptd:{group.registered_as}"
+def add_to_world(group, ranks: dict[int, int], store, tag: str | None = None):
+    """Enters a group in the running rank's books, as torch.distributed does; gives the books. tag: the program's."""
+    world, own = c10d._world, f"ptd:{group.registered_as}"
     world = world.current() if isinstance(world, CurrentWorld) else world
     world.pg_map[group] = ("gloo", store)
     world.pg_names[group] = group.registered_as
     world.pg_group_ranks[group] = ranks
     world.pg_backend_config[group] = "cpu:gloo"
-    world.tags_to_pg.setdefault("", []).append(group)
-    world.tags_to_pg.setdefault(tag, []).append(group)
-    world.pg_to_tag[group] = tag
+    tags = [f"user:{tag}"] if tag else [own, ""]
+    for name in tags:
+        world.tags_to_pg.setdefault(name, []).append(group)
+    world.pg_to_tag[group] = tags[0]
     return world
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
 
@@ -29,3 +31,8 @@ def root_of(opts, root: int | None) -> int:
 def op_of(opts):
     """The ReduceOp of an options object, or one given as it is."""
     return getattr(opts, "reduceOp", opts if opts is not None and not isinstance(opts, int) else dist.ReduceOp.SUM)
+
+
+def as_timedelta(timeout: timedelta | float) -> timedelta:
+    """A timeout that may be given in seconds, as C++ takes it."""
+    return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)

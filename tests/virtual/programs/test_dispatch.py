@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch import nn
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -236,6 +237,28 @@ def reduced_together(rank: int, world_size: int) -> list:
 
 def test_tensors_reduced_together_are_one_vector_whose_sums_have_gloos_order():
     both(reduced_together, 3)
+
+
+def tagged(rank: int, world_size: int) -> list:
+    """torch's own way to one group for a set of ranks and a tag; untagged ones are new each time."""
+    mine = rank // 2
+    pairs = [
+        [c10d._new_group_with_tag(ranks, pg_tag=tag) for ranks in ([0, 1], [2, 3])][mine]
+        for tag in ("mine", "mine", None)
+    ]
+    kind = c10d._get_group_tag(pairs[0]), c10d._get_group_tag(pairs[2]).startswith("ptd:")
+    try:
+        dist.all_to_all_single(torch.zeros(4, 4), torch.ones(4, 4).t())
+        said = ""
+    except ValueError as error:
+        said = str(error)
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    return [pairs[0] is pairs[1], pairs[0] is pairs[2], *kind, said, callable(backend.create_device)]
+
+
+def test_a_group_of_a_tag_is_found_again_and_gaps_are_refused_in_torchs_words():
+    real, _ = both(tagged, 4)
+    assert real.results[0] == [True, False, "mine", True, "Tensors must be contiguous", True]
 
 
 def several_in_a_call(rank: int, world_size: int) -> None:
