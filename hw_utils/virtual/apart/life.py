@@ -178,6 +178,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     faulthandler.enable(stack, all_threads=False)
     if hasattr(signal, "SIGUSR1"):
         faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the hub's ends the run, as an error of this rank's
     member = (DeviceMember if job["compute"] == "device" else Member)(rank, line, bell, job)
     torch.set_num_threads(1)
     torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
