@@ -9,6 +9,8 @@ import math
 import re
 from typing import Any
 
+import numpy as np
+
 _FACTORS = (
     (1e3, "it is 1,000 times the right number: mind the unit, milli or kilo."),
     (1e-3, "it is a thousandth of the right number: mind the unit, milli or kilo."),
@@ -26,6 +28,33 @@ _FACTORS = (
 )
 
 
+_LAZY = {"generator", "map", "filter", "zip", "range", "enumerate", "reversed", "dict_values", "dict_keys", "set"}
+
+
+def came(value: Any) -> str:
+    """What an answer gave, as plain data, in words.
+
+    >>> came({"unknown": "generator"}), came([1, 2]), came(np.zeros(3))
+    ('a generator', '[1, 2]', 'a tensor of 3 numbers')
+    """
+    if isinstance(value, dict) and "unknown" in value:
+        kind = str(value["unknown"])
+        return f"a{'n' if kind[:1].lower() in tuple('aeiou') else ''} {kind}"
+    if isinstance(value, np.ndarray):
+        return f"a tensor of {value.size} numbers" if value.size != 1 else f"a tensor of one number, {value.item()!r}"
+    text = repr(value)
+    return text if len(text) < 80 else text[:77] + "..."
+
+
+def no_list(value: Any, asked: str) -> str:
+    """The cause where a list was asked for: what it is a list of, and what makes one of what came."""
+    if isinstance(value, dict) and value.get("unknown") in _LAZY:
+        return f"list(...) makes a list of {came(value)}: return {asked}."
+    if value is None:
+        return f"nothing comes back: is there a return? It gives {asked}."
+    return f"return {asked}."
+
+
 def slip(got: Any, expected: float) -> str:
     """How a wrong answer follows from the right number: its kind, a unit, a rounding; "" if nothing is known.
 
@@ -34,11 +63,18 @@ def slip(got: Any, expected: float) -> str:
     >>> slip(0.333, 1 / 3)
     'right but rounded: leave the number as it is.'
     """
-    kinds = {str: "text", bool: "True or False", list: "a list", tuple: "a tuple", dict: "a dictionary"}
+    kinds = {str: "text", bool: "True or False", list: "a list or a tuple", dict: "a dictionary"}
     if got is None:
         return "nothing comes back: is there a return?"
+    if isinstance(got, dict) and "unknown" in got:
+        return f"that is {came(got)}: return the number itself, an int or a float."
     if type(got) in kinds:
         return f"that is {kinds[type(got)]}: return the number itself."
+    if isinstance(got, np.ndarray) and got.size != 1:
+        return f"that is {came(got)}: one number is asked."
+    if isinstance(got, np.ndarray):
+        is_right = math.isclose(got.item(), expected, rel_tol=1e-5)
+        return "that is a tensor: return its number, .item()." if is_right else slip(got.item(), expected)
     if type(got) not in (int, float):
         return ""
     if math.isnan(got) or math.isinf(got):
@@ -81,6 +117,9 @@ _ERRORS = {
     "is noted beside the shards keeps whole numbers as they are, large ones too.",
     r"has elements 0 to": "what is read lies in that shard alone, and is counted from its beginning; its length "
     "depends on how many ranks have saved, not on how many load.",
+    r"cannot pickle '(?:generator|map|filter|zip|dict_values|dict_keys)": "what a function gives back crosses to this "
+    "process: a generator (yield, or for in parentheses), map or zip has its values only when asked, so return "
+    "list(...) of it, or the tensor itself.",
     r"non-empty list": "there is nothing to join: for some ranks the list is empty, because no part falls to them.",
     r"^.*?KeyError": "a dictionary has no such key: print its keys just before.",
     r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",

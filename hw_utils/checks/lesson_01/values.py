@@ -18,6 +18,7 @@ from hw_utils.checks.lesson_01.messages import (
     require_messages,
     require_no_collective,
 )
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 
@@ -181,7 +182,7 @@ def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_s
     if not hasattr(got, "shape"):
         elsewhere = [r for r, result in enumerate(results) if hasattr(result, "shape")]
         raise CheckFailed(
-            f"{what}: rank {rank} returned {got!r}, expected a tensor of {tuple(expected.shape)}.",
+            f"{what}: rank {rank} returned {came(got)}, expected a tensor of {tuple(expected.shape)}.",
             cause=f"rank {elsewhere[0]} returns a tensor: here the relay ends on rank {rank}."
             if got is None and elsewhere
             else "the rank at which the relay ends returns the tensor; the others return None.",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.schedules import steps
@@ -42,9 +43,8 @@ def number(value: Any, call: str) -> float:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
     if type(value) not in (int, float) or not math.isfinite(value):
-        shown = value["unknown"] if isinstance(value, dict) and "unknown" in value else repr(value)
         raise CheckFailed(
-            f"{call} is {shown}, expected a number.",
+            f"{call} is {came(value)}, expected a number.",
             cause="the function returns nothing: is there a return?"
             if value is None
             else "one number is asked for, an int or a float: no text, no list, no infinity.",

@@ -6,19 +6,19 @@ from typing import Any
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_02.played_costs import list_of
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 
 def _whole(value: Any, call: str) -> int:
     """The value, if it is a whole number of type int."""
     if type(value) is not int:
-        shown = f"{value['unknown']}" if isinstance(value, dict) and "unknown" in value else repr(value)
         cause = "the function returns nothing here: is there a return on every way through it?"
         if type(value) is float:
             cause = "steps, ranks and chunks are whole numbers: int(...), or // instead of /."
         elif value is not None:
             cause = "one whole number of Python's own type int is asked for: no text, no tuple, no tensor."
-        raise CheckFailed(f"{call} is {shown}, expected an int.", cause=cause)
+        raise CheckFailed(f"{call} is {came(value)}, expected an int.", cause=cause)
     return value
 
 
@@ -121,7 +121,7 @@ def _require_step(step: int, partners: list[Any], left: list[int], stays: list[i
             )
         if type(got) is not int and (rank not in left or rank in stays):
             raise CheckFailed(
-                f"{call} is {got!r}, expected None: rank {rank} does not send at step {step}.",
+                f"{call} is {came(got)}, expected None: rank {rank} does not send at step {step}.",
                 cause=why or "a rank that does not send gets None, nothing else.",
             )
         to = _whole(got, call)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hw_utils.checks.lesson_04.judges import short
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 LABEL_OF_0 = 1000  # example k has the label k more than that
@@ -17,7 +17,7 @@ def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int)
                               cause="a DataLoader on the data set gives such pairs: return the loader.")  # fmt: skip
         if batch[1] != [LABEL_OF_0 + k for k in batch[0]]:
             cause = "x and y have changed places." if batch[0] == [LABEL_OF_0 + k for k in batch[1]] else _APART
-            raise CheckFailed(f"batches: examples {short(batch[0])} come with labels {short(batch[1])}.", cause=cause)
+            raise CheckFailed(f"batches: examples {came(batch[0])} come with labels {came(batch[1])}.", cause=cause)
     epochs = [[[x for x, _ in part] for part in parts] for parts in data["epochs"]]
     again, other_seed = ([[x for x, _ in part] for part in data[name]] for name in ("again", "other_seed"))
     size = total_batch // world_size
@@ -69,8 +69,8 @@ def _judge_dealt(parts: list, alone: list, world_size: int) -> None:
         together = sorted(int(i) for part in parts if k < len(part) for i in part[k])
         if together != sorted(map(int, whole)):
             raise CheckFailed(
-                f"batches: in iteration {k + 1} the {world_size} ranks together see the examples {short(together)}; one"
-                f" rank with the whole batch sees {short(sorted(map(int, whole)))}.",
+                f"batches: in iteration {k + 1} the {world_size} ranks together see the examples {came(together)}; one"
+                f" rank with the whole batch sees {came(sorted(map(int, whole)))}.",
                 cause="the shuffled examples are dealt out like cards: rank r takes every N-th one, from the r-th on.",
             )
 

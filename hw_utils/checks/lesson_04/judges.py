@@ -12,6 +12,7 @@ import numpy as np
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.lesson_04.seconds import judge_seconds
 from hw_utils.checks.lesson_04.softmax import Softmax, cross_entropy, descend
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 SINGLE = 1e-4  # relative: float32 sums of a few hundred numbers in any order
@@ -23,14 +24,14 @@ def number(value: Any, what: str) -> float:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.reshape(()).item()
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise CheckFailed(f"{what} must be a number, got {short(value)}.", cause=_why_no_number(value))
+        raise CheckFailed(f"{what} must be a number, got {came(value)}.", cause=_why_no_number(value))
     return float(value)
 
 
 def numbers(values: Any, what: str, n: int | None = None) -> list[float]:
     """The values as finite floats, `n` of them."""
     if not isinstance(values, list | np.ndarray):
-        raise CheckFailed(f"{what} must be a list of numbers, got {short(values)}.", cause=_EACH_LOSS)
+        raise CheckFailed(f"{what} must be a list of numbers, got {came(values)}.", cause=_EACH_LOSS)
     found = [number(value, f"{what}[{i}]") for i, value in enumerate(values)]
     if n is not None and len(found) != n:
         raise CheckFailed(f"{what} must hold {n} numbers, one an iteration; got {len(found)}.", cause=_EACH_LOSS)
@@ -46,13 +47,6 @@ def _why_no_number(value: Any) -> str:
     if isinstance(value, str):
         return "that is text: leave the formatting to whoever prints it."
     return "one number is asked, not all that it is made of." if isinstance(value, list) else ""
-
-
-def short(value: Any) -> str:
-    if isinstance(value, dict) and "unknown" in value:
-        return f"a {value['unknown']}"
-    text = repr(value)
-    return text if len(text) < 80 else text[:77] + "..."
 
 
 def close(a, b, tolerance: float = SINGLE) -> bool:
@@ -86,8 +80,8 @@ def start(d_in: int = 4, n_classes: int = 3) -> Softmax:
 def pair(returned: Any, what: str, names: str) -> list[Any]:
     """The two things that were returned, as `names` says them."""
     if not isinstance(returned, list) or len(returned) != 2:
-        came = f"{len(returned)} values" if isinstance(returned, list) else short(returned)
-        raise CheckFailed(f"{what} returned {came}.", cause=f"return exactly two: {names}.")
+        values = f"{len(returned)} values" if isinstance(returned, list) else came(returned)
+        raise CheckFailed(f"{what} returned {values}.", cause=f"return exactly two: {names}.")
     return returned
 
 
@@ -110,7 +104,7 @@ def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
     _judge_report(got["said"], losses)
     if got["said_at"] != list(range(20, n_iterations + 1, 20)):
         raise CheckFailed(
-            f"train: reports came after {short(got['said_at'])} iterations, expected after every 20.",
+            f"train: reports came after {came(got['said_at'])} iterations, expected after every 20.",
             cause="whoever waits wants to see it: report in the loop, not behind it.",
         )
 
@@ -173,7 +167,7 @@ def _judge_report(said: Any, losses: list[float]) -> None:
     expected = [f"iteration {i}: loss {losses[i - 1]:.3f}" for i in range(20, len(losses) + 1, 20)]
     if said != expected:
         raise CheckFailed(
-            f"train: reported {short(said)}, expected {short(expected)}.", cause=_why_report(said, expected)
+            f"train: reported {came(said)}, expected {came(expected)}.", cause=_why_report(said, expected)
         )
 
 

@@ -11,7 +11,8 @@ import numpy as np
 from hw_utils.checks import draws
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.lesson_04.carried import require_gradients
-from hw_utils.checks.lesson_04.judges import close, result, short
+from hw_utils.checks.lesson_04.judges import close, result
+from hw_utils.checks.slips import came
 from hw_utils.core import schedules
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
@@ -78,7 +79,7 @@ def _judge_gradient(who: str, got: list[Any], name: str) -> None:
     if all(g is None for g in each):
         for rank, value in enumerate(got):
             if value is not None and (PARAMETERS[name][1] == "frozen" or np.any(np.asarray(value) != 0)):
-                what = f"{name!r} has no gradient anywhere, but rank {rank} ends with {short(_list(value))}"
+                what = f"{name!r} has no gradient anywhere, but rank {rank} ends with {came(_list(value))}"
                 cause = "a frozen parameter takes no part: leave out those whose requires_grad is False."
                 if PARAMETERS[name][1] != "frozen":
                     cause = "None counts as zeros, and the mean of zeros is zero: torch.zeros_like(p)."
@@ -90,8 +91,8 @@ def _judge_gradient(who: str, got: list[Any], name: str) -> None:
     if wrong:
         rank = min(wrong)
         raise CheckFailed(
-            f"{who}: the gradient of {name!r} on rank {rank} is {short(_list(wrong[rank]))}, expected"
-            f" {short(expected.tolist())}.",
+            f"{who}: the gradient of {name!r} on rank {rank} is {came(_list(wrong[rank]))}, expected"
+            f" {came(expected.tolist())}.",
             cause=_why_gradient(wrong, filled, name),
         )
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from hw_utils.checks.check import require_no_deadlock
-from hw_utils.checks.lesson_04.judges import close, examples, first_difference, number, numbers, result, short
+from hw_utils.checks.lesson_04.judges import close, examples, first_difference, number, numbers, result
 from hw_utils.checks.lesson_04.softmax import Softmax, descend
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -96,13 +97,13 @@ def _judge_output(output: Any, who: str, n_iterations: int) -> None:
     for rank, text in enumerate(texts):
         if rank and text.strip():
             raise CheckFailed(
-                f"{who}: rank {rank} printed {short(text.strip())}; rank 0 reports, the others are silent.",
+                f"{who}: rank {rank} printed {came(text.strip())}; rank 0 reports, the others are silent.",
                 cause="train reports by print if it is given nothing else: give the other ranks a report that does"
                 " nothing.",
             )
     if n_iterations >= 20 and texts and "iteration 20: loss" not in texts[0]:
         raise CheckFailed(
-            f"{who}: rank 0 printed {short(texts[0].strip()) if texts[0].strip() else 'nothing'} in {n_iterations} "
+            f"{who}: rank 0 printed {came(texts[0].strip()) if texts[0].strip() else 'nothing'} in {n_iterations} "
             "iterations; it reports every 20.",
             cause="give train a report that prints on rank 0: print itself.",
         )
@@ -119,7 +120,7 @@ def _field(data: Any, rank: int, name: str, who: str) -> Any:
     got = result(data, rank)
     if not isinstance(got, dict) or name not in got:
         raise CheckFailed(
-            f"{who}: rank {rank} must return a dictionary with {name!r}, got {short(got)}.",
+            f"{who}: rank {rank} must return a dictionary with {name!r}, got {came(got)}.",
             cause="every rank returns losses, iteration_s, test_loss and accuracy, under these names.",
         )
     return got[name]

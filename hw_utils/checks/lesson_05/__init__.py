@@ -12,7 +12,8 @@ from hw_utils.checks.lesson_05.costs import (
     ring_bytes,
     server_bytes,
 )
-from hw_utils.checks.lesson_05.hooks import overlap, overlap_in_time
+from hw_utils.checks.lesson_05.hooks import overlap
+from hw_utils.checks.lesson_05.hooks_in_time import overlap_in_time
 from hw_utils.checks.lesson_05.profile import profiled_training, scaling_metrics
 
 __all__ = [

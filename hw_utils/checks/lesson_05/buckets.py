@@ -10,7 +10,7 @@ import torch
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_05.costs import free
+from hw_utils.checks.lesson_05.expected import free
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import ranks_text
 
 GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another
@@ -46,14 +47,14 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if got == expected and type(got) is list:
             return None
         odd = [g for g in got if isinstance(g, dict)] if isinstance(got, list) else []
-        if odd and "tensor of" in _shown(odd[0]):
+        if odd and "tensor of" in came(odd[0]):
             return (
-                f"{at} has {_shown(odd[0])} in its list; every rank brings shape {SHAPE} and dtype float64",
+                f"{at} has {came(odd[0])} in its list; every rank brings shape {SHAPE} and dtype float64",
                 "a copy has the shape and the dtype of what was brought",
             )
         if not isinstance(got, list) or not all(isinstance(g, list) for g in got if g is not None):
             return (
-                f"{at} gives {_shown(got)}, not a list of {world_size} tensors",
+                f"{at} gives {came(got)}, not a list of {world_size} tensors",
                 "return the list of all ranks' tensors",
             )
         if any(g and isinstance(g[0], float) and g[0] < 0 for g in got):
@@ -94,10 +95,6 @@ def _other_call(at: str, got: list, expected: list, k: int) -> tuple[str, str]:
     return f"{at} gives {_firsts(got)}, expected {_firsts(expected)}", ""
 
 
-def _shown(got: Any) -> str:
-    return got["unknown"] if isinstance(got, dict) and "unknown" in got else repr(got)
-
-
 def _firsts(got: list) -> str:
     return "[" + ", ".join("None" if g is None else f"{g[0]:g}" for g in got) + "]"
 
@@ -112,13 +109,13 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
         expected = [math.fsum(numbers) / divisor for numbers in zip(*brought)]
         if not (isinstance(got, list) and len(got) == 3 and all(isinstance(g, float) for g in got)):
             cause = ""
-            if "tensor of shape" in _shown(got):
+            if "tensor of shape" in came(got):
                 cause = "only the ranks are reduced, the first dimension of the stack: sum(0), mean(0)"
-            if "and dtype" in _shown(got):
+            if "and dtype" in came(got):
                 cause = "the result has the dtype of what was brought"
             if got is None:
                 cause = "every rank returns the result"
-            return f"call {k + 1} on rank {rank} gives {_shown(got)}, not one tensor of shape {SHAPE}", cause
+            return f"call {k + 1} on rank {rank} gives {came(got)}, not one tensor of shape {SHAPE}", cause
         are_near = [abs(g - e) <= 1e-4 * abs(e) for g, e in zip(got, expected)]
         if all(are_near):
             return _why_bits_differ(outcome, rank, k, got)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_05.costs import require
+from hw_utils.checks.lesson_05.expected import require
 from hw_utils.core.errors import CheckFailed
 
 GB = 1e9

@@ -10,6 +10,7 @@ import torch
 from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_06.shards import distance
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part
@@ -146,7 +147,7 @@ def _require_tensors(what: str, result: Any, n_parts: int) -> None:
     if result["stopped"] is None:
         return
     place, method, got = result["stopped"]
-    said = "None" if got is None else f"{got!r}"[:60]
+    said = "None" if got is None else f"{came(got)}"[:60]
     cause = f"{method} has no return, or returns something else than one tensor."
     if method == "backward" and got is None:
         cause = (

@@ -9,6 +9,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.shards import n_ranks as ranks_text
 from hw_utils.checks.lesson_08.runs import SAME_S, most
 from hw_utils.checks.lesson_08.shares import whole_numbers
+from hw_utils.checks.slips import came, no_list
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import in_flight, play
 
@@ -38,8 +39,10 @@ def _require_orders(what: str, data: Any, kinds: str, n_chunks: int | None, n_ba
     data = [[whole_numbers(step) for step in order] if isinstance(order, list) else order for order in data]
     for rank, order in enumerate(data):
         if not isinstance(order, list):
-            raise CheckFailed(f"{what}: rank {rank} gave {order!r}"[:200] + ".",
-                              cause=f"return the rank's order, a list of {form}.")  # fmt: skip
+            raise CheckFailed(
+                f"{what}: rank {rank} gave {came(order)}.",
+                cause=no_list(order, f"the rank's order, a list of {form}"),
+            )
         for step in order:
             if not _is_step(step, kinds, n_chunks):
                 raise CheckFailed(f"{what}: rank {rank} has the step {step!r}"[:200] + ".",

@@ -14,6 +14,7 @@ from hw_utils.checks import draws
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import distance, n_ranks
 from hw_utils.checks.lesson_08.counting_stage import WatchedStage
+from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import plain
@@ -201,8 +202,7 @@ def _judge_loss(what: str, got: Any, right: float, world_size: int, n_batches: i
     if value is not None and math.isclose(value, right, rel_tol=1e-10):
         return
     if value is None:
-        shown = f"a {got['unknown']}" if isinstance(got, dict) and "unknown" in got else repr(got)[:100]
-        raise CheckFailed(f"{what}: the last rank returned {shown}" + f", expected its loss, {right:.6g}.",
+        raise CheckFailed(f"{what}: the last rank returned {came(got)}" + f", expected its loss, {right:.6g}.",
                           cause="return the loss of the whole batch there, a number or a tensor of one.")  # fmt: skip
     causes = {
         "that is the sum of the micro-batches' means: each counts by its share of the rows.": [1.0] * n_batches,

@@ -1,0 +1,144 @@
+"""The check of lesson 05's hooks in time: how long a step takes whose buckets travel during the backward pass."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import torch
+
+from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.network import Network
+from hw_utils.core.trace import Trace
+from hw_utils.material.timed_layers import TimedChain
+from hw_utils.simulate import simulate
+
+
+def _timed_worker(
+    rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float, order: list[int],
+    in_no_sync: bool, is_second: bool,
+) -> float:  # fmt: skip
+    """When the step began that is timed."""
+    if order:  # a bucket a layer
+        model = TimedChain(n_layers, n_elements, backward_s)
+        gradients = make(model, 8 * n_elements)
+        model.layers = torch.nn.ModuleList(model.layers[n_layers - 1 - bucket] for bucket in reversed(order))
+        x = torch.ones(n_elements, dtype=torch.float64)
+    else:
+        model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
+        gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
+        x = torch.ones(n_elements // 2, dtype=torch.float64)
+    if in_no_sync:
+        with gradients.no_sync():
+            model(x).backward()
+    if is_second:
+        model(x).backward()
+        gradients.wait()
+    began_s = time.perf_counter()
+    model(x).backward()
+    gradients.wait()
+    return began_s
+
+
+def _judge_in_time(
+    data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float, order: list[int] | None = None,
+    in_no_sync: bool = False, is_second: bool = False,
+) -> None:  # fmt: skip
+    what = f"{world_size} ranks, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
+    if order:
+        what += f", whose gradients come in the order of buckets {', '.join(map(str, order))}"
+    if in_no_sync:
+        what += ", after a backward in no_sync"
+    if is_second:
+        what += ", the second step"
+    require_no_deadlock(data, what)
+    trace = Trace.from_plain(data["trace"])
+    began_s = data["results"][0]
+    events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)[n_layers * is_second :]
+    if len(events) != n_layers:
+        raise CheckFailed(
+            f"{what}: {len(events)} all_reduce calls on rank 0, expected {n_layers}.",
+            cause="one all_reduce a bucket: both of its gradients in one flat vector."
+            if len(events) == 2 * n_layers
+            else "every bucket is started once: in the hook when it is complete, or in wait().",
+        )
+    if any(e.waited is None for e in events):
+        raise CheckFailed(
+            f"{what}: not every all_reduce was waited for.", cause="keep every handle, and wait() for each in wait."
+        )
+    backward_end_s = n_layers * backward_s
+    first = events[0].start_s - began_s
+    ready_s = _ready_s(n_layers, backward_s, order)
+    if first > ready_s[0] + 0.1 * backward_s:
+        raise CheckFailed(
+            f"{what}: the first all_reduce starts at {first:g} s, the gradients of the first bucket are there at "
+            f"{ready_s[0]:g} s.",
+            cause="nothing is sent before backward ends: a gradient that came in no_sync is not to be counted."
+            if in_no_sync and first >= backward_end_s * 0.99
+            else "nothing is sent before the second backward ends: wait starts over with all that was counted."
+            if is_second and first >= backward_end_s * 0.99
+            else "nothing is sent before backward ends."
+            if first >= backward_end_s * 0.99
+            else "the first bucket waits for a layer that comes later: fill buckets from the last layer to the first.",
+        )
+    predicted_s = _predicted_s(ready_s, bucket_s)
+    seconds = data["seconds"] - began_s
+    if not seconds <= 1.1 * predicted_s:
+        serial_s = backward_end_s + n_layers * bucket_s
+        raise CheckFailed(
+            f"{what}: the step takes {seconds:g} s; with overlap {predicted_s:g} s are enough.",
+            cause="each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
+            if math.isclose(seconds, serial_s, rel_tol=0.02)
+            else "buckets that were complete before their turn start later than they could: once one has gone off, "
+            "look at the next one at once, and the one after it."
+            if order
+            else "some buckets start later than their last gradient.",
+        )
+
+
+def _ready_s(n_layers: int, backward_s: float, order: list[int] | None) -> list[float]:
+    """When each bucket may start: its gradients are there, and those of all buckets before it."""
+    there_s = {bucket: (k + 1) * backward_s for k, bucket in enumerate(order or range(n_layers))}
+    return [max(there_s[j] for j in range(k + 1)) for k in range(n_layers)]
+
+
+def _predicted_s(ready_s: list[float], bucket_s: float) -> float:
+    """When the last bucket has arrived, bucket after bucket: ready and link free, then its own time."""
+    free_s = 0.0
+    for at_s in ready_s:
+        free_s = max(free_s, at_s) + bucket_s
+    return free_s
+
+
+@check(
+    "lesson_05.overlap_in_time",
+    judge=_judge_in_time,
+    cases=[
+        {"world_size": n, "n_layers": k, "backward_s": t, "bucket_s": b}
+        for n, k, t, b in ((2, 4, 1.0, 0.5), (2, 4, 0.5, 1.0), (4, 6, 1.0, 1.0))
+    ]
+    + [{"world_size": 2, "n_layers": 5, "backward_s": 1.0, "bucket_s": 0.5, "order": [1, 2, 0, 3, 4]}]
+    + [{"world_size": 2, "n_layers": 4, "backward_s": 1.0, "bucket_s": 0.5, "in_no_sync": True}]
+    + [{"world_size": 2, "n_layers": 4, "backward_s": 1.0, "bucket_s": 0.5, "is_second": True}],
+    ok="communication runs during backward, and the step takes what the pipeline predicts.",
+    hint="hint 1 of exercise 5.4b",
+    hints={
+        "hint 1 of exercise 5.4b": "before backward ends|inside the hook|waited|handle|flat",
+        "hint 2 of exercise 5.4b": "comes later|later than|before their turn",
+        "hint 3 of exercise 5.4b": "hangs|is started once",
+    },
+    look="print time.perf_counter() and the bucket in start_next.",
+)
+def overlap_in_time(
+    make, /, world_size: int, n_layers: int, backward_s: float, bucket_s: float, order: list[int] | None = None,
+    in_no_sync: bool = False, is_second: bool = False,
+):  # fmt: skip
+    """One backward pass of known times, layer by layer; the ledger says when each bucket left."""
+    n_elements = 120
+    steps = 2 * (world_size - 1)
+    # all latency, no bytes: each of the ring's steps takes its share of bucket_s
+    network = Network(latency_s=bucket_s / steps, bandwidth_Bps=1e15)
+    args = (make, n_layers, n_elements, backward_s, order or [], in_no_sync, is_second)
+    return observe(lambda: simulate(_timed_worker, world_size, args, network=network, compute="free", echo=False))
