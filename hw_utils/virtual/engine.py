@@ -89,6 +89,7 @@ class Engine:
         self.failures: list[Failure] = []
         self.given_up: GivenUp | None = None
         self.is_over, self.ended_in = False, "failed"
+        self.is_under_way = False
 
     def requests(self) -> type[Request]:
         """What a send or a receive gives back."""
@@ -114,6 +115,7 @@ class Engine:
         self.carrier = carrier
         self.turns.begin(self, carrier)
         try:
+            self.is_under_way = True
             while not self.is_over:
                 who = self.agenda.next_rank()
                 if who == self.world_size:
@@ -125,7 +127,7 @@ class Engine:
                 self.rank = self.world_size
         except Stop:
             self.rank = self.world_size
-        self.is_over = True
+        self.is_over, self.is_under_way = True, False
         carrier.close()
 
     def hears_more(self) -> bool:
@@ -141,7 +143,7 @@ class Engine:
             return
         left = self.turns.changed() if carrier == "threads" else ""
         carrier, why = ("processes", left) if left else (carrier, why)
-        self.given_up, self.is_over = GivenUp(carrier, why, self.rank), True
+        self.given_up, self.is_over, self.is_under_way = GivenUp(carrier, why, self.rank), True, False
         raise Stop
 
     def finish(self) -> None:
@@ -151,7 +153,7 @@ class Engine:
     def fail(self, failures: list[Failure]) -> None:
         """Ends the run at once, whatever the other ranks do."""
         self.failures.extend(failures)
-        self.is_over = True
+        self.is_over, self.is_under_way = True, False
         raise Stop
 
     # -- what a group asks, see group.py -----------------------------------------------------------------------

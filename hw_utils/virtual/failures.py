@@ -12,6 +12,7 @@ from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.failure_kind import kind_and_reason
 from hw_utils.core.source import is_students, locate
 
+_AGAIN_S = 1.0
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -45,13 +46,18 @@ def sendable(error: BaseException | None) -> bytes | None:
 
 @contextmanager
 def time_limit(timeout_s: float | None):
-    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`."""
+    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`.
+
+    Between two attempts nobody is there to end: it rings again.
+    """
     clusters: list = []
     if timeout_s is None or not hasattr(signal, "setitimer"):
         yield clusters
         return
 
     def ring(_, frame) -> None:
+        if not clusters or not clusters[-1].engine.is_under_way:
+            return
         engine = clusters[-1].engine
         busy = engine.rank if engine.rank < engine.world_size else 0
         frames = clusters[-1].frames_of(busy, frame)
@@ -59,7 +65,7 @@ def time_limit(timeout_s: float | None):
         engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, timeout_s)
+    signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
     try:
         yield clusters
     finally:

@@ -6,6 +6,7 @@ import builtins
 import functools
 import importlib
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -37,6 +38,7 @@ def _calls() -> dict[tuple[Any, str], str]:
         (torch._C._distributed_c10d, "_register_process_group"): "a name for a group in torch's C++ code",
         (c10d, "_register_process_group"): "a group that torch itself makes",
         (threading.Thread, "start"): "threads of its own",
+        **{(signal, n): "an alarm of its own" for n in ("alarm", "setitimer") if hasattr(signal, n)},
         **{(place, n): n for place in _PLACES for n in _OF_THE_PROCESS if hasattr(place, n)},
     }
 
