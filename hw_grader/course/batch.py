@@ -55,7 +55,7 @@ def grade_task(data: bytes, release: Release, student: str, times: Times, digest
 
 
 def measure_on(client):
-    """`calibrate.measure`, done by one of the cluster's workers."""
+    """`reference_solution.measure`, done by one of the cluster's workers."""
     return lambda *arguments: client.submit(measure, *arguments, pure=False).result()
 
 

@@ -1,6 +1,6 @@
 """What crosses between a trusted driver and the process with the student's answers: plain values and tensors.
 
-A value becomes a JSON tree and one blob of tensor bytes. What is not plain can be lent for a call (mirrors.py);
+A value becomes a JSON tree and one blob of tensor bytes. What is not plain can be lent for a call (lent.py);
 all else is a TypeError. Nothing that comes from the answers is unpickled.
 """
 

@@ -12,7 +12,7 @@ lists what may. Such a cell is left out too if no cell that runs after it does a
 the process ends then, and what is taken out of it are definitions, which hold none of that.
 
 Whatever this analysis does not know makes a cell run; a cell that may reach names in other ways makes all of them run.
-Ids and metadata have no say. names.py says what a cell's text reads, binds and does.
+Ids and metadata have no say. cell_names.py says what a cell's text reads, binds and does.
 """
 
 from __future__ import annotations

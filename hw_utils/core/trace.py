@@ -158,7 +158,7 @@ class Trace(Sequence[Event]):
         return cls(records, list(names), list(groups), world_size)
 
     def as_plain(self) -> dict[str, Any]:
-        """The trace as plain data (see `plain.py`): what crosses from a sandbox to a judge."""
+        """The trace as plain data (see `plain_data.py`): what crosses from a sandbox to a judge."""
         columns = {name: np.ascontiguousarray(self.records[name]) for name in RECORD.names}
         groups = [None if g is None else list(g) for g in self.groups]
         return {"columns": columns, "names": list(self.names), "groups": groups, "world_size": self.world_size}

@@ -1,6 +1,6 @@
 """Threads that take turns: N ranks as real threads, of which exactly one runs at a time.
 
-Who runs next is a function's choice, so a run can be repeated to the last step. `interleave` explores with it what
+Who runs next is a function's choice, so a run can be repeated to the last step. `interleavings` explores with it what
 unlucky orders do to a lock-free buffer; `rendezvous` runs a check's ranks on it.
 """
 

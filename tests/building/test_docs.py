@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -19,6 +20,27 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 def test_every_link_of_a_page_leads_to_a_file(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [t for t in targets if not (page.parent / t).exists()] == []
+
+
+def named_files(text: str) -> set[str]:
+    """`traffic/rows.py` and `rows.py` name rows.py; what stands for any cell or lesson is no file."""
+    return set(re.findall(r"(?<![\w*.}-])\w+\.py\b", text)) - {"cell.py", "NN_name.py", "09_name.py", "lesson_NN.py"}
+
+
+def docstrings(path: Path) -> str:
+    places = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    nodes = (node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, places))
+    return "\n".join(ast.get_docstring(node) or "" for node in nodes)
+
+
+def test_a_file_that_a_page_or_a_docstring_names_exists():
+    folders = ("hw_utils", "hw_grader", "tools", "tests", "lessons")
+    sources = [*ROOT.glob("*.py"), *(path for folder in folders for path in (ROOT / folder).rglob("*.py"))]
+    texts = {path: docstrings(path) for path in sources if "hostile" not in path.parts}
+    texts |= {page: page.read_text(encoding="utf-8") for page in PAGES}
+    known = {path.name for path in sources}
+    gone = {str(path.relative_to(ROOT)): named_files(text) - known for path, text in texts.items()}
+    assert {path: names for path, names in gone.items() if names} == {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

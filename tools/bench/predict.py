@@ -6,7 +6,7 @@ The times are vTrain's (VIA-Research/vTrain, data/ground_truth_multi.csv: Megatr
 host, sequences of 2,048, 512 in a step, full recomputation, 1F1B). Fitted are two constants: what share of its peak a
 bfloat16 product reaches, on the row of data parallelism only with micro-batches of 8; and the link inside a host, on
 the same machine's all-reduces of eight devices (trace/a100), as `tests/virtual/programs/test_clusters.py` has them.
-Their hosts have 800 Gb/s between them (src/config.py), half of a DGX's: an equal share for each of eight devices.
+Their hosts have 800 Gb/s between them (vTrain/src/config), half of a DGX's: an equal share for each of eight devices.
 All else stays the preset's, and all other rows are predicted, by one folded run of the training program each.
 """
 

@@ -1,6 +1,6 @@
 """Which torch.distributed function was called, from which line of the student's code.
 
-Shared by the two ledger keepers, `group.py` (real ranks) and the virtual cluster.
+Shared by the two rooms that keep ledgers, gloo (real ranks) and virtual.
 
     def allreduce(self, tensors, opts=None):  # a method of a dist.ProcessGroup subclass
         op, outer, file, line = caller(sys._getframe(1))
