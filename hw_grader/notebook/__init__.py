@@ -1,4 +1,4 @@
 """A submission as a notebook: found, read, put in order against the release, and its cells run.
 
-Stands on sandbox. `course` takes everything.
+Stands on driving and sandbox. `course` takes everything.
 """

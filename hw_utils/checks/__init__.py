@@ -1,4 +1,8 @@
-"""The checks, one module a lesson: `checks.lesson_02.ring_all_reduce(ring_all_reduce)`."""
+"""The checks, a folder a lesson: `checks.lesson_02.ring_all_reduce(ring_all_reduce)`.
+
+In each folder `__init__` says which module has which check; a module that no check comes from judges for the others.
+Stands on launch, simulate, virtual, threads, material and core.
+"""
 
 from __future__ import annotations
 

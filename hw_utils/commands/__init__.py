@@ -1,4 +1,4 @@
 """What a student does outside a cell: `python -m hw_utils NAME`, one module a command.
 
-Stands on everything but checks and pictures, which it meets in a process of their own.
+Stands on hosts, pictures, simulate, launch, processes, material and core; checks run in a process of their own.
 """

@@ -194,6 +194,19 @@ def test_every_room_has_a_door(package):
     assert silent == []
 
 
+def said_of(door: Path) -> set[str]:
+    """The rooms that a door's docstring says it stands on: `Stands on core and, for ..., on virtual.`"""
+    (sentence,) = re.findall(r"Stands\s+on\s+(.*?)[.;](?=\s|$)", docstring(door), re.S)
+    return set(re.findall(r"[\w.]+", sentence)) & {name for rooms in ROOMS.values() for name in rooms.split()}
+
+
+def test_a_door_says_what_its_room_stands_on():
+    doors = {room: ROOT / room.replace(".", "/") / "__init__.py" for room in ROOMS}
+    folders = {room: door for room, door in doors.items() if door.exists()}
+    wrong = {room: said_of(door) ^ set(ROOMS[room].split()) for room, door in folders.items()}
+    assert {room: names for room, names in wrong.items() if names} == {}
+
+
 def test_only_pictures_know_matplotlib():
     drawing = {
         name for name, tree in sources().items() if "matplotlib" in outside(tree) and name.startswith("hw_utils")

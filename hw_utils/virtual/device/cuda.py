@@ -1,4 +1,4 @@
-"""What a program finds that says "cuda": the rank's virtual device, with its streams, events and memory.
+"""What a program finds that says "cuda": the rank's virtual device; the functions of torch.cuda are in cuda_names.py.
 
 Values are computed on the CPU, so tensors say "cpu" when asked; a device that the program names is taken as said.
 """
