@@ -12,7 +12,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "api.md"
 MODULES = {  # module -> the names that are meant for students; None: every public function and class of its own
     "hw_utils": ("launch", "simulate", "Network", "Run", "Trace", "Event", "CheckFailed", "WorkerFailed", "Deadlock",
                  "TimedOut"),
-    "hw_utils.core.schedules": (),
+    "hw_utils.core.collective_algorithms": (),
     "hw_utils.core.memory": ("Memory", "Peak", "OutOfMemory", "own"),
     "hw_utils.material.data": None,
     "hw_utils.material.models": None,

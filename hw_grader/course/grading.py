@@ -63,7 +63,7 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
 
 
 # Parts of the kit that compute what some exercises ask for. Lessons show them, so answers can import them.
-_TELLS = {"schedules", "replay", "played_costs"}
+_TELLS = {"collective_algorithms", "replay", "played_costs"}
 
 
 def noticed(notebook: NotebookNode, release: Release) -> list[str]:

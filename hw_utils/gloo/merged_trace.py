@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.trace import BLOCKING, RECORD, Trace, joined
 
 # What a rank's columns are; `site` is a number into its ops, files and lines, `group` into its groups. `root` of a
@@ -22,12 +22,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-_KINDS = ("", *sorted(schedules.ALGORITHM))  # of a part of an object collective; "": what its op says
+_KINDS = ("", *sorted(algorithms.ALGORITHM))  # of a part of an object collective; "": what its op says
 
 
 def kind_of(op: str) -> int:
     """The number for `kind` of a torch.distributed function."""
-    return _KINDS.index(op) if op in schedules.ALGORITHM else 0
+    return _KINDS.index(op) if op in algorithms.ALGORITHM else 0
 
 
 def ordered(columns: dict[str, np.ndarray], ops: Sequence[str]) -> dict[str, np.ndarray]:
@@ -117,17 +117,17 @@ def _add_cost(table: dict[str, np.ndarray], rows: np.ndarray, names: list[str], 
     first = rows[0]
     op = _KINDS[table["kind"][first]] or names[table["op"][first]]
     group = members[table["group"][first]]
-    if op not in schedules.ALGORITHM:
+    if op not in algorithms.ALGORITHM:
         return
     places = [group.index(r) for r in table["rank"][rows].tolist()]
     sizes = np.zeros(len(group), "i8")
     sizes[places] = table["n_bytes"][rows]
     uniform = bool((sizes == sizes[0]).all())
-    varies = schedules.ALGORITHM[op] in ("gather", "all_gather") and not uniform
+    varies = algorithms.ALGORITHM[op] in ("gather", "all_gather") and not uniform
     root = max(int(table["root"][first]), 0)
     n_bytes = sizes if varies else int(sizes.max())
-    cost = schedules.cost(op, n_bytes, len(group), root, max(int(table["itemsize"][first]), 1))
-    is_pairwise = schedules.ALGORITHM[op] == "all_to_all"  # there `root` is what each keeps of its own
+    cost = algorithms.cost(op, n_bytes, len(group), root, max(int(table["itemsize"][first]), 1))
+    is_pairwise = algorithms.ALGORITHM[op] == "all_to_all"  # there `root` is what each keeps of its own
     sent = table["n_bytes"][rows] - table["root"][rows] if is_pairwise else np.array(cost.sent_bytes)[places]
     table["sent_bytes"][rows] = sent
     table["sent_messages"][rows] = np.array(cost.sent_messages)[places]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hw_utils.core.schedules import cost
+from hw_utils.core.collective_algorithms import cost
 from hw_utils.core.trace import Event
 from hw_utils.threads.rank_thread import RankThread
 

@@ -183,9 +183,9 @@ def test_publishing_again_updates_our_files_and_keeps_others(course, published):
     (published / ".git").mkdir()
     lesson = course / "lessons" / FIXTURE.name
     lesson.write_text(lesson.read_text().replace("numbers = [1, 2, 3]", "numbers = [1, 2, 4]"))
-    (course / "hw_utils" / "core" / "schedules.py").rename(course / "hw_utils" / "core" / "plans.py")
+    (course / "hw_utils" / "core" / "collective_algorithms.py").rename(course / "hw_utils" / "core" / "plans.py")
     assert set(publish(published, course, ADDRESS)) == {NOTEBOOK, "hw_utils/core/plans.py"}
-    assert not (published / "hw_utils" / "core" / "schedules.py").exists()
+    assert not (published / "hw_utils" / "core" / "collective_algorithms.py").exists()
     assert (published / "my notes.txt").read_text() == "mine"
     assert NOTEBOOK in json.loads((published / ".published.json").read_text())
 

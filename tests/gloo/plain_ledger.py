@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 
 
 @dataclass
@@ -81,7 +81,7 @@ def sent(note: Note, rank: int, members: tuple[int, ...]) -> tuple[int, int, int
         is_send = note.op in ("send", "isend")
         return note.n_bytes * is_send, int(is_send), 1
     size, place = len(members), members.index(rank)
-    cost = schedules.cost(note.op, note.n_bytes, size, note.root, 4)
+    cost = algorithms.cost(note.op, note.n_bytes, size, note.root, 4)
     return int(cost.sent_bytes[place]), int(cost.sent_messages[place]), cost.rounds
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.slips import came
+from hw_utils.core.collective_algorithms import steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
-from hw_utils.core.schedules import steps
 from hw_utils.virtual.traffic.replay import replay
 
 NO_BYTES = 1e300  # a bandwidth with which bytes cost nothing

@@ -17,8 +17,8 @@ from hw_utils.checks.lesson_02.sums import (
     star,
     tensors,
 )
+from hw_utils.core.collective_algorithms import cost, pieces
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.schedules import cost, pieces
 
 NOTHING_ADDED = "nothing is ever added: receive into a buffer of your own, and add that to what is there."
 

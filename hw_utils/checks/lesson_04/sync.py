@@ -13,7 +13,7 @@ from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.lesson_04.carried import require_gradients
 from hw_utils.checks.lesson_04.judges import close, result
 from hw_utils.checks.slips import came
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -189,7 +189,7 @@ def judge_traffic(what: str, allowed: frozenset[str], other: str):
                 f"{who}: it {wrong}; this exercise is about {' and '.join(sorted(allowed))}.", cause=other
             )
         sizes = [4 * math.prod(PARAMETERS[n][0]) for n in names if PARAMETERS[n][1] != "frozen"]
-        expected = sum(schedules.cost(op, n, world_size, itemsize=4).sent_bytes[0] for op in allowed for n in sizes)
+        expected = sum(algorithms.cost(op, n, world_size, itemsize=4).sent_bytes[0] for op in allowed for n in sizes)
         got = trace.bytes_sent(0)
         if got != expected:
             cause = "frozen parameters need no messages." if got > expected else "some parameter is left out."

@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
+from hw_utils.core.collective_algorithms import Cost
 from hw_utils.core.network.fold import Fold
-from hw_utils.core.schedules import Cost
 from hw_utils.core.trace import Trace
 
 

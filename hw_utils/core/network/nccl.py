@@ -6,7 +6,7 @@
 | tree | chunks go up a double binary tree between hosts and down again, along a chain inside each host |
 | hierarchical | reduce-scatter inside each host, all-reduce between members of one place, all-gather inside |
 
-Steps are counted off the schedules of schedules.py. A link's latency is paid once a step that takes it, bytes at the
+Steps are counted off collective_algorithms.py. A link's latency is paid once a step that takes it, bytes at the
 smallest bandwidth on the way: that of a device inside its host, or of all cards of a host that the group uses.
 As NCCL's own estimate (src/graph/tuning.cc), without its protocols for short messages.
 """
@@ -20,7 +20,7 @@ from math import ceil, log2
 
 import numpy as np
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.network.cluster import Cluster
 from hw_utils.core.network.link import Network
 
@@ -64,7 +64,7 @@ class Layout:
 
 
 def price(layout: Layout, kind: str, n_bytes, itemsize: int = 1) -> Price:
-    """The cheapest way for a collective of schedules.py; `n_bytes` and `itemsize` are as there."""
+    """The cheapest way for a collective of collective_algorithms.py; `n_bytes` and `itemsize` are as there."""
     if layout.n_members == 1:
         return Price(0.0, 0, "ring")
     if kind == "barrier":
@@ -86,7 +86,7 @@ def share_between_hosts(layout: Layout, kind: str, n_bytes, itemsize: int = 1) -
     return (layout.n_hosts - 1) / (layout.n_members - 1)  # a tree over hosts, or a ring of the members of one place
 
 
-def _around(layout: Layout, steps: list[schedules.Step]) -> tuple[float, int]:
+def _around(layout: Layout, steps: list[algorithms.Step]) -> tuple[float, int]:
     """Seconds and rounds of steps around a ring in which every host is left once a lap."""
     rounds = sum(step.times for step in steps)
     bytes_a_member = sum(step.times * float(np.max(step.n_bytes)) for step in steps)
@@ -96,7 +96,7 @@ def _around(layout: Layout, steps: list[schedules.Step]) -> tuple[float, int]:
 
 
 def _ring(layout: Layout, kind: str, n_bytes, itemsize: int) -> Iterator[Price]:
-    yield Price(*_around(layout, list(schedules.blocks(kind, n_bytes, layout.n_members, 0, itemsize))), "ring")
+    yield Price(*_around(layout, list(algorithms.blocks(kind, n_bytes, layout.n_members, 0, itemsize))), "ring")
 
 
 def _tree(layout: Layout, kind: str, n_bytes, itemsize: int) -> Iterator[Price]:
@@ -115,18 +115,18 @@ def _hierarchical(layout: Layout, kind: str, n_bytes, itemsize: int) -> Iterator
     host = Layout(k, 1, k, True, layout.inside, layout.between)
     share_Bps = Network(layout.between.latency_s, layout.between.bandwidth_Bps / k)
     places = Layout(layout.n_hosts, layout.n_hosts, 1, True, layout.inside, share_Bps)
-    mine = schedules.pieces(int(n_bytes) // itemsize, k).max() * itemsize
+    mine = algorithms.pieces(int(n_bytes) // itemsize, k).max() * itemsize
     phases = [
-        _around(host, list(schedules.blocks("reduce_scatter", n_bytes, k, 0, itemsize))),
-        _around(places, list(schedules.blocks("all_reduce", mine, layout.n_hosts, 0, itemsize))),
-        _around(host, list(schedules.blocks("all_gather", mine, k, 0, itemsize))),
+        _around(host, list(algorithms.blocks("reduce_scatter", n_bytes, k, 0, itemsize))),
+        _around(places, list(algorithms.blocks("all_reduce", mine, layout.n_hosts, 0, itemsize))),
+        _around(host, list(algorithms.blocks("all_gather", mine, k, 0, itemsize))),
     ]
     yield Price(sum(seconds for seconds, _ in phases), sum(rounds for _, rounds in phases), "hierarchical")
 
 
 def _pairs(layout: Layout, kind: str, n_bytes, itemsize: int) -> Iterator[Price]:
     """All messages at once: those inside a host and those between hosts take different links."""
-    steps = list(schedules.blocks(kind, n_bytes, layout.n_members, 0, itemsize))
+    steps = list(algorithms.blocks(kind, n_bytes, layout.n_members, 0, itemsize))
     bytes_a_member = sum(float(np.max(step.n_bytes)) for step in steps)
     share_inside = (layout.per_host - 1) / (layout.n_members - 1)
     inside_s = layout.inside.latency_s + bytes_a_member * share_inside / layout.inside.bandwidth_Bps

@@ -1,15 +1,15 @@
 """Collectives on the virtual cluster: when they start, who gets what, and when each member is done.
 
-Times come from the point-to-point schedule (schedules.py). Where everybody needs everybody (all_reduce, barrier, ...)
-the ports replay it in one go when the last member calls; broadcast, gather and scatter run message by message
-(relay.py).
+Times, and bytes in the ledger, come from the point-to-point steps of core/collective_algorithms.py. Where everybody
+needs everybody (all_reduce, barrier, ...) the ports replay them in one go when the last member calls; broadcast, gather
+and scatter run message by message (relay.py).
 """
 
 from __future__ import annotations
 
 import torch
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.calls.mismatch import amount_text, call_text, calls_differ
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
@@ -18,8 +18,8 @@ from hw_utils.virtual.traffic.relay import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
 
 ROOTED = frozenset({"broadcast", "gather", "scatter"})
-# The schedule of each kind, by the name that schedules.py knows.
-_SCHEDULE = {"reduce_scatter_tensor": "reduce_scatter", "sparse_all_reduce": "all_gather"}
+# The algorithm of each kind, by the name that collective_algorithms.py knows.
+_ALGORITHM = {"reduce_scatter_tensor": "reduce_scatter", "sparse_all_reduce": "all_gather"}
 _UNEVEN = frozenset({"all_to_all", "sparse_all_reduce"})  # members may bring different sizes
 
 
@@ -89,7 +89,7 @@ class Call:
         return len(self.posts) == len(self.members.ranks)
 
     def _steps(self, post: Post):
-        kind = _SCHEDULE.get(self.kind, self.kind)
+        kind = _ALGORITHM.get(self.kind, self.kind)
         tensors = post.inputs or post.outputs
         itemsize = tensors[0].element_size() if tensors else 1
         return kind, self._n_bytes(post), len(self.members.ranks), post.root, itemsize
@@ -128,8 +128,8 @@ class Call:
                 post.kept = [reductions.kept(t) for t in post.inputs]
         arguments = self._steps(post)
         if self.relay is None:
-            self.relay = Relay(self.engine, self.members.ranks, schedules.steps(*arguments), self._member_is_done)
-        cost = schedules.cost(*arguments)
+            self.relay = Relay(self.engine, self.members.ranks, algorithms.steps(*arguments), self._member_is_done)
+        cost = algorithms.cost(*arguments)
         self.engine.rows.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
         self.relay.enter(place, post.at_s)
 

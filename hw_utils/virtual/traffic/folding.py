@@ -13,7 +13,7 @@ from copy import copy
 import torch
 from torch.optim import optimizer as optimizers
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.network.fold import Fold
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.ranks.shapes.known import are_known, forget
@@ -29,7 +29,7 @@ class Folding:
 
     def __init__(self, engine, fold: Fold) -> None:
         self.engine, self.fold = engine, fold
-        self.uneven: dict[int, schedules.Cost] = {}  # message of a collective -> what each place sends, if that differs
+        self.uneven: dict[int, algorithms.Cost] = {}  # message of a collective -> what each place sends, if it differs
         self.torn: dict[tuple[int, ...], int] = {}  # shape of a parameter -> over how many equal ranks it is uneven
         self._peers: set[tuple[int, int]] = set()  # pairs of ranks that may send to each other
         self._stand: dict = {}  # group -> see `stand`
@@ -169,7 +169,7 @@ class FoldedCall(Call):
         finally:
             self.posts = own
 
-    def _note(self, post: Post, place: int, cost: schedules.Cost) -> None:
+    def _note(self, post: Post, place: int, cost: algorithms.Cost) -> None:
         rows = self.engine.rows
         rows.costs.append((post.row, cost.sent_bytes[place], cost.sent_messages[place], cost.rounds))
         if len(set(zip(cost.sent_bytes, cost.sent_messages))) > 1:
@@ -207,8 +207,8 @@ class FoldedCall(Call):
             with unseen():
                 post.kept = [reductions.kept(t) for t in post.inputs]
         if self.relay is None:
-            self.relay = Relay(self.engine, ranks, schedules.steps(*arguments), self._member_is_done)
-        self._note(post, place, schedules.cost(*arguments))
+            self.relay = Relay(self.engine, ranks, algorithms.steps(*arguments), self._member_is_done)
+        self._note(post, place, algorithms.cost(*arguments))
         mine = [i for i, stand in enumerate(self.stand) if stand == place]
         self.engine.ports.level([ranks[i] for i in mine])
         relay = self.relay

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hw_utils.core import schedules
+from hw_utils.core import collective_algorithms as algorithms
+from hw_utils.core.collective_algorithms import Cost
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.nccl import Layout, Price, price
-from hw_utils.core.schedules import Cost
 from hw_utils.virtual.traffic import replay
 
 
@@ -33,9 +33,9 @@ class Ports:
     def collective(self, ranks: Sequence[int], ready_s: Sequence[float], *steps) -> tuple[list[float], Cost]:
         """(when each member is done, what each sends) of one whose members all need each other; takes their ports.
 
-        steps: what `schedules.blocks` takes.
+        steps: what `algorithms.blocks` takes.
         """
-        return replay.replay(self, ranks, ready_s, schedules.blocks(*steps))
+        return replay.replay(self, ranks, ready_s, algorithms.blocks(*steps))
 
 
 class LevelPorts(Ports):
@@ -63,7 +63,7 @@ class LevelPorts(Ports):
         """As NCCL: it begins when all members are there and their ports are free, and ends for all at once."""
         kind, n_bytes, n_members, _, itemsize = steps
         layout, ports = self.layout(tuple(ranks))
-        cost = schedules.cost(*steps)
+        cost = algorithms.cost(*steps)
         if n_members == 1:
             return list(ready_s), cost
         found = self._price(layout, kind, n_bytes, itemsize)

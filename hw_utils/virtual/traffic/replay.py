@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from hw_utils.core.schedules import Cost, Step
+from hw_utils.core.collective_algorithms import Cost, Step
 
 
 def replay(ports, ranks: Sequence[int], ready_s: Sequence[float], schedule: Iterable[Step]) -> tuple[list, Cost]:

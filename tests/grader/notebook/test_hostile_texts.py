@@ -55,9 +55,9 @@ def test_eight_times_the_text_is_not_64_times_the_work(name):
 
 
 def test_what_was_found_is_found():
-    assert _noticed("from hw_utils.material import replay, schedules  # both") != []
-    assert _noticed("import hw_utils.material.schedules") == [
-        "cell 1 uses hw_utils' schedules, which plays what exercises ask for"
+    assert _noticed("from hw_utils.material import replay, collective_algorithms  # both") != []
+    assert _noticed("import hw_utils.material.collective_algorithms") == [
+        "cell 1 uses hw_utils' collective_algorithms, which plays what exercises ask for"
     ]
     assert _noticed("replay = 1\nfrom hw_utils import launch, simulate\nschedules = hw_utils.launch") == []
     source = "a\n  ### BEGIN SOLUTION\n  b\n  ### BEGIN SOLUTION\n  ### END SOLUTION\nc\n### BEGIN SOLUTION\nd"
