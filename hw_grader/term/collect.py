@@ -21,7 +21,7 @@ from tqdm import tqdm
 from hw_grader.notebook.submission import one_line
 from hw_grader.term.class_list import ClassList, Sender
 from hw_grader.term.downloads import MAX_PATH_CHARS, File, Read, Room, TooMuch, files_of, is_wanted, notebooks_in
-from hw_grader.term.lms_names import METADATA, Named, read_metadata, read_name, remember_names, usual_lms, utc
+from hw_grader.term.lms_file_names import METADATA, Named, read_metadata, read_name, remember_names, usual_lms, utc
 
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes

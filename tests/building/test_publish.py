@@ -20,8 +20,8 @@ from tools.build import build, read_lessons
 from tools.lesson import ROOT, parse_lesson, read_lesson
 from tools.notebook import course_address
 from tools.publish import COPIED, PublishFailed, main, publish, require_address, students_project
-from tools.publish.choice import ChoiceError, chosen_lessons
 from tools.publish.leaks import find_leaks, secrets, visible_hidden_cases
+from tools.publish.lesson_choice import ChoiceError, chosen_lessons
 from tools.publish.pins import students_pins
 
 FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"

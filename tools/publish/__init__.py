@@ -3,7 +3,7 @@
 notebooks/ fresh from lessons/, hw_utils/, pins for pip, uv and conda, a pyproject.toml for hw_utils alone, and what
 lies in course/ here: their README, a start page, JupyterLab's settings.
 A folder that was published before is brought up to date; what others put or changed there is kept.
-lessons.csv, if there is one, says which lessons and from when on (see choice.py).
+lessons.csv, if there is one, says which lessons and from when on (see lesson_choice.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from tools.build import RELEASE, SOLUTIONS, BuildFailed, make, read_lessons
 from tools.lesson import ROOT, Lesson
 from tools.notebook import course_address
-from tools.publish.choice import ChoiceError, chosen_lessons
 from tools.publish.leaks import find_leaks
+from tools.publish.lesson_choice import ChoiceError, chosen_lessons
 from tools.publish.pins import students_pins
 
 MANIFEST = ".published.json"

@@ -12,7 +12,7 @@ import pytest
 from hw_grader.__main__ import main
 from hw_grader.term.class_list import Sender, read_class
 from hw_grader.term.collect import collect
-from hw_grader.term.lms_names import read_metadata, read_name, usual_lms
+from hw_grader.term.lms_file_names import read_metadata, read_name, usual_lms
 from hw_utils.commands.submit import pack
 from tests.grader.small_course import ASSIGNMENT, as_bytes, make_course, submission
 

@@ -10,7 +10,7 @@ from nbgrader.api import Gradebook
 from hw_grader import grade
 from hw_grader.__main__ import main
 from hw_grader.report import read_results
-from hw_grader.term.lms_names import known_names, remember_names
+from hw_grader.term.lms_file_names import known_names, remember_names
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import ASSIGNMENT, WRONG, as_bytes, make_course, submission
 from tests.grader.term.test_collect import CLASS, NOTEBOOK, kit_zip, zipped
