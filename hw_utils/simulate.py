@@ -144,14 +144,14 @@ def _apart(call: bytes, job: dict, given_up: dict, timeout_s: float) -> dict:
 
 
 def _here(call: bytes, job: dict) -> dict:
-    from hw_utils.virtual.cluster import simulation
+    from hw_utils.virtual.simulation import simulation
 
     return simulation(call, job)
 
 
 def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str) -> dict:
     """What the child process runs."""
-    from hw_utils.virtual.cluster import simulation
+    from hw_utils.virtual.simulation import simulation
 
     source.know_cells(cells)
     outcome = simulation(call, job, timeout_s=timeout_s, beacon=beacon)
@@ -170,7 +170,7 @@ def stay_here() -> None:
 
 
 def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
-    from hw_utils.virtual.cluster import simulation
+    from hw_utils.virtual.simulation import simulation
 
     return simulation(call, {**job, "most_processes": 0}, timeout_s=timeout_s)
 

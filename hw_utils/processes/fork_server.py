@@ -53,7 +53,7 @@ def preload() -> None:
         importlib.import_module(module)
     import torch
 
-    import hw_utils.virtual.cluster  # noqa: F401
+    import hw_utils.virtual.simulation  # noqa: F401
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     know_modules()

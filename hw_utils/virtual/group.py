@@ -20,8 +20,8 @@ from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
-from hw_utils.virtual.traffic.memory import address
 from hw_utils.virtual.traffic.messages.requests import MessageWork
+from hw_utils.virtual.traffic.tensor_bytes import address
 from hw_utils.virtual.traffic.work import together
 
 _register = torch._C._distributed_c10d._register_process_group

@@ -10,7 +10,7 @@ import warnings
 import cloudpickle
 import pytest
 
-from hw_utils.virtual.cluster import simulation
+from hw_utils.virtual.simulation import simulation
 from tests.checks import right_answers, wrong_answers
 
 

@@ -9,8 +9,8 @@ from torch._C._distributed_c10d import Work
 
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.ranks.modes import unseen
-from hw_utils.virtual.traffic.memory import contents
 from hw_utils.virtual.traffic.reductions import flat
+from hw_utils.virtual.traffic.tensor_bytes import contents
 from hw_utils.virtual.traffic.work import WithFuture
 
 

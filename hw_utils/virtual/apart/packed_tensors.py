@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.virtual.traffic.memory import contents, fill
 from hw_utils.virtual.traffic.reductions import flat
+from hw_utils.virtual.traffic.tensor_bytes import contents, fill
 
 Packed = tuple[torch.dtype, int, str, bytes | None]  # dtype, elements, device, and the bytes unless nobody reads them
 

@@ -120,7 +120,7 @@ def logs(rank, world_size):
 
 
 def test_a_thousand_ranks_have_settings_of_their_own_and_leave_none_behind():
-    importlib.import_module("hw_utils.virtual.cluster")  # with sympy, which adds a filter for good
+    importlib.import_module("hw_utils.virtual.simulation")  # with sympy, which adds a filter for good
     before = logging.getLogger("many").level, warnings.filters[:]
     run = simulate(logs, 1000, isolate=False)
     assert run.results == [(rank, "ignore" if rank % 2 else "error") for rank in range(1000)]

@@ -347,7 +347,7 @@ def _trains(rank, world_size):
 
 @pytest.mark.parametrize("values", ["real", "shapes"])
 def test_what_a_run_in_this_process_replaces_stands_there_again(values: str):
-    for name in ("hw_utils.virtual.cluster", "torch._dynamo"):  # which replaces some of torch's functions for good
+    for name in ("hw_utils.virtual.simulation", "torch._dynamo"):  # which replaces some of torch's functions for good
         importlib.import_module(name)
     before = _functions()
     on_device(_trains, 2, isolate=False, memory=True, values=values)

@@ -9,14 +9,14 @@ from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.ranks.shapes.known import are_known, forget, is_known, learn
 from hw_utils.virtual.ranks.shapes.mode import ShapesOnly
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
-from hw_utils.virtual.traffic import memory, reductions
-from hw_utils.virtual.traffic.memory import NOTHING
+from hw_utils.virtual.traffic import reductions, tensor_bytes
 from hw_utils.virtual.traffic.messages import matching, requests
+from hw_utils.virtual.traffic.tensor_bytes import NOTHING
 
 
 def contents(tensor, n_bytes: int) -> bytes:
     """The bytes of a tensor, or NOTHING."""
-    return memory.contents(tensor, n_bytes) if is_known(tensor) else NOTHING
+    return tensor_bytes.contents(tensor, n_bytes) if is_known(tensor) else NOTHING
 
 
 def fill(tensor, data: bytes) -> None:
@@ -24,7 +24,7 @@ def fill(tensor, data: bytes) -> None:
     if data is NOTHING:
         forget(tensor)
     else:
-        memory.fill(tensor, data)
+        tensor_bytes.fill(tensor, data)
         learn([tensor])
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from hw_utils.core.calls.mismatch import messages_differ
 from hw_utils.core.errors import MessageMismatch
-from hw_utils.virtual.traffic.memory import contents, copy, fill
 from hw_utils.virtual.traffic.messages.requests import Request
 from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, row_of, start_of
+from hw_utils.virtual.traffic.tensor_bytes import contents, copy, fill
 
 
 def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.operations import no_memory
-from hw_utils.virtual.traffic.memory import memory, writable
 from hw_utils.virtual.traffic.rows import END, plain_row_of, put_end
+from hw_utils.virtual.traffic.tensor_bytes import memory, writable
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})

@@ -6,8 +6,8 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from hw_utils.core.calls.mismatch import amount_text, message_text
-from hw_utils.virtual.traffic.memory import NOTHING, contents, fill, memory
 from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
+from hw_utils.virtual.traffic.tensor_bytes import NOTHING, contents, fill, memory
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
