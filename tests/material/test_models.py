@@ -24,6 +24,13 @@ def test_lenet5_has_the_papers_shapes():
     assert n_parameters(LeNet5()) == 61_706
 
 
+def test_lenets_scores_are_the_same_with_and_without_gradients():
+    model, images = LeNet5(), torch.randn(7, 1, 28, 28)
+    with_gradients = model(images)
+    with torch.no_grad():
+        assert torch.equal(model(images), with_gradients)
+
+
 def test_vgg11_has_the_published_number_of_parameters():
     # 9,231,114 * 4 bytes = 36.9 MB, the gradient of the four-host measurements.
     assert n_parameters(VGG11()) == 9_231_114
