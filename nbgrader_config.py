@@ -3,15 +3,15 @@
 from pathlib import Path
 
 from hw_grader.course.feedback import FeedbackExporter
+from hw_grader.course.gradebook import prepare_nbgrader
 from hw_grader.course.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.course.preprocessors import RubricUnderAnswer, TolerantExporter, grade_steps, sanitize_steps
 from hw_grader.notebook.outputs import markdown_of_cell, safe_html
 from hw_grader.notebook.stamp import release_steps
-from hw_grader.sandbox.environment import put_on_path
 from hw_grader.term.collect import KitZips
 from hw_grader.term.marks import EmptyWhereUngraded
 
-put_on_path()
+prepare_nbgrader()
 c = get_config()  # noqa: F821  (given by nbgrader)
 
 c.CourseDirectory.course_id = "distributed-deep-learning"

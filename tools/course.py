@@ -19,13 +19,12 @@ from pathlib import Path
 import nbformat
 
 from hw_grader.course import records
-from hw_grader.course.gradebook import Writer
+from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import Times, grade_bytes
 from hw_grader.grade import releases, submissions
 from hw_grader.notebook.release import Release
 from hw_grader.notebook.submission import Submission
 from hw_grader.report import read_results, to_html, to_table
-from hw_grader.sandbox.environment import put_on_path
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 from tools.lesson import ROOT, Lesson, read_lesson
 from tools.sample_class import MISTAKES, write_class
@@ -87,7 +86,7 @@ def _tasks(folder: Path) -> Iterator[tuple[Release, Submission]]:
 
 def main() -> int:
     started = time.monotonic()
-    put_on_path()
+    prepare_nbgrader()
     shutil.rmtree(COURSE, ignore_errors=True)
     COURSE.mkdir(parents=True)
     lessons = [read_lesson(ROOT / "lessons" / f"{name}.py") for name in MISTAKES]

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
 
 import nbformat
+import nbgrader.api
+from alembic.script import ScriptDirectory
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
+from nbgrader.dbutil import ALEMBIC_DIR
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -29,6 +34,17 @@ from hw_grader.notebook.submission import Submission
 
 class GradebookError(Exception):
     """nbgrader could not take a record; says what it logged."""
+
+
+def prepare_nbgrader() -> None:
+    """nbgrader finds this environment's `alembic`, which it starts by name, and needs none for a new gradebook.
+
+    The version that it asks that process for, after 1 to 2 s of imports, is in the names of its own files.
+    """
+    programs = str(Path(sys.executable).parent)
+    if programs not in os.environ.get("PATH", "").split(os.pathsep):
+        os.environ["PATH"] = programs + os.pathsep + os.environ.get("PATH", "")
+    nbgrader.api.get_alembic_version = lambda: ScriptDirectory(ALEMBIC_DIR).get_current_head()
 
 
 class Writer:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
+import nbgrader.api
 import pytest
 from nbgrader.api import Gradebook
+from nbgrader.dbutil import _temp_alembic_ini
 
 from hw_grader.course import records
-from hw_grader.course.gradebook import Writer
+from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import Times, submission_key
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
-from hw_grader.sandbox.environment import put_on_path
 from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, cell, tiny_course
 
 BOOK = NOTEBOOK.removesuffix(".ipynb")
@@ -23,7 +25,7 @@ BOOK = NOTEBOOK.removesuffix(".ipynb")
 @pytest.fixture
 def write(tmp_path):
     """Writes ada's notebook with the given text into a gradebook, as after grading it; gives the text's grade."""
-    put_on_path()
+    prepare_nbgrader()
     notebook = answered(tiny_course(tmp_path))
     release = read_release(tmp_path / "solutions" / NAME / NOTEBOOK)
     writer = Writer(tmp_path, Times())
@@ -52,3 +54,10 @@ def test_a_text_that_was_graded_by_hand_waits_again_only_where_it_is_another_one
     assert write("Each has its share.", points=1.5) == (None, True)
     assert write("Each has its share.") == (1.5, False)
     assert write("Something else.") == (1.5, True)
+
+
+def test_a_new_gradebook_has_the_version_that_nbgrader_would_ask_alembic_for(tmp_path):
+    prepare_nbgrader()
+    with _temp_alembic_ini(f"sqlite:///{tmp_path / 'gradebook.db'}") as settings:
+        heads = subprocess.check_output(["alembic", "-c", settings, "heads"], text=True)
+    assert heads.split()[0] == nbgrader.api.get_alembic_version()

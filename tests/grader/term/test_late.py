@@ -8,8 +8,8 @@ import pytest
 from nbgrader.api import Gradebook
 
 from hw_grader.course import exports
+from hw_grader.course.gradebook import prepare_nbgrader
 from hw_grader.report import read_results, to_table
-from hw_grader.sandbox.environment import put_on_path
 from hw_grader.term.late import LateError, apply_rules, read_rules, terms
 from tests.grader.small_course import ASSIGNMENT
 
@@ -25,7 +25,7 @@ HANDED_IN = {"ada": (1, 11), "bob": (3, 13), "cy": (3, 13), "dan": (30, 0), "eve
 @pytest.fixture
 def course(tmp_path):
     """Everybody has 10 points; nothing of nbgrader's is replaced."""
-    put_on_path()  # a new gradebook starts alembic
+    prepare_nbgrader()
     (tmp_path / "late.csv").write_text(LATE)
     with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:
         gradebook.add_assignment(ASSIGNMENT)

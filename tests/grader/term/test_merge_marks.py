@@ -8,7 +8,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from hw_grader.__main__ import main
-from hw_grader.sandbox.environment import put_on_path
+from hw_grader.course.gradebook import prepare_nbgrader
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")  # nbgrader's own, of adding a submission
 WHO = ("small", "01_small")
@@ -17,7 +17,7 @@ WHO = ("small", "01_small")
 @pytest.fixture
 def course(tmp_path):
     """A class of three with a text each, and anna's copy of its gradebook."""
-    put_on_path()  # a new gradebook starts alembic
+    prepare_nbgrader()
     with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:
         gradebook.add_assignment("01_small")
         gradebook.add_notebook("small", "01_small")
