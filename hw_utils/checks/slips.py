@@ -121,7 +121,8 @@ _ERRORS = {
     "process: a generator (yield, or for in parentheses), map or zip has its values only when asked, so return "
     "list(...) of it, or the tensor itself.",
     r"non-empty list": "there is nothing to join: for some ranks the list is empty, because no part falls to them.",
-    r"^.*?KeyError": "a dictionary has no such key: print its keys just before.",
+    r"^.*?KeyError": "a dictionary has no such key: print its keys just before; where one may be missing, "
+    ".get(key, what then).",
     r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",
     r"split_with_sizes|split_sizes": "the pieces' sizes do not add up to the length of what is cut.",
     r"must match the (?:existing )?size|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "

@@ -49,10 +49,11 @@ def judge_gradients(what: str):
         if {"unused", "branch"} & set(names):
             cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
         require_no_deadlock(data, who, cause=cause)
-        _require_waited(who, Trace.from_plain(data["trace"]))
+        trace = Trace.from_plain(data["trace"])
+        _require_waited(who, trace)
         each = [result(data, rank) for rank in range(world_size)]
         for name in names:
-            _judge_gradient(who, [got["gradients"].get(name) for got in each], name)
+            _judge_gradient(who, [got["gradients"].get(name) for got in each], name, "gather" in trace.ops)
             for rank, got in enumerate(each):
                 if not close(got["values"][name], rank + 1.0):
                     raise CheckFailed(
@@ -67,13 +68,13 @@ def _require_waited(who: str, trace: Trace) -> None:
     left = [e for e in trace if e.op != "barrier" and e.waited is None]
     if left:
         raise CheckFailed(
-            f"{who}: rank {left[0].rank} never waits for a {left[0].op}.",
+            f"{who}: rank {left[0].rank} never waits for its {left[0].op}.",
             cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
         )
 
 
-def _judge_gradient(who: str, got: list[Any], name: str) -> None:
-    """got: what each rank ends with."""
+def _judge_gradient(who: str, got: list[Any], name: str, is_gathered: bool) -> None:
+    """got: what each rank ends with. is_gathered: whether a root had all of them in a list."""
     n = len(got)
     each = [gradient(name, rank) for rank in range(n)]
     if all(g is None for g in each):
@@ -93,7 +94,7 @@ def _judge_gradient(who: str, got: list[Any], name: str) -> None:
         raise CheckFailed(
             f"{who}: the gradient of {name!r} on rank {rank} is {came(_list(wrong[rank]))}, expected"
             f" {came(expected.tolist())}.",
-            cause=_why_gradient(wrong, filled, name),
+            cause=_why_gradient(wrong, filled, name, is_gathered),
         )
 
 
@@ -106,7 +107,7 @@ def _list(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
-def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str) -> str:
+def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_gathered: bool) -> str:
     """The first explanation that fits every rank that is wrong."""
     n, mean = len(each), sum(each) / len(each)
     if n == 1 and any(np.isinf(np.asarray(got, "f8")).any() for got in wrong.values() if got is not None):
@@ -145,7 +146,11 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str) -> s
         (lambda r: each[0], "this is rank 0's own gradient: what is scattered must be the mean."),
         (
             lambda r: each[-1],
-            "this is the last rank's gradient, and the largest, not the mean: all_reduce sums if it is told nothing.",
+            "this is the last rank's gradient: [t] * N is one tensor in N places, and the last to come stays in it; the"
+            " list to gather into holds N tensors."
+            if is_gathered
+            else "this is the last rank's gradient, and the largest, not the mean: all_reduce sums if it is told"
+            " nothing.",
         ),
         (
             lambda r: each[r] / n,
@@ -192,12 +197,15 @@ def judge_traffic(what: str, allowed: frozenset[str], other: str):
         expected = sum(algorithms.cost(op, n, world_size, itemsize=4).sent_bytes[0] for op in allowed for n in sizes)
         got = trace.bytes_sent(0)
         if got != expected:
-            cause = "frozen parameters need no messages." if got > expected else "some parameter is left out."
+            cause = "a parameter has one such call, and nothing else is sent." if got > expected else ""
+            if "frozen" in names and any(n > len(sizes) for n in _n_calls(trace.of_rank(0), allowed)):
+                cause = "frozen parameters need no messages."
+            cause = cause or "some parameter is left out."
             cause = "something travels more than once." if got >= 2 * expected else cause
             last = trace.bytes_sent(world_size - 1)
             if world_size > 1 and last == expected:
                 cause = f"rank {world_size - 1} is the root: rank 0 is to be, as gather and scatter have it by default."
-            if any(0 < len(trace.of_rank(0).of_op(op)) < len(sizes) for op in allowed) and got > expected:
+            if any(0 < n < len(sizes) for n in _n_calls(trace.of_rank(0), allowed)) and got > expected:
                 cause = _FLAT
             raise CheckFailed(f"{who}: rank 0 sends {got:,} bytes, expected {expected:,}.", cause=cause)
         if not _one_a_parameter(trace, allowed, len(sizes), world_size):
@@ -225,9 +233,13 @@ _FLAT = (
 )
 
 
+def _n_calls(mine: Trace, ops: frozenset[str]) -> list[int]:
+    return [len(mine.of_op(op)) for op in ops]
+
+
 def _one_a_parameter(trace: Trace, ops: frozenset[str], n_parameters: int, world_size: int) -> bool:
     ranks = [trace.of_rank(rank) for rank in range(world_size)]
-    return world_size == 1 or all(len(mine.of_op(op)) == n_parameters for mine in ranks for op in ops)
+    return world_size == 1 or all(n == n_parameters for mine in ranks for n in _n_calls(mine, ops))
 
 
 def _with(what: str, world_size: int) -> str:

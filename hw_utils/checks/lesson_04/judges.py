@@ -240,6 +240,8 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         "the count is divided by the number of batches.": n_right / len(sizes),
         "that is how sure the model is of the right class: count where it is the largest.": _shares(scores)[
             np.arange(len(y)), y].mean(),
+        "nobody is right: the answer is scores.argmax(1), the class with the largest score of each row, not the"
+        " smallest, and each is compared with its own label.": 0.0,
         "the answer is the class with the largest score (argmax), not the smallest.": (scores.argmin(1) == y).mean(),
         "the answer is the class with the largest score, however sure the model is of it.": (
             (_shares(scores) > 0.5).argmax(1) == y)[_shares(scores).max(1) > 0.5].sum() / len(y),

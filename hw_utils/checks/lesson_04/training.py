@@ -57,8 +57,7 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
         )
     test_x, test_y = examples(60, seed=2)
     for rank in range(world_size):
-        loss = number(_field(data, rank, "test_loss", who), "test_loss")
-        share = number(_field(data, rank, "accuracy", who), "accuracy")
+        loss, share = (_tested(data, rank, name, who) for name in ("test_loss", "accuracy"))
         if not (close(loss, whole.loss(test_x, test_y), 1e-3) and close(share, whole.accuracy(test_x, test_y), 1e-3)):
             raise CheckFailed(
                 f"{who}: rank {rank} ends with test loss {loss:.4f} and accuracy {share:.3f}, expected"
@@ -124,6 +123,17 @@ def _field(data: Any, rank: int, name: str, who: str) -> Any:
             cause="every rank returns losses, iteration_s, test_loss and accuracy, under these names.",
         )
     return got[name]
+
+
+def _tested(data: Any, rank: int, name: str, who: str) -> float:
+    """What the rank's own test on the whole test set gave."""
+    value = _field(data, rank, name, who)
+    if rank and not isinstance(value, int | float | np.ndarray):
+        raise CheckFailed(
+            f"{who}: {name} of rank {rank} is {came(value)}, rank 0 has a number.",
+            cause="every rank evaluates the trained model on the whole test set, not rank 0 alone.",
+        )
+    return number(value, f"{name} of rank {rank}")
 
 
 @dataclass

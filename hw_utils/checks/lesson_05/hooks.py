@@ -114,7 +114,14 @@ def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, worl
         cause = "a frozen parameter has no gradient." if name == "frozen" else "what no rank has counts as zeros."
         raise CheckFailed(f"{what} is {came(got)}; no rank has one.", cause=cause)
     if not isinstance(got, np.ndarray) or got.shape != right.shape:
-        raise CheckFailed(f"{what} is {came(got)}, expected {right}.", cause="it was never reduced or written back.")
+        cause = "it was never reduced or written back."
+        if got is None and own is None:
+            cause = (
+                "this rank has no gradient of its own there, others have: their mean is this rank's too (p.grad = ...)."
+            )
+        elif getattr(got, "size", 0) == right.size:
+            cause = "a piece of the flat vector is flat: give it its parameter's shape, view_as(p)."
+        raise CheckFailed(f"{what} is {came(got)}, expected {right}.", cause=cause)
     if not np.allclose(got, right, rtol=1e-12, atol=0):
         raise CheckFailed(f"{what} is {got}, expected {right}.", cause=_why_wrong(got, right, own, world_size))
 
@@ -158,6 +165,11 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
                 cause = (
                     "each bucket goes twice, in a hook and again in wait(): that starts only those that are not under "
                     "way, and start_over comes last."
+                )
+            elif len(mine) == n_syncs * len(_bucket_sizes(bucket_bytes)) and n_bytes < n_syncs * trained_bytes:
+                cause = (
+                    "each bucket goes, but one without all its parameters: where a gradient is None, zeros travel in "
+                    "its place, so that the vector is as long on every rank."
                 )
             elif n_bytes < n_syncs * trained_bytes:
                 cause = "buckets that were not full when backward ended are never started: start them in wait()."

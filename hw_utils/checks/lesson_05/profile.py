@@ -97,6 +97,9 @@ def _judge_rank_profile(
             "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
             "the clock was read before the calls were done, or is process_time, which stands still meanwhile.": 0.0,
             "an iteration is left out of the sum: all of them count.": in_ledger * (n_iterations - 1) / n_iterations,
+            "one iteration's seconds are divided by n_iterations: add up (+=) over all of them, and divide once.": (
+                in_ledger / n_iterations
+            ),
             "comp_s and comm_s are swapped.": SECONDS["forward"] + SECONDS["backward"] + steps_s,
         }
         for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):

@@ -356,6 +356,7 @@ for _name, _answer, _says in [
     ("only_when_sure", _over_batches(_summed, lambda s, y: (
         (s.softmax(1) > 0.5) & torch.nn.functional.one_hot(y, 3).bool()).sum().item()), "however sure the model is"),
     ("softmax_twice", _over_batches(lambda s, y: _summed(s.softmax(1), y), _hits), "does the softmax itself"),
+    ("none_counts", _over_batches(_summed, lambda s, y: sum(map(id, s.argmax(1))) == 0), "nobody is right"),
     ("by_the_last_batch", _over_batches(_summed, _hits, lambda sizes: sizes[-1]), "the size of the last batch"),
     ("by_the_number_of_batches", _over_batches(_summed, _hits, len), "by the number of batches|sum over the examples"),
     ("mean_of_shares", lambda m, t: (evaluate(m, t)[0], statistics.fmean(
@@ -572,6 +573,17 @@ def averages_the_weights(model):
         dist.scatter(p.data, [torch.stack(each).mean(0)] * dist.get_world_size() if each else None)
 
 
+@wrong("lesson_04.gather_scatter", says="one tensor in N places.*holds N tensors")
+def one_tensor_in_every_place(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            is_root, n = dist.get_rank() == 0, dist.get_world_size()
+            each = [torch.empty_like(p)] * n if is_root else None
+            dist.gather(p.grad, each)
+            dist.scatter(p.grad, [torch.stack(each).mean(0)] * n if is_root else None)
+
+
 @wrong("lesson_04.gather_scatter", says="'bias' was left out")
 def only_the_weights(model):
     for p in model.parameters():
@@ -674,6 +686,16 @@ def reduces_the_weights_too(model):
     all_reduce_mean(model)
     for p in model.parameters():
         dist.all_reduce(p.data)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="a parameter has one such call, and nothing else is sent")
+def counts_the_ranks(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            n = torch.ones(1)
+            dist.all_reduce(n)
+            dist.all_reduce(p.grad)
+            p.grad /= n
 
 
 @wrong("lesson_04.all_reduce_traffic", says="here every parameter has its own call")
@@ -835,6 +857,8 @@ for _name, _change, _says in [
     ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
      "rank 1 printed 'iteration 20.*the others are silent"),
     ("tells_milliseconds", {"unit": 1e3}, "iteration_s of rank 0.*these are milliseconds"),
+    ("rank_0_tests_alone", {"test": lambda model, test: (None, None) if dist.get_rank() else evaluate(model, test)},
+     "test_loss of rank 1 is None.*not rank 0 alone"),
     ("tests_before_it_trains", {"early": True}, "these are the untrained weights"),
     ("wraps_always", {"wraps": True}, "the ledger has broadcast"),
     ("never_stops", {"stops": False}, "job.n_iterations stops the epoch early"),

@@ -287,6 +287,12 @@ def keeps_the_last_iteration(rank, world_size, n_iterations, batch_size):
     return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
 
 
+@wrong("lesson_05.profiled_training", says="comm_s.*one iteration's seconds are divided by n_iterations: add up")
+def overwrites_and_divides(rank, world_size, n_iterations, batch_size):
+    profile = keeps_the_last_iteration(rank, world_size, n_iterations, batch_size)
+    return profile | {name: profile[name] / n_iterations for name in ("comp_s", "comm_s", "iteration_s")}
+
+
 @wrong("lesson_05.profiled_training", says="nothing else")
 def iteration_of_nothing(rank, world_size, n_iterations, batch_size):
     return {**_profiled(rank, world_size, n_iterations, batch_size), "iteration_s": 0.0}
@@ -867,6 +873,32 @@ class GoesOffAtTheFirstGradient(Overlapped):
     def gradient_is_there(self, k):
         if self.syncing and k == len(self.flights):
             self.start_next()
+
+
+@wrong("lesson_05.overlap", says="64 bytes, expected 80.*where a gradient is None, zeros travel in its place")
+class LeavesOutWhatIsNone(Overlapped):
+    def flat(self, bucket):
+        return torch.cat(
+            [torch.zeros(0, dtype=torch.float64), *(p.grad.flatten() for p in bucket if p.grad is not None)]
+        )
+
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            handle.wait()
+            used = [p for p in bucket if p.grad is not None]
+            for p, mean in zip(used, flat.split([p.numel() for p in used])):
+                p.grad = mean.view_as(p) / dist.get_world_size()
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="is None, expected.*others have: their mean is this rank's too")
+class WritesBackWhereThereWasOne(Overlapped):
+    def wait(self):
+        unused = [p for bucket in self.buckets for p in bucket if p.grad is None]
+        super().wait()
+        for p in unused:
+            p.grad = None
 
 
 @wrong("lesson_05.overlap", says="NoneType.*likely cause: something is None there")
