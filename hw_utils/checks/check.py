@@ -109,14 +109,13 @@ class Check:
 
     def _note(self, error: WorkerFailed, case: Case) -> str:
         """What an error of the student's own does not say: its case, what it comes from, which hint is about it."""
-        lines = (
-            [error.note] if error.note or not case else [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"]
-        )
+        lines = [error.note] if error.note else []
+        lines += [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"] if case else []
         cause, hint = cause_of_error(str(error)), self.hint_for(str(error))
         error.cause = cause
         if cause and "likely cause" not in str(error):
             lines.append(f"  likely cause: {cause}")
-        if hint and not error.note:
+        if hint:
             lines.append(f"  see: {hint}")
         return "\n".join(lines)
 

@@ -155,6 +155,8 @@ _ERRORS = {
     "all ranks alike, so under no `if rank`.",
     r"interpreted as an integer|indices must be integers": "a float stands where a whole number is needed: a tensor of "
     "floats gives floats, and so does a division with /.",
+    r"Invalid rank \d+, rank should be in the interval": "a rank and the number of ranks have changed places, or ranks "
+    "are counted from 1: name what you hand on (num_replicas=world_size, rank=rank).",
     r"maximum recursion": "the function calls itself for ever.",
     r"'Interface' object is not callable": "a layer here is no torch module: call its methods, layer.forward(x).",
     r"StopIteration": "next() finds nothing more: a for loop ends by itself where the last one was.",

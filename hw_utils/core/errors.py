@@ -216,9 +216,15 @@ class Waiting:
     note: str = ""  # "rank 2 has returned", "rank 1 sends with tag 7", ...
 
 
+_AT_ONCE = "0.000 s"  # a column of it alone says nothing
+
+
 @dataclass
 class WaitTable:
-    """Who waits for whom: the rows, the cycle in rank order, and one sentence that says it."""
+    """Who waits for whom: the rows, the cycle in rank order, and one sentence that says it.
+
+    The text says since when only where some rank did something else first.
+    """
 
     rows: list[Waiting]
     cycle: list[int] = field(default_factory=list)
@@ -238,8 +244,9 @@ class WaitTable:
             )
             for w in self.rows
         ]
-        widths = [max(len(row[i]) for row in [head, *body]) for i in range(5)]
-        rows = ["  ".join(c.ljust(n) for c, n in zip(row, widths)).rstrip() for row in [head, *body]]
+        columns = [column for column in zip(head, *body) if set(column[1:]) != {_AT_ONCE}]
+        widths = [max(map(len, column)) for column in columns]
+        rows = ["  ".join(c.ljust(n) for c, n in zip(row, widths)).rstrip() for row in zip(*columns)]
         return "\n".join([*rows, self.sentence] if self.sentence else rows)
 
 

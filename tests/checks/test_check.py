@@ -9,6 +9,7 @@ import time
 from functools import partial
 
 import pytest
+import torch.distributed as dist
 from torch import nn
 
 from hw_utils import CheckFailed, WorkerFailed, launch, simulate
@@ -76,6 +77,20 @@ def test_a_students_own_error_in_a_run_is_told_with_its_case_and_its_hint():
     with pytest.raises(WorkerFailed) as failed:
         run(breaks)
     assert str(failed.value).endswith("this was the check's case n=2\n  see: hint 2 of exercise 9.1")
+
+
+def test_an_error_for_which_other_ranks_waited_is_told_with_its_case_too():
+    def breaks(rank, world_size):
+        if rank == 0:
+            print({}["serial_s"])
+        dist.barrier()
+
+    run = Check("lesson_99.run", lambda f, /, n: simulate(f, n, echo=False), lambda data, n: None, ({"n": 2},))
+    del REGISTRY["lesson_99.run"]
+    with pytest.raises(WorkerFailed) as failed:
+        run(breaks)
+    told = str(failed.value)
+    assert re.search("rank 1 waited for rank 0\nthis was the check's case n=2\n  likely cause: .*what then", told), told
 
 
 def test_an_unwritten_answer_is_said_to_be_unwritten(double):

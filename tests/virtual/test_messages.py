@@ -28,6 +28,19 @@ def test_a_ring_of_blocking_sends_is_reported_as_a_deadlock():
     assert "dist.send(x, (rank + 1) % world_size)" in str(caught.value)
 
 
+def test_the_table_says_since_when_only_where_a_rank_did_something_first():
+    def busy_first(rank, world_size):
+        time.sleep(rank / 4)
+        send_first(rank, world_size)
+
+    with pytest.raises(Deadlock) as at_once:
+        run(send_first, 3)
+    assert "since" not in str(at_once.value)
+    assert "0.000 s" not in str(at_once.value)
+    with pytest.raises(Deadlock, match=r"since +at\n0 +send +rank 1 +0.000 s .*\n1 +send +rank 2 +0.250 s "):
+        run(busy_first, 3)
+
+
 def test_eager_messages_let_the_same_ring_through():
     assert run(send_first, 3, eager_bytes=4).seconds == pytest.approx(1e-3 + 4e-6)
     with pytest.raises(Deadlock):

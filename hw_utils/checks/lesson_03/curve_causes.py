@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import torch
+from torch.optim import SGD, Adam
 
 from hw_utils.checks.lesson_03.problem import curve_in_one_process
 from hw_utils.checks.slips import slip
@@ -112,6 +115,48 @@ def curve(got: Sequence[tuple[int, float]], recipe: Recipe, world_size: int) -> 
         abs(a - b) <= 1.01 / len(test_set) for (_, a), (_, b) in zip(hundred, curve_in_one_process(recipe, world_size))
     ):
         return "in percent: an accuracy of 1 means that all are right."
+    return _stepped_otherwise(got, recipe, world_size, follows) if len(got) > 2 else ""
+
+
+class _StartsOver(SGD):
+    """Each step is the first one: the weights are set back before it."""
+
+    def __init__(self, parameters: Iterable[torch.nn.Parameter], lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        self.first = [(p, p.detach().clone()) for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for p, first in self.first:
+            p.copy_(first)
+
+
+def _stepped_otherwise(
+    got: Sequence[tuple[int, float]], recipe: Recipe, world_size: int, follows: Callable[[list, int], bool]
+) -> str:
+    """Why a curve is that of another optimizer, or of none."""
+    test_set = recipe.start(0)[-1]
+    if len({accuracy for _, accuracy in got}) == 1:
+        return (
+            "every look finds the same accuracy, so no step moves this model: the optimizer of recipe.start steps the "
+            "model that came with it; take both, once, before the loop."
+        )
+    usual = [(step, momentum) for step in (recipe.step, 0.1, 0.01, 0.001) for momentum in (0.0, 0.9)]
+    by_hand = [partial(SGD, lr=step, momentum=momentum) for step, momentum in usual]
+    steps = {
+        "every iteration starts from the first weights: take model and optimizer from recipe.start once, before the "
+        "loop.": [partial(_StartsOver, lr=recipe.step)],
+        f"the step is {world_size} times too long: recipe.step is the same for every N.": [
+            partial(SGD, lr=world_size * recipe.step, momentum=recipe.momentum)
+        ][: world_size - 1],
+        "another optimizer steps: take the one that recipe.start gives, with its step and its momentum.": [
+            *by_hand, Adam, partial(Adam, lr=recipe.step)
+        ],
+    }  # fmt: skip
+    for cause, makers in steps.items():
+        if any(follows(curve_in_one_process(recipe, world_size, steps=one), len(test_set)) for one in makers):
+            return cause
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -181,14 +181,17 @@ def small_recipe(**settings) -> Recipe:
 
 @one_thread()
 def curve_in_one_process(
-    recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0"
-) -> list[list[float]]:
+    recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0",
+    steps: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] | None = None,
+) -> list[list[float]]:  # fmt: skip
     """[iteration, accuracy] of one worker that takes whole batches.
 
     on: the set that is looked at. starts: "rank 0" its weights; "mean" those of all ranks' different starts.
+    steps: makes another optimizer than the recipe's.
     """
     models = [recipe.start(rank) for rank in range(world_size)]
     model, optimizer, train_set, test_set = models[0]
+    optimizer = steps(model.parameters()) if steps else optimizer
     if starts == "mean":
         load_flat(model, torch.stack([flat(m[0]) for m in models]).mean(0))
     x, y = test_set[:] if on == "test" else train_set[:]

@@ -993,6 +993,52 @@ def makes_an_optimizer_each_time(rank, world_size, recipe, all_reduce=dist.all_r
     return training(rank, world_size, recipe, given=lambda k: all_reduce, optimizer_of=new)
 
 
+@wrong("lesson_03.train", says="steps the model that came with it; take both, once, before the loop")
+def asks_for_the_optimizer_each_time(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    return training(
+        rank, world_size, recipe, given=lambda k: all_reduce, optimizer_of=lambda model: recipe.start(rank)[1]
+    )
+
+
+@wrong("lesson_03.train", says="every iteration starts from the first weights: .* once, before the loop")
+def starts_over_each_time(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    *_, train_set, test_set = recipe.start(rank)
+    curve = []
+    for k, (x, y, n_total) in enumerate(batches_of(rank, world_size, recipe, train_set), start=1):
+        model, optimizer, *_ = recipe.start(rank)
+        send_state(model)
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model, all_reduce)
+        if k % recipe.every == 0:
+            curve.append((k, accuracy(model, test_set)))
+            if curve[-1][1] >= recipe.target:
+                break
+    return curve
+
+
+def _steps_with(one):
+    """A training whose weights another optimizer moves, the same one in every iteration."""
+
+    def trains(rank, world_size, recipe, all_reduce=dist.all_reduce):
+        kept = []
+
+        def own(model):
+            kept.append(kept[0] if kept else one(model.parameters(), recipe.step, world_size))
+            return kept[0]
+
+        return training(rank, world_size, recipe, given=lambda k: all_reduce, optimizer_of=own)
+
+    return trains
+
+
+for _name, _optimizer, _says in [
+    ("steps_as_elsewhere", lambda p, step, n: torch.optim.SGD(p, 0.01, momentum=0.9), "another optimizer steps"),
+    ("steps_with_adam", lambda p, step, n: torch.optim.Adam(p, step), "another optimizer steps"),
+    ("steps_for_all_ranks", lambda p, step, n: torch.optim.SGD(p, n * step), "the step is 2 times too long"),
+]:
+    wrong_values("lesson_03.train", _name, _steps_with(_optimizer), says=_says)
+
+
 @wrong("lesson_03.train", says="best accuracy so far is noted")
 def notes_the_best(rank, world_size, recipe, all_reduce=dist.all_reduce):
     def best(now, curve):

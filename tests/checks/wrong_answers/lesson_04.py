@@ -857,6 +857,8 @@ for _name, _change, _says in [
     ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
      "rank 1 printed 'iteration 20.*the others are silent"),
     ("tells_milliseconds", {"unit": 1e3}, "iteration_s of rank 0.*these are milliseconds"),
+    ("changes_their_places", {"deal": lambda data, rank, n, total, seed: batches(data, n, rank, total, seed=seed)},
+     "Invalid rank 1.*a rank and the number of ranks have changed places"),
     ("rank_0_tests_alone", {"test": lambda model, test: (None, None) if dist.get_rank() else evaluate(model, test)},
      "test_loss of rank 1 is None.*not rank 0 alone"),
     ("tests_before_it_trains", {"early": True}, "these are the untrained weights"),
