@@ -96,9 +96,15 @@ def slip(got: Any, expected: float) -> str:
 
 # What an exception says -> what it comes from, in the words of the course.
 _ERRORS = {
+    r"still busy after.*while .*(?:perf_counter|monotonic|time)\(": "a loop looks at the clock until it is late "
+    "enough, but where computing is free only time.sleep takes time.",
     r"called sys\.exit": "return ends the function; exit() and SystemExit end the rank itself.",
     r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'int'>": "recv and irecv fill the tensor that "
     "they are given; what recv gives back is the sender's rank: go on with the tensor.",
+    r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'float'>": "a tensor is sent, no number: "
+    "torch.tensor([number]).",
+    r"Default process group has not been initialized": "that call asks the process group how many ranks there are, and "
+    "outside a run there is none: hand it world_size and rank yourself.",
     r"gather_list|scatter_list": "rank 0 is the root: it alone passes the list, and every rank asks dist.get_rank() "
     "whether it is the root.",
     r"can't be cast to the desired output type (?:Long|Int|Short|Char|Byte)": "a tensor of whole numbers is divided in "
@@ -135,6 +141,7 @@ _ERRORS = {
     r"does not require grad": "there is nothing to go back through: the loss was made without the model's weights, or "
     "under no_grad.",
     r"second time": "backward runs twice through one graph: make a new forward pass before each backward.",
+    r"assign a gradient of size|assigned grad has data": "a gradient has the shape of its parameter: view_as(p).",
     r"modified by an inplace operation": "a tensor that backward needs was changed in place after the forward pass.",
     r"positional arguments? but|unexpected keyword|missing \d+ required|got multiple values|"
     r"takes \w+ (?:\w+ )?argument": "the arguments of a call are not those of the function: compare them "

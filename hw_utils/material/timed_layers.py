@@ -56,26 +56,27 @@ class TimedChain(nn.Module):
 
 
 class Scale(nn.Module):
-    """x * weight, element by element; the weight starts at ones."""
+    """x * weight, element by element, whatever the weight's shape is; it starts at ones."""
 
-    def __init__(self, n_elements: int) -> None:
+    def __init__(self, *shape: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(n_elements, dtype=torch.float64))
+        self.weight = nn.Parameter(torch.ones(shape, dtype=torch.float64))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight
+        return x * self.weight.flatten()
 
 
 class Branches(nn.Module):
     """Four layers (5, 3, 4 and 2 elements) of which an input may use any; `shared` is used twice.
 
+    The first layer's weight is a matrix of one row, so that who hands over flat gradients is found out.
     forward(x, use): x is (5,); `use` names the layers that take part: "first", "shared", "frozen", "last". If "last"
     is named first, it comes before the others, and its gradient after theirs.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.shared = Scale(5), Scale(3)
+        self.first, self.shared = Scale(1, 5), Scale(3)
         self.frozen, self.last = Scale(4), Scale(2)
         self.frozen.weight.requires_grad_(False)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 import sys
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import DistributedSampler
 
 from hw_utils import WorkerFailed, simulate
 from hw_utils.checks.slips import cause_of_error, slip
@@ -57,6 +59,8 @@ def _fails(how):
         (lambda: torch.ones(3) + torch.ones(2), "different shapes"),
         (lambda: torch.ones(3) @ torch.ones(2, 2), "rows and columns"),
         (lambda: torch.ones(3).split([1, 1]), "do not add up"),
+        (lambda: dist.send(1.0, 1), "a tensor is sent, no number"),
+        (lambda: setattr(torch.ones(1, 2, requires_grad=True), "grad", torch.ones(2)), "the shape of its parameter"),
         (lambda: [1][1], "goes past the end"),
         (lambda: {}["a"], "no such key"),
         (lambda: 1 / 0, "divided by 0"),
@@ -76,6 +80,23 @@ def _fails(how):
 )
 def test_an_exception_that_everybody_meets_is_put_into_words(how, says):
     assert says in cause_of_error(_fails(how))
+
+
+def test_a_sampler_outside_a_run_has_to_be_told_how_many_ranks_there_are():
+    with pytest.raises(ValueError, match="process group") as failed:
+        DistributedSampler([1, 2])
+    assert "hand it world_size and rank yourself" in cause_of_error(str(failed.value))
+
+
+def test_a_loop_that_looks_at_a_clock_that_stands_still_is_put_into_words():
+    def busy(rank, world_size):
+        end_s = time.perf_counter() + 1
+        while time.perf_counter() < end_s:
+            pass
+
+    with pytest.raises(WorkerFailed) as failed:
+        simulate(busy, 1, compute="free", echo=False, timeout_s=1)
+    assert "only time.sleep takes time" in cause_of_error(str(failed.value))
 
 
 def test_an_exception_of_the_students_own_has_no_words_of_ours():

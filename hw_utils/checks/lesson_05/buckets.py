@@ -120,6 +120,8 @@ def _why_own(k: int) -> str:
 
 def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
     right = mean * np.arange(1, 26)
+    if np.allclose(flat, np.concatenate([right[: math.prod(shape)] for shape in SHAPES]), rtol=1e-9, atol=0):
+        return "every gradient gets the first piece of the flat vector: move on by g.numel(), gradient after gradient."
     if np.allclose(np.sort(flat), np.sort(right), rtol=1e-9, atol=0):
         return "the elements are out of order: cut and write back in the same order."
     with np.errstate(divide="ignore", invalid="ignore"):

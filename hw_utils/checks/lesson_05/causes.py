@@ -113,7 +113,7 @@ def _who_is_slow(waits_s: dict[int, float]) -> str:
             (8, {"cores": 2}),
             (5, {"cores": 2}),
             (3, {"cores": 8}),
-            (4, {"serial_s": 0.25, "straggler": 2.0, "cores": 2}),
+            (4, {"serial_s": 0.25, "straggler": 1.5, "cores": 2}),
         )
     ],
     ok="each condition alone, and all together, cost what they should.",
@@ -148,12 +148,13 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
     shares = {"these are shares of the actual step: seconds are asked.": ideal_s / actual_s}
     require(f"{what}: ideal", data["ideal"], ideal_s, shares)
     _require_no_running_sum(what, [number_of(data[cause]) for cause in alone_s], ideal_s, list(alone_s.values()))
-    for cause, seconds in alone_s.items():
+    for before_s, (cause, seconds) in zip([ideal_s, *alone_s.values()], alone_s.items()):
         require(
             f"{what}: {cause}",
             data[cause],
             seconds - ideal_s,
             {
+                "every cause is compared with the ideal step, not with the cause before it.": seconds - before_s,
                 "that is the whole step; a part is what it adds to the ideal one.": seconds,
                 "the other way round: the step with the cause, minus the ideal one.": ideal_s - seconds,
                 "that is how many times as long: a part is in seconds.": seconds / ideal_s,

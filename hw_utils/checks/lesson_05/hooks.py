@@ -90,6 +90,7 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
             raise CheckFailed(f"{what}: rank {rank} has no list of gradients.", cause=cause)
         if situation == "two batches accumulated":
             _require_both_batches(what, rank, result, world_size)
+        _require_places(what, rank, result, expected)
         for name, got, right, own in zip(_NAMES, result, expected, owns[rank]):
             _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
 
@@ -104,6 +105,22 @@ def _require_both_batches(what: str, rank: int, result: list[Any], world_size: i
             f"{what}: gradient of `{alone[0]}` on rank {rank} is that of the first batch alone, the one in no_sync().",
             cause="inside no_sync() nothing may be sent: neither counted nor started. Its gradients add up, and go off "
             "with the next batch.",
+        )
+
+
+def _require_places(what: str, rank: int, result: list[Any], expected: list[np.ndarray | None]) -> None:
+    """Raises if all numbers of the means are there, and in other places."""
+    due = [right for right in expected if right is not None]
+    got = [g for g, right in zip(result, expected) if isinstance(g, np.ndarray) and right is not None]
+    numbers, right = (np.concatenate([np.zeros(0), *(part.flatten() for part in parts)]) for parts in (got, due))
+    if (
+        numbers.shape == right.shape
+        and not np.allclose(numbers, right)
+        and np.allclose(*map(np.sort, (numbers, right)))
+    ):
+        raise CheckFailed(
+            f"{what}: the gradients on rank {rank} hold the means' numbers, not each its own.",
+            cause="cut the flat vector in the order in which the bucket filled it: for p in bucket, both times.",
         )
 
 

@@ -89,7 +89,9 @@ def _judge_in_time(
         serial_s = backward_end_s + n_layers * bucket_s
         raise CheckFailed(
             f"{what}: the step takes {seconds:g} s; with overlap {predicted_s:g} s are enough.",
-            cause="each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
+            cause="a barrier takes time too: each handle is waited for, and nothing else."
+            if "barrier" in trace.ops
+            else "each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
             if math.isclose(seconds, serial_s, rel_tol=0.02)
             else "buckets that were complete before their turn start later than they could: once one has gone off, "
             "look at the next one at once, and the one after it."

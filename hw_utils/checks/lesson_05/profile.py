@@ -27,6 +27,8 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
         if not isinstance(profile, dict) or not set(PROFILE) <= set(profile):
             missing = [k for k in PROFILE if not isinstance(profile, dict) or k not in profile]
             cause = f"return a dictionary; {', '.join(missing)} is missing."
+            if profile is None and any(isinstance(other["returned"], dict) for other in data["results"]):
+                cause = "every rank returns its own profile, not one of them alone."
             raise CheckFailed(
                 f"{what}: rank {rank} returned {profile!r}; expected a dict with {', '.join(PROFILE)}.", cause=cause
             )
@@ -97,6 +99,7 @@ def _judge_rank_profile(
             "comm_s covers all 8 calls of an iteration, not one of them.": calls[-1].seconds if calls else math.nan,
             "the clock was read before the calls were done, or is process_time, which stands still meanwhile.": 0.0,
             "an iteration is left out of the sum: all of them count.": in_ledger * (n_iterations - 1) / n_iterations,
+            "comm_s is the mean of an iteration, not of a call: divide by n_iterations.": in_ledger / 8,
             "one iteration's seconds are divided by n_iterations: add up (+=) over all of them, and divide once.": (
                 in_ledger / n_iterations
             ),

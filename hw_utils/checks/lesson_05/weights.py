@@ -132,7 +132,7 @@ def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int) -
             raise CheckFailed(
                 f"{what}: the weights of rank {rank} do not follow SGD (step {LR}, momentum {MOMENTUM}) with the "
                 "mean gradient of all ranks.",
-                cause=_why_weights(paths, gradients, scale),
+                cause=_why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"])),
             )
 
 
@@ -147,12 +147,12 @@ def _own_gradient(what: str, step: dict[str, Any]) -> tuple[np.ndarray, float]:
     return step["gradients"].astype("f8") / scale, scale
 
 
-def _way(gradients: np.ndarray, *, factor: float = 1.0, keep: float = 0.0) -> np.ndarray:
+def _way(gradients: np.ndarray, *, factor: float = 1.0, keep: float = 0.0, momentum: float = MOMENTUM) -> np.ndarray:
     """How far SGD has come before each iteration and after the last. keep: of the old gradient, if never cleared."""
     way, speed, kept = [np.zeros_like(gradients[0])], 0.0, 0.0
     for row in gradients:
         kept = factor * row + keep * kept
-        speed = MOMENTUM * speed + kept
+        speed = momentum * speed + kept
         way.append(way[-1] - LR * speed)
     return np.stack(way)
 
@@ -162,7 +162,7 @@ def _same_way(path: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.abs(path - expected).max() <= tolerance)
 
 
-def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float) -> str:
+def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float, batch_size: int) -> str:
     n = len(paths)
     if all(_same_way(path, paths[0][:1].repeat(len(path), axis=0)) for path in paths):
         return "they never move: optimizer.step() ends the iteration."
@@ -174,6 +174,8 @@ def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float) -
         "the loss is the mean over the batch, not a sum.": {"factor": scale},
         "that is the sum of the gradients: divide every p.grad by world_size after its all_reduce.": {"factor": n},
         "the gradients are divided by world_size twice.": {"factor": 1 / n},
+        "the gradients are divided by the batch's size too: the loss is its mean already.": {"factor": 1 / batch_size},
+        "momentum is lost: step with the optimizer of fresh_start, the same one in every iteration.": {"momentum": 0.0},
         "gradients of the iteration before are still there: optimizer.zero_grad() before backward.": {"keep": 1.0},
         "gradients of the iteration before are still there, and no p.grad is divided: optimizer.zero_grad() before "
         "backward, and the mean after it.": {"factor": n, "keep": n},

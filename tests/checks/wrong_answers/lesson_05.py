@@ -293,6 +293,46 @@ def overwrites_and_divides(rank, world_size, n_iterations, batch_size):
     return profile | {name: profile[name] / n_iterations for name in ("comp_s", "comm_s", "iteration_s")}
 
 
+@wrong("lesson_05.profiled_training", says="rank 1 returned None.*every rank returns its own profile")
+def tells_rank_zeros_alone(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return profile if rank == 0 else None
+
+
+@wrong("lesson_05.profiled_training", says="comm_s.*not of a call")
+def divides_by_the_calls(rank, world_size, n_iterations, batch_size):
+    profile = _profiled(rank, world_size, n_iterations, batch_size)
+    return profile | {"comm_s": profile["comm_s"] * n_iterations / max(profile["n_calls"], 1)}
+
+
+def _trains(optimizer_of=lambda model, first: first, divisor=lambda n, size: n):
+    """A right profile of a training with another optimizer, or another divisor."""
+
+    def profile(rank, world_size, n_iterations, batch_size):
+        model, optimizer, images, labels = _fresh_start(rank, batch_size)
+        for _ in range(n_iterations):
+            optimizer = optimizer_of(model, optimizer)
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            for p in model.parameters() if world_size > 1 else ():
+                dist.all_reduce(p.grad)
+                p.grad /= divisor(world_size, batch_size)
+            optimizer.step()
+        return {"comp_s": 0.0, "comm_s": 0.0, "iteration_s": 0.0, "n_calls": 8 * n_iterations * (world_size > 1)}
+
+    return profile
+
+
+wrong_values(
+    "lesson_05.profiled_training", "makes_an_optimizer_each_time",
+    _trains(lambda model, first: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)), says="momentum is lost",
+)  # fmt: skip
+wrong_values(
+    "lesson_05.profiled_training", "divides_by_all_examples", _trains(divisor=lambda n, size: n * size),
+    says="divided by the batch's size too",
+)  # fmt: skip
+
+
 @wrong("lesson_05.profiled_training", says="nothing else")
 def iteration_of_nothing(rank, world_size, n_iterations, batch_size):
     return {**_profiled(rank, world_size, n_iterations, batch_size), "iteration_s": 0.0}
@@ -454,6 +494,15 @@ def puts_new_tensors_into_the_list(gradients, bucket_elements):
     means = [g.clone() for g in gradients]
     _bucketed(means, bucket_elements)
     gradients[:] = means
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="gets the first piece of the flat vector: move on by g.numel")
+def never_moves_on(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    for g in gradients:
+        g.copy_(flat[: g.numel()].view_as(g) / dist.get_world_size())
 
 
 @wrong("lesson_05.bucketed_all_reduce", says="no bytes, and no number of buckets")
@@ -892,6 +941,43 @@ class LeavesOutWhatIsNone(Overlapped):
         self.start_over()
 
 
+class _WritesBack(Overlapped):
+    def write(self, p, mean):
+        p.grad = mean.view_as(p).clone()
+
+    def places(self, bucket):
+        return bucket
+
+    def wait(self):
+        self.start_the_rest()
+        for (handle, flat), bucket in zip(self.flights, self.buckets):
+            handle.wait()
+            flat /= dist.get_world_size()
+            places = self.places(bucket)
+            for p, mean in zip(places, flat.split([p.numel() for p in places])):
+                self.write(p, mean)
+        self.start_over()
+
+
+@wrong("lesson_05.overlap", says="hold the means' numbers, not each its own.*in which the bucket filled it")
+class WritesBackInTheModelsOrder(_WritesBack):
+    def places(self, bucket):
+        return bucket[::-1]
+
+
+@wrong("lesson_05.overlap", says="a piece of the flat vector is flat: .* view_as")
+class LeavesThePiecesFlat(_WritesBack):
+    def write(self, p, mean):
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        p.grad.data = mean.clone()
+
+
+@wrong("lesson_05.overlap", says="assign a gradient.*the shape of its parameter")
+class HandsOverFlatPieces(_WritesBack):
+    def write(self, p, mean):
+        p.grad = mean.clone()
+
+
 @wrong("lesson_05.overlap", says="is None, expected.*others have: their mean is this rank's too")
 class WritesBackWhereThereWasOne(Overlapped):
     def wait(self):
@@ -933,6 +1019,13 @@ class CountsInNoSyncAndLeavesLate(Overlapped):
             self.missing[k] -= 1
 
 
+@wrong("lesson_05.overlap_in_time", says="a barrier takes time too")
+class MeetsInWait(Overlapped):
+    def wait(self):
+        super().wait()
+        dist.barrier()
+
+
 # 5.5 attribution
 
 
@@ -947,6 +1040,11 @@ def _step(rank, world_size, conditions, *, barrier=True, who=None, cores=True, r
     time.sleep(compute_s)
     if reduce:
         dist.all_reduce(torch.zeros(10_000))
+
+
+@wrong("lesson_05.step_under", says="the straggler makes no difference")
+def forgets_the_straggler_on_few_cores(rank, world_size, conditions):
+    _step(rank, world_size, conditions, who=-1, straggler="cores" not in conditions)
 
 
 @wrong("lesson_05.step_under", says="barrier after it")
@@ -1047,6 +1145,13 @@ def _running_sum(ideal_s, alone_s, actual_s):
 def _waterfall(ideal_s, alone_s, actual_s):
     parts = {"ideal": ideal_s, **{cause: s - ideal_s for cause, s in alone_s.items()}}
     return {**parts, "together": actual_s - sum(parts.values())}
+
+
+@wrong("lesson_05.waterfall", says="not with the cause before it")
+def from_one_cause_to_the_next(ideal_s, alone_s, actual_s):
+    steps = [ideal_s, *alone_s.values()]
+    parts = {"ideal": ideal_s} | {cause: s - before for before, (cause, s) in zip(steps, alone_s.items())}
+    return parts | {"together": actual_s - sum(parts.values())}
 
 
 @wrong("lesson_05.waterfall", says="right but rounded")
