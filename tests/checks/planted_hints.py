@@ -24,7 +24,8 @@ HINTS: dict[str, dict[int, str]] = {
         0: "gives_the_ball_itself "
         "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
         "plays_by_all_reduce only_rank_zero_returns",
-        1: "one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too adds_what_came_back",
+        1: "serves_a_two one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too "
+        "adds_what_came_back",
         2: "both_serve",
     },
     "lesson_01.relay": {
@@ -37,13 +38,14 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.shift_by_parity": {
         0: (
-            "shifts_to_the_left reads_the_list cuts_the_fraction sends_and_reads_the_list_all_the_same "
+            "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
             "sends_the_whole_list "
         ),
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
     },
     "lesson_01.shift_at_once": {
-        0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once",
+        0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once "
+        "sends_whole_numbers one_tensor_for_both",
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {

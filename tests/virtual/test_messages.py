@@ -325,6 +325,23 @@ def test_a_buffer_that_changes_before_the_wait_is_an_error():
         run(changed_buffer, 2)
 
 
+@pytest.mark.parametrize("is_send_first", [True, False])
+def test_one_tensor_is_not_sent_and_received_into_at_once(is_send_first):
+    def worker(rank, world_size, again):
+        x = torch.full((2,), float(rank))
+        for _ in range(2):  # one after the other it is nobody's fault
+            dist.isend(x, (rank + 1) % world_size).wait() if rank else dist.irecv(x, world_size - 1).wait()
+            dist.irecv(x, rank - 1).wait() if rank else dist.isend(x, 1).wait()
+        if again:
+            calls = [dist.isend(x, (rank + 1) % world_size), dist.irecv(x, (rank - 1) % world_size)]
+            for call in calls if is_send_first else calls[::-1]:
+                call.wait()
+
+    run(worker, 3, False)
+    with pytest.raises(WorkerFailed, match=r"sends 2 float32 .* changes the tensor between isend and wait"):
+        run(worker, 3, True)
+
+
 def neighbours_of_one_tensor(rank, world_size):
     whole = torch.tensor([1.0, float("nan"), 0.0, 0.0])
     sent, received = whole.chunk(2)

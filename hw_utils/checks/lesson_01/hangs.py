@@ -71,12 +71,12 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                 cause = "values[left] was read: a rank has its own number alone, its neighbour's comes in a message."
             elif got is None:
                 cause = "nothing comes back, or no number: return the tensor's item()."
+            elif all(number(r) == int(_value(k - 1, world_size)) for k, r in enumerate(data["results"])):
+                cause = "the fraction is gone: the number goes as it came, a float."
             elif "irecv" in ledger_of(data).ops and got not in [_value(r, world_size) for r in range(world_size)]:
                 cause = (
                     "that is nobody's number: was the buffer read before the irecv was waited for? wait(), then read."
                 )
-            elif got == int(expected):
-                cause = "the fraction is gone: the number goes as it came, a float."
             elif got == _value(rank + 1, world_size):
                 cause = "the number went to the left; send to (rank + 1) % world_size."
             elif got == _value(rank, world_size):
@@ -102,7 +102,9 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
     if sizes:
         raise CheckFailed(
             f"{what}: every value is right, but a message has {sizes[-1]} bytes; one number has 4, or 8 in float64.",
-            cause="values[rank] alone goes to the right, not the whole list: torch.tensor([values[rank]]).",
+            cause="values[rank] alone goes to the right, not the whole list: torch.tensor([values[rank]])."
+            if sizes[-1] > 8
+            else "with fewer bytes it would be rounded: torch.tensor([values[rank]]) is a float32.",
         )
     _require_shift_rounds(trace, what, way, world_size)
 

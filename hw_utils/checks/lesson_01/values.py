@@ -31,7 +31,7 @@ def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> No
         got = number(data["results"][rank]) if type(data["results"][rank]) in (int, float) else None
         if got != expected:
             raise CheckFailed(
-                f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected:g}.",
+                f"{what}: rank {rank} returned {came(data['results'][rank])}, expected {expected:g}.",
                 cause=_why_ping_pong(rank, got, data["results"][rank], n_rounds, balls),
             )
     trace = ledger_of(data)
@@ -81,6 +81,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
     last = [sent[-1][0] if sent and len(sent[-1]) else None for sent in balls[:2]]
     if got == 2 * n_rounds - 1 and rank == 0 and last[1] == 2 * n_rounds:
         return "rank 0 returns what it sent, not what came back: receive before you return."
+    if balls[0] and balls[0][0] == [2.0]:
+        return "the ball starts at 0 on rank 0, which adds 1 to it: a 1 is what it sends first."
     if got == 2 * n_rounds + 1:
         return "a rank adds 1 again after the last receive: add only before a send."
     if n_rounds > 1 and got == 2:
@@ -140,7 +142,7 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
     for rank, result in enumerate(data["results"]):
         if rank != last and result is not None:
             raise CheckFailed(
-                f"{what}: rank {rank} returned a {type(result).__name__}, expected None.",
+                f"{what}: rank {rank} returned {came(result)}, expected None.",
                 cause=f"the relay ends on rank {last}: only that rank has the sum, the others return None.",
             )
     trace = ledger_of(data)

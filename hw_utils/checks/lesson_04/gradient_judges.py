@@ -141,7 +141,7 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
         (
             lambda r: each[r],
             f"this rank still has its own gradient: {name!r} was left out, or what came of the call never went into"
-            " p.grad.",
+            f" p.grad{', or what was gathered is scattered as it is and not the mean' if is_gathered else ''}.",
         ),
         (lambda r: each[0], "this is rank 0's own gradient: what is scattered must be the mean."),
         (

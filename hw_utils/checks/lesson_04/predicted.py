@@ -56,7 +56,7 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
         causes = (
             (trace.bytes_sent(0), "this is rank 0's; the other ranks send something else."),
             (trace.bytes_sent(world_size - 1), "this is what the others send; rank 0 is the root."),
-            (2 * sent, "twice too many: only what a rank sends is asked, not what it receives."),
+            (2 * sent, "twice too many: only what this rank sends is asked, not what it receives, nor what all send."),
             (4 * sent, "n_bytes counts bytes already, not elements."),
             (sent / 4, "these are elements: bytes are asked, and n_bytes counts them already."),
             (8 * sent, "these are bits: bytes are asked."),

@@ -33,6 +33,9 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
         n = max(map(len, said))
         cause = "job.n_iterations stops the epoch early: islice(batches(...), job.n_iterations)."
         raise CheckFailed(f"{who}: {n} iterations, expected {n_iterations}.", cause=cause)
+    if world_size > 1 and {len(losses) for losses in said} == {n_iterations // world_size}:
+        cause = "every rank takes all of job.n_iterations: its batches are smaller, not fewer."
+        raise CheckFailed(f"{who}: {n_iterations // world_size} iterations, expected {n_iterations}.", cause=cause)
     each = [numbers(_field(data, r, "losses", who), f"losses of rank {r}", n_iterations) for r in range(world_size)]
     x, y = examples(N_EXAMPLES)
     order = torch.randperm(N_EXAMPLES, generator=torch.Generator().manual_seed(seed)).numpy()
@@ -191,6 +194,8 @@ def _why_test(loss: float, whole: Softmax, start: Softmax, trained_on, tested_on
         return "these are the untrained weights: evaluate comes after train, on the model that train stepped."
     if close(loss, whole.loss(*trained_on), 1e-3):
         return "that is the training set: job.data() gives the training set first, then the test set."
+    if math.isclose(loss, whole.loss(*tested_on), rel_tol=0.02):
+        return "the weights are almost those of SGD: it takes job.lr and job.momentum, and nothing else."
     return "every rank evaluates the trained model on the whole test set."
 
 

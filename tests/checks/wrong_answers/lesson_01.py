@@ -112,6 +112,19 @@ def one_player_adds(rank, world_size, n_rounds):
     return ball.item()
 
 
+@wrong("lesson_01.ping_pong", says="starts at 0 on rank 0, which adds 1 to it")
+def serves_a_two(rank, world_size, n_rounds):
+    ball = torch.ones(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.recv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item()
+
+
 @wrong("lesson_01.ping_pong", says="add only before a send")
 def adds_after_the_last(rank, world_size, n_rounds):
     ball = torch.zeros(1)
@@ -412,6 +425,24 @@ def parity_with_isend(rank, world_size, values):
     return theirs.item()
 
 
+def _at_once(rank, world_size, mine, theirs):
+    calls = [dist.isend(mine, (rank + 1) % world_size), dist.irecv(theirs, (rank - 1) % world_size)]
+    for call in calls:
+        call.wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_at_once", says="the fraction is gone")
+def sends_whole_numbers(rank, world_size, values):
+    return _at_once(rank, world_size, torch.tensor([int(values[rank])]), torch.zeros(1, dtype=torch.int64))
+
+
+@wrong("lesson_01.shift_at_once", says="changes the tensor between isend and wait.*another tensor is needed")
+def one_tensor_for_both(rank, world_size, values):
+    mine = torch.tensor([values[rank]])
+    return _at_once(rank, world_size, mine, mine)
+
+
 @wrong("lesson_01.shift_at_once", says="returned its own number")
 def receives_into_its_own(rank, world_size, values):
     right, left, mine, theirs = _neighbours(rank, world_size, values)
@@ -592,6 +623,16 @@ def receives_in_float32(rank, world_size, numbers, close_ring=False):
     if rank < world_size - 1:
         dist.send(total, rank + 1)
     return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.shift_by_parity", says="has 2 bytes.*with fewer bytes it would be rounded")
+def sends_halves(rank, world_size, values):
+    right, left, mine, theirs = (t.half() if isinstance(t, torch.Tensor) else t for t in _neighbours(
+        rank, world_size, values))  # fmt: skip
+    calls = [lambda: dist.send(mine, right), lambda: dist.recv(theirs, left)]
+    for call in calls if rank % 2 == 0 else calls[::-1]:
+        call()
+    return theirs.item()
 
 
 @wrong("lesson_01.shift_by_parity", says="the fraction is gone")

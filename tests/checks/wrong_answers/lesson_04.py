@@ -197,6 +197,19 @@ def keeps_the_graphs(model, batches, sync, optimizer, report=print):
     return kept, iteration_s
 
 
+@wrong("lesson_04.train", says="mean of the losses so far: each iteration's own")
+def keeps_running_means(*given):
+    losses, iteration_s = train(*given)
+    return [sum(losses[: k + 1]) / (k + 1) for k in range(len(losses))], iteration_s
+
+
+@wrong("lesson_04.train", says="the clock runs around the whole loop")
+def times_the_whole_loop(*given):
+    began_s = time.perf_counter()
+    losses, _ = train(*given)
+    return losses, (time.perf_counter() - began_s) / len(losses)
+
+
 @wrong("lesson_04.train", says="not in training mode")
 def trains_in_evaluation_mode(model, *given):
     model.eval()
@@ -584,6 +597,16 @@ def one_tensor_in_every_place(model):
             dist.scatter(p.grad, [torch.stack(each).mean(0)] * n if is_root else None)
 
 
+@wrong("lesson_04.gather_scatter", says="or what was gathered is scattered as it is")
+def scatters_what_it_gathered(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            each = [torch.empty_like(p) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+            dist.gather(p.grad, each)
+            dist.scatter(p.grad, each)
+
+
 @wrong("lesson_04.gather_scatter", says="'bias' was left out")
 def only_the_weights(model):
     for p in model.parameters():
@@ -799,17 +822,20 @@ def worker(
     rank, world_size, job, *, seed=lambda job, rank: job.seed, deal=batches, sync=None, ddp=True, lr=1.0, momentum=1.0,
     test=evaluate, both=False, keys=("losses", "iteration_s", "test_loss", "accuracy"), shuffled=False,
     report=lambda rank: print if rank == 0 else lambda text: None, unit=1.0, early=False, wraps=False, stops=True,
+    decay=0.0, data_first=False,
 ):  # fmt: skip
     torch.manual_seed(seed(job, rank))
     if shuffled:
         torch.rand(1)
+    if data_first:
+        job.data()
     model = job.model()
     if (job.method == "ddp" and ddp) or (wraps and world_size > 1):
         model = DistributedDataParallel(model)
     known = {"gather_scatter": gather_scatter, "all_reduce": all_reduce_mean}
     chosen = sync or known.get(job.method, all_reduce_mean if both or not ddp else lambda model: None)
     train_set, test_set = job.data()
-    optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, momentum * job.momentum)
+    optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, momentum * job.momentum, weight_decay=decay)
     part = deal(train_set, rank, world_size, job.total_batch, seed=job.seed)
     before = test(model, DataLoader(test_set, 16)) if early else None
     model.train()
@@ -857,6 +883,10 @@ for _name, _change, _says in [
     ("the_last_rank_reports", {"report": lambda rank: print if rank else lambda text: None},
      "rank 1 printed 'iteration 20.*the others are silent"),
     ("tells_milliseconds", {"unit": 1e3}, "iteration_s of rank 0.*these are milliseconds"),
+    ("shares_the_iterations", {"deal": lambda data, rank, n, total, seed: islice(
+        batches(data, rank, n, total, seed=seed), 4 // n)}, "its batches are smaller, not fewer"),
+    ("decays", {"decay": 0.01}, "almost those of SGD: .* nothing else"),
+    ("draws_data_before_the_model", {"data_first": True}, "comes right before job.model"),
     ("changes_their_places", {"deal": lambda data, rank, n, total, seed: batches(data, n, rank, total, seed=seed)},
      "Invalid rank 1.*a rank and the number of ranks have changed places"),
     ("rank_0_tests_alone", {"test": lambda model, test: (None, None) if dist.get_rank() else evaluate(model, test)},

@@ -23,7 +23,7 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
     clock, waiting, schedule = agenda.clock, agenda.waiting, agenda.schedule
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
-    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    order, rows, next_message, arrived = ledger.order, ledger.data, ledger.next_message, Own.arrived
     queues, any_source, match_anybody = engine.queues.by_key, engine.queues.any_source, engine.queues.match_anybody
 
     def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
@@ -96,7 +96,9 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         data = send.data
         is_awaited = waiting[dst] is recv
         if not (is_awaited or recv.is_blocking):
-            recv.data = contents(send.tensor, n_bytes) if data is None else data
+            recv.data = data = contents(send.tensor, n_bytes) if data is None else data
+            if data:
+                arrived[recv.tensor.data_ptr()] = recv
         elif data is None:
             copy(send.tensor, recv.tensor, n_bytes)
         else:

@@ -30,6 +30,7 @@ class Request:
         "tensor",
     )  # fmt: skip
     engine = None
+    arrived = None  # of an engine: address -> the receive whose bytes are to be filled in there at its `wait`
     __class__ = property(lambda self: Work)  # for those who ask with `isinstance`
 
     def of_group(self, members) -> Request:
@@ -50,6 +51,7 @@ class Request:
 
     def deliver(self) -> None:
         """Fills the receive buffer, as gloo does: beside autograd."""
+        self.arrived.pop(self.tensor.data_ptr(), None)
         fill(self.tensor, self.data)
         self.data = None
 
@@ -163,7 +165,7 @@ class MessageWork(Work):
 def requests_of(engine) -> type[Request]:
     """The requests of one engine; `wait` is here because it has all that it needs at hand."""
     clock, waiting, turns = engine.clock, engine.agenda.waiting, engine.turns
-    order, rows = engine.rows.order, engine.rows.data
+    order, rows, arrived = engine.rows.order, engine.rows.data, {}
     is_free, is_eager = engine.is_free, engine.eager_bytes > 0
 
     class Own(Request):
@@ -189,6 +191,8 @@ def requests_of(engine) -> type[Request]:
                     at = self.tensor.data_ptr()
                     if self.data is not NOTHING and memory[at : at + self.n_bytes] != self.data:
                         raise self._changed()
+                    if at in arrived and arrived[at].rank == rank:  # a real network has written there
+                        raise self._changed()
                     if not is_eager or self.arrives_s < 0:  # else it is still to be received
                         self.data = None
                 elif self.data is not None:
@@ -197,5 +201,5 @@ def requests_of(engine) -> type[Request]:
                 engine.resume_compute()
             return True
 
-    Own.engine = engine
+    Own.engine, Own.arrived = engine, arrived
     return Own
