@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.core.errors import CheckFailed
@@ -19,11 +20,12 @@ from hw_utils.simulate import simulate
 
 STEPS = (99_000, 100_000)  # as long runs have them: not sorted as text, both even, too large for float16
 MARK = 5000  # what a step's numbers begin with, times 1 or 2
+APART = 64  # drawn digits count so much: more than a float16 of this size rounds away
 DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int64}
 
 
 def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
-    mark = MARK * (1 + STEPS.index(step))
+    mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(draws.digits([n_elements], step))
     return (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
 
 

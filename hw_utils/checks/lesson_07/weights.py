@@ -79,7 +79,7 @@ def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[
 
 
 def _weights(hidden: list[int], width: int) -> list[torch.Tensor]:
-    return [drawn_weights(h, width, k) for k, h in enumerate(hidden)]
+    return [drawn_weights(h, width, draws.seed(k, "weights")) for k, h in enumerate(hidden)]
 
 
 def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from hw_utils.checks import draws
 from hw_utils.core.source import students_frames
+from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
 from hw_utils.material.kept_tensors import is_among, kept_by_frames
+
+
+def stage_weights(number: int, width: int) -> torch.Tensor:
+    """Those that the lesson's stages draw, (width, width); with a salt others, which only the stage itself knows."""
+    return drawn_weights(width, width, draws.seed(number, "stage"))
 
 
 class WatchedStage(TimedStage):
@@ -19,6 +26,7 @@ class WatchedStage(TimedStage):
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
+        self.weight = stage_weights(self.number, self.width)
         self.n_kept, self.kept_bytes = 0, 0
         self._theirs: list[torch.Tensor] = []
         self.crossed: dict[str, list[torch.Tensor]] = {}  # "F0" -> what the pass was given, and what it gave

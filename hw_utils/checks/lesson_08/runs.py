@@ -13,7 +13,7 @@ import torch
 from hw_utils.checks import draws
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.lesson_06.shards import distance, n_ranks
-from hw_utils.checks.lesson_08.counting_stage import WatchedStage
+from hw_utils.checks.lesson_08.counting_stage import WatchedStage, stage_weights
 from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
@@ -21,7 +21,6 @@ from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import RECEIVES, SENDS, Trace
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.orders import in_flight, play
-from hw_utils.material.by_hand.stages import TimedStage
 from hw_utils.simulate import simulate
 
 WIDTH, ITEM = 3, 8
@@ -77,7 +76,7 @@ def words(world_size: int, n_batches: int, forward_s: Numbers = 1.0, backward_s:
 
 def serial(world_size: int, n_batches: int, weights: Sequence[float]) -> tuple[float, list[np.ndarray]]:
     """(loss, each stage's gradient) of the whole model in one process: micro-batch k's mean loss counts weights[k]."""
-    ws = [TimedStage(rank, world_size, WIDTH, 0, 0).weight.clone().requires_grad_() for rank in range(world_size)]
+    ws = [stage_weights(rank, WIDTH).requires_grad_() for rank in range(world_size)]
     total = torch.zeros((), dtype=torch.float64)
     for x, target, weight in zip(_rows(1, n_batches), _rows(2, n_batches), weights):
         for w in ws:
