@@ -217,6 +217,22 @@ def test_closures_of_a_notebook_run():
     assert factor.item() == 2.0
 
 
+def test_a_global_name_and_an_attribute_of_a_function_are_a_ranks_own():
+    def by_name(rank, world_size):
+        globals().setdefault("_made_in_the_run", []).append(rank)
+        dist.barrier()
+        return globals()["_made_in_the_run"]
+
+    def by_attribute(rank, world_size):
+        by_attribute.ranks = [*getattr(by_attribute, "ranks", []), rank]
+        dist.barrier()
+        return by_attribute.ranks
+
+    for worker in (by_name, by_attribute):
+        worker.__module__ = "__main__"  # as in a notebook
+        assert simulate(worker, 3, echo=False).results == [[0], [1], [2]]
+
+
 # What is shown and returned
 
 

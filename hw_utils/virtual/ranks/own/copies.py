@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ _IMMUTABLE = (
     type(None), bool, int, float, complex, str, bytes, types.ModuleType, types.BuiltinFunctionType, torch.dtype,
     torch.device, torch.Size, type(Ellipsis), range,
 )  # fmt: skip
+
+
+# What changes a global name, or an attribute of a function, without a statement that says so.
+_WRITES_ANYWHERE = {"globals", "vars", "setattr", "__dict__"}
 
 
 class Copies:
@@ -62,6 +67,8 @@ def _is_constant_function(function: types.FunctionType, depth: int, seen: set[in
     mentioned = [c.cell_contents for c in function.__closure__ or ()] + list(function.__defaults__ or ())
     mentioned += list((function.__kwdefaults__ or {}).values()) + list(vars(function).values())
     names = _names(function.__code__)
+    if names & _WRITES_ANYWHERE:
+        return False
     mentioned += [function.__globals__[n] for n in names if n in function.__globals__ and not hasattr(builtins, n)]
     return "global" not in _stores(function.__code__) and all(is_constant(v, depth, seen) for v in mentioned)
 
@@ -84,11 +91,15 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _stores(code: types.CodeType) -> set[str]:
-    """`{"global"}` if the code assigns to a global or to a variable of an outer function."""
+    """`{"global"}` if the code assigns to a global, to a variable of an outer function or to an attribute of either."""
     import dis
 
     stores = {"STORE_GLOBAL", "DELETE_GLOBAL"} | ({"STORE_DEREF"} if code.co_freevars else set())
-    found = {"global"} if any(i.opname in stores for i in dis.get_instructions(code)) else set()
+    steps = list(dis.get_instructions(code))
+    found = {"global"} if any(step.opname in stores for step in steps) else set()
+    for before, step in pairwise(steps):
+        if step.opname == "STORE_ATTR" and before.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
+            found.add("global")  # a function can be changed in place, too
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             found |= _stores(constant)
