@@ -47,6 +47,9 @@ class Check:
     hint: str = ""  # "hint 2 of exercise 2.2", for a failure that no other hint is about
     # "hint 2 of exercise 2.2" -> what a failure that it explains says, as a regex; the first that is found is named
     hints: Mapping[str, str] = field(default_factory=dict)
+    # What an exception of the answer says, as a regex -> what it comes from in this exercise; other exceptions are
+    # put into the words of `slips`.
+    errors: Mapping[str, str] = field(default_factory=dict)
     look: str = ""  # what to print next if no known mistake gives such data
     is_formula: bool = False  # the answer gives a value, and leaves what it is given as it is
     # Every rank could compute everything: what shows that it does not is that other numbers in messages make it wrong.
@@ -95,7 +98,7 @@ class Check:
             raise
         except Exception as error:
             if not isinstance(error, CheckFailed):
-                cause = cause_of_error(f"{type(error).__name__}: {error}")
+                cause = cause_of_error(f"{type(error).__name__}: {error}", self.errors)
                 _add_note(error, f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}")
                 _add_note(error, f"  likely cause: {cause}" if cause else "")
             raise
@@ -111,7 +114,9 @@ class Check:
         """What an error of the student's own does not say: its case, what it comes from, which hint is about it."""
         lines = [error.note] if error.note else []
         lines += [f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}"] if case else []
-        cause, hint = cause_of_error(str(error)), self.hint_for(str(error))
+        cause = cause_of_error(str(error), self.errors)
+        hint = self.hint_for(cause) if cause in self.errors.values() else ""
+        hint = hint or self.hint_for(str(error))
         error.cause = cause
         if cause and "likely cause" not in str(error):
             lines.append(f"  likely cause: {cause}")
@@ -248,6 +253,7 @@ def check(
     ok: str = "",
     hint: str = "",
     hints: Mapping[str, str] | None = None,
+    errors: Mapping[str, str] | None = None,
     look: str = "",
     is_formula: bool = False,
     follows_messages: bool = False,
@@ -261,6 +267,7 @@ def check(
     """
 
     def wrap(driver: Callable[..., Any]) -> Check:
-        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, look, is_formula, follows_messages)
+        return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, errors or {}, look, is_formula,
+                     follows_messages)  # fmt: skip
 
     return wrap

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ def came(value: Any) -> str:
     """
     if isinstance(value, dict) and "unknown" in value:
         kind = str(value["unknown"])
-        return f"a{'n' if kind[:1].lower() in tuple('aeiou') else ''} {kind}"
+        article = "" if kind.startswith("one ") else "an " if kind[:1].lower() in tuple("aeiou") else "a "
+        return article + kind
     if isinstance(value, np.ndarray):
         return f"a tensor of {value.size} numbers" if value.size != 1 else f"a tensor of one number, {value.item()!r}"
     text = repr(value)
@@ -153,6 +155,8 @@ _ERRORS = {
     "sender's shape and dtype (torch.empty_like), in the order in which it sends.",
     r"between isend and wait": "another tensor is needed to receive into: the one under way is not yours until wait().",
     r"was given rank .* on rank": "every rank passes its own rank: whatever is made for a rank has that one in it.",
+    r"with (\([^)]*\)) of (\w+) while rank \d+ calls [^\n]*? with \1 of (?!\2\b)": "ranks bring different dtypes: make "
+    "the new tensor with the dtype of the one that it goes with (torch.zeros_like, x.new_zeros).",
     r"rank 0 calls .* while rank \d+ calls": "all ranks make the same calls in one order, with one group_id for each "
     "place in the code and tensors of one shape.",
     r"rank should not be the same|to itself": "a rank sends to itself: with one rank there is nobody to send to.",
@@ -175,6 +179,10 @@ _ERRORS = {
 }
 
 
-def cause_of_error(text: str) -> str:
-    """What an exception's message comes from, as a cause; "" if it is none that everybody meets."""
-    return next((cause for says, cause in _ERRORS.items() if re.search(says, text, re.S)), "")
+def cause_of_error(text: str, own: Mapping[str, str] | None = None) -> str:
+    """What an exception's message comes from, as a cause; "" if it is none that everybody meets.
+
+    own: an exercise's own words, by what the message says; they come first.
+    """
+    known = (*(own or {}).items(), *_ERRORS.items())
+    return next((cause for says, cause in known if re.search(says, text, re.S)), "")

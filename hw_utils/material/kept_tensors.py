@@ -22,6 +22,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
 _FEW_BYTES = 16  # letters in a name, flags
+_BY_ANY_NAME = {"globals", "vars"}  # what reaches global names that do not stand in the code
 _A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
 _OURS = "hw_"  # this course's packages: a communication layer, for example: what it keeps is no part of a layer
 
@@ -59,14 +60,16 @@ def kept_elsewhere(
 
 
 def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
-    """Every tensor that running functions hold: in their variables, in lists and closures of these."""
+    """Every tensor that running functions hold: in their variables, in lists and closures of these, on functions and
+    classes, and under the global names that they mention (under any, if they ask for `globals()`)."""
     waiting: deque = deque()
     for frame in frames:
         variables = frame.f_locals
         waiting.extend(variables.items())
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
             variables.clear()  # before Python 3.13 the frame itself would hold on to these values
-    return list(_found(set(), waiting, _parts, with_numbers=True).values())
+        waiting.extend(_global_names(frame.f_code, frame.f_globals))
+    return list(_found(set(), waiting, _parts_of_notebook, with_numbers=True).values())
 
 
 def is_among(numbers: torch.Tensor, kept: Iterable[torch.Tensor]) -> bool:
@@ -173,13 +176,19 @@ def _parts_of_notebook(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _parts(value)
         yield "", type(value)
         if isinstance(value, FunctionType) and _is_notebooks(value):
-            names = _mentioned(value.__code__) & value.__globals__.keys()
-            yield from ((f", in the global {name}", value.__globals__[name]) for name in sorted(names))
+            mentioned = _global_names(value.__code__, value.__globals__)
+            yield from ((f", in the global {name}", part) for name, part in mentioned)
             yield from ((f".{name}", part) for name, part in vars(value).items())
 
 
 def _is_notebooks(value: type | FunctionType) -> bool:
     return value.__module__ == "__main__" or value.__module__ not in sys.modules
+
+
+def _global_names(code: CodeType, names: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(name, value) of what code can reach among a module's names."""
+    mentioned = _mentioned(code)
+    return [(name, names[name]) for name in sorted(names if mentioned & _BY_ANY_NAME else mentioned & names.keys())]
 
 
 def _mentioned(code: CodeType) -> set[str]:

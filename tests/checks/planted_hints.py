@@ -92,7 +92,8 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_02.tree_sum": {
         0: (
             "tree_does_nothing tree_adds_into_another_tensor tree_receives_beside_its_tensor "
-            "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends "
+            "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends tree_in_float16 "
+            "tree_in_bfloat16 "
         ),
         1: "tree_sends_and_forgets_to_add tags_on_one_side",
         3: "tree_sum_without_broadcast tree_goes_back_first_step_first",
@@ -111,13 +112,13 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "ring_goes_to_the_right ring_has_one_step_too_many ring_gathers_to_rank_0 ring_calls_the_collective "
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
-            "ring_cuts_with_chunk ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
+            "ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
             "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks ring_in_float64 ring_tells_the_length "
         ),
         1: (
             "ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
             "ring_drops_the_remainder ring_puts_the_remainder_in_the_last_chunk ring_is_a_tree "
-            "ring_has_one_buffer_length "
+            "ring_has_one_buffer_length ring_cuts_with_chunk ring_cuts_rows "
         ),
         2: (
             "ring_is_serial ring_goes_by_parity ring_of_blocking_sends ring_of_blocking_receives "
@@ -130,7 +131,8 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument ring_adds_in_float32",
+        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
+        "ring_in_bfloat16",
         2: "ring_leaves_its_isends",
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
     },
@@ -169,7 +171,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "AppendsInOrderOfArrival "
             "HasOneBarrier ReadsBeforeAllHaveWritten ReturnsOneListToAllRanks NeverEmptiesTheBuffer "
-            "SleepsInPlaceOfABarrier HasABarrierForOneLess "
+            "SleepsInPlaceOfABarrier HasABarrierForOneLess TakesItsOwnForWhatIsNotThere "
         ),
         2: "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock",
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
@@ -184,7 +186,8 @@ HINTS: dict[str, dict[int, str]] = {
             "LooksTheOpUp AnswersInDoublePrecision DividesByFour "
             "LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
         ),
-        1: "SumsBeforeAllHaveArrived NeverClearsTheTotal SharesOneResult ReusesTheGroupAtOnce",
+        1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
+        "ReusesTheGroupAtOnce",
         2: "AddsWithoutALock ClearsTheTotalWhileOthersRead",
     },
     "lesson_06.split_batch": {
@@ -210,7 +213,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.weighted_dp_step": {
         0: (
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
-            "gathers_the_counts "
+            "gathers_the_counts brings_single_zeros_for_an_empty_shard "
         ),
         1: (
             "lets_an_empty_shard_give_nan skips_the_call_for_an_empty_shard returns_nan_for_an_empty_shard "
@@ -271,7 +274,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
-            "activates_the_weight reduces_the_hidden_columns cuts_the_batch "
+            "activates_the_weight reduces_the_hidden_columns reduces_the_hidden_columns_too cuts_the_batch "
             "empties_the_input multiplies_in_single only_rank_zero_adds_up "
         ),
     },
@@ -281,7 +284,7 @@ HINTS: dict[str, dict[int, str]] = {
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
         ),
         1: "forgets_the_transpose",
-        2: "makes_one_model_for_all_ranks gives_one_model cuts_the_model_itself copies_shallowly "
+        2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
         "gives_the_models_one_by_one shares_what_is_whole",
     },
 }

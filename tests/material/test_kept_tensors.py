@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hw_utils.material.kept_tensors import has_numbers, kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import has_numbers, kept_by_frames, kept_elsewhere, kept_tensors
 from hw_utils.threads.rendezvous import Rendezvous
 from hw_utils.threads.turns import Turns
 
@@ -110,6 +110,44 @@ def test_what_an_answer_keeps_beside_its_objects_is_found_when_asked_for(answer,
         assert [t.data_ptr() for t in kept_elsewhere([answer], []).values()] == [ONE.data_ptr()]
     finally:
         sys.modules[__name__] = module
+
+
+def _keeps_on_itself(tensor):
+    _keeps_on_itself.last = tensor
+    del tensor
+    return kept_by_frames([sys._getframe()])
+
+
+def _keeps_in_a_global(tensor):
+    _STORE["running"] = tensor
+    del tensor
+    return kept_by_frames([sys._getframe()])
+
+
+def _keeps_by_globals(tensor):
+    globals()["_no_name_in_the_code"[1:]] = tensor
+    del tensor
+    return kept_by_frames([sys._getframe()])
+
+
+@pytest.mark.parametrize("answer", [_keeps_on_itself, _keeps_in_a_global, _keeps_by_globals])
+def test_what_a_running_function_keeps_beside_its_variables_is_found(answer, monkeypatch):
+    module = sys.modules.pop(__name__)  # as in the grader, where the notebook is no module
+    monkeypatch.setitem(sys.modules, "kept", module)
+    tensor = torch.ones(3)
+    try:
+        assert any(found is tensor for found in answer(tensor))
+    finally:
+        sys.modules[__name__] = module
+
+
+def _keeps_nothing(tensor):
+    del tensor
+    return kept_by_frames([sys._getframe()])
+
+
+def test_what_others_keep_is_not_found_in_a_running_function():
+    assert _keeps_nothing(ONE) == []
 
 
 def test_what_hangs_on_a_given_models_parameters_is_found_when_asked_for():

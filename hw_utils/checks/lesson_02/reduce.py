@@ -113,6 +113,10 @@ _RING_HINTS = {
     "hint 1 of exercise 2.2b": "tensor_split|evenly|multiple of the number|empty|chunks differ|one chunk a step",
     "hint 3 of exercise 2.2b": "second phase|complete chunk|all-gather|chunk index|step is missing|passes on",
 }
+_RING_ERRORS = {
+    "IndexError": "there are fewer chunks than ranks, or a number is no chunk's: they are numbered 0 to N - 1, and of "
+    "chunk, split and tensor_split only tensor_split(N) always gives N, some of them empty.",
+}
 _EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, three dtypes, in place"
 
 
@@ -149,6 +153,7 @@ def tree_all_reduce(tree_all_reduce, /, **case):
     ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
     hint="the hints of exercise 2.2b",
     hints=_RING_HINTS,
+    errors=_RING_ERRORS,
 )
 def ring_sum(ring_all_reduce, /, **case):
     """The values alone, by whatever messages."""
@@ -162,6 +167,7 @@ def ring_sum(ring_all_reduce, /, **case):
     ok=f"the sum, the bytes and the rounds of a ring, {_EVERY_WAY}.",
     hint="the hints of exercise 2.2b",
     hints=_RING_HINTS,
+    errors=_RING_ERRORS,
 )
 def ring_all_reduce(ring_all_reduce, /, **case):
     """A ring of chunks: values, neighbours, bytes and rounds."""

@@ -220,6 +220,9 @@ def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
             return f"{wide} the tensor's own travel: every number goes in another dtype. Keep the one that it has."
     if longest == sizes.max() and len({b for _, _, b in seen.sends()}) == 1 and sizes.max() != sizes.min():
         return "the tensor is padded to a multiple of the number of ranks. Cut chunks that differ by one element."
+    row = seen.n_bytes // seen.shape[0] if len(seen.shape) > 1 and seen.n_bytes else 0
+    if row and not any(b % row for _, _, b in seen.sends()):
+        return "whole rows travel: cut elements, not rows. Flatten first (view(-1)), then cut evenly (tensor_split)."
     if longest > sizes.max():
         return "some chunks are longer than they need be: cut as evenly as possible (tensor_split)."
     if {b for _, _, b in seen.sends()} - set(sizes.tolist()):

@@ -239,6 +239,25 @@ def _common(seen: Reduced) -> str:
         return READ_TOO_SOON
     if np.array_equal(everywhere, np.broadcast_to(expected.astype("f4"), everywhere.shape)) and seen.dtype != "float32":
         return "right but for the last digits: it is added up in float32. Keep the tensor's own dtype."
+    return _why_rounded(seen, everywhere, expected)
+
+
+_BITS = {"bfloat16": 8, "float16": 11, "float32": 24}
+
+
+def _why_rounded(seen: Reduced, everywhere: np.ndarray, expected: np.ndarray) -> str:
+    """The cause, if what is wrong has the few digits of a smaller dtype, and is no sum of shares."""
+    if np.isinf(everywhere).any():
+        return "inf: it is added up, or travels, in float16, which ends at 65,504. Keep the tensor's own dtype."
+    off = np.abs(everywhere - expected)
+    rows = everywhere.reshape(len(everywhere), -1)
+    wrong = [(int(k), row[k]) for row in rows for k in np.flatnonzero(row != expected.ravel())]
+    if seen.seed or all(contributions(seen, value, k) is not None for k, value in wrong):
+        return ""
+    for dtype, bits in _BITS.items():
+        whole = np.ldexp(np.frexp(everywhere)[0], bits)
+        if (off <= seen.world_size * 2.0**-bits * expected).all() and (whole == whole.round()).all():
+            return f"right but for its last digits: it is added up, or travels, in {dtype}. Keep the tensor's dtype."
     return ""
 
 

@@ -75,9 +75,17 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if missing:
             cause = UNWRITTEN if outcome["number"] == 1 else LOST
             return f"{at} lacks the tensor of {ranks_text(missing)}: {_firsts(got)}", cause
-        return _other_call(at, got, expected, k)
+        text, cause = _other_call(at, got, expected, k)
+        return text, cause or _why_unwritten(outcome, k, expected)
 
     return explain
+
+
+def _why_unwritten(outcome: dict, k: int, expected: list) -> str:
+    """The cause, if in the plainest order some rank, the last one to come, has the right result, and others have not:
+    they took something else for what was not written yet."""
+    is_right = [mine[k]["got"] == expected for mine in outcome["results"]]
+    return UNWRITTEN if outcome["number"] == 1 and any(is_right) and not all(is_right) else ""
 
 
 def _began_in_order(outcome: dict, k: int, world_size: int) -> bool:
@@ -115,7 +123,8 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
                 cause = "the result has the dtype of what was brought"
             if got is None:
                 cause = "every rank returns the result"
-            return f"call {k + 1} on rank {rank} gives {came(got)}, not one tensor of shape {SHAPE}", cause
+            wanted = f"one tensor of shape {SHAPE} and dtype float64"
+            return f"call {k + 1} on rank {rank} gives {came(got)}, not {wanted}", cause
         are_near = [abs(g - e) <= 1e-4 * abs(e) for g, e in zip(got, expected)]
         if all(are_near):
             return _why_bits_differ(outcome, rank, k, got)
@@ -130,7 +139,7 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
         if rank and got == numbers_of(rank, k) and outcome["results"][0][k]["got"] == expected:
             return f"{text}, its own number", "the result is not returned on every rank: no `if rank == 0`"
         cause = _cause_of_value(got[0], [b[0] for b in brought], op, outcome["number"], k, alike)
-        return (f"{text}{cause[0]}", cause[1])
+        return (f"{text}{cause[0]}", cause[1] or _why_unwritten(outcome, k, expected))
 
     return explain
 

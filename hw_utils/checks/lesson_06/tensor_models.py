@@ -91,6 +91,8 @@ def _require_no_mix(outputs: list, x: torch.Tensor, w1: torch.Tensor, w2: torch.
     for found, cause, right in (
         ("GELU of the sum of all ranks' x @ w1", "the ranks' x @ w1 are different columns, which nobody adds: the "
          "all_reduce comes after w2", [hidden @ mine for mine in rows]),
+        ("made of GELU of the sum of all ranks' x @ w1", "the ranks' x @ w1 are different columns, which nobody adds: "
+         "one all_reduce, after w2, is enough", [sum(hidden @ mine for mine in rows)] * n),
         ("each rank's own examples through its own weights", "every rank has the whole batch: cut weights, not x",
          [torch.cat(examples)] * n),
     ):  # fmt: skip
@@ -158,7 +160,8 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     try:
         made = run_ranks(worker, world_size, prepare)
     except (ValueError, AssertionError) as error:
-        return {"refused": str(error), "by": type(error).__name__, "without plan": _refuses_none(parallelize, base)}
+        said = {"refused": str(error), "by": type(error).__name__, "without plan": _refuses_none(parallelize, base)}
+        return {**said, "alone": is_refused or _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)}
     except WorkerFailed:
         if d_hidden % world_size == 0:
             raise
@@ -175,7 +178,7 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
-            cause = _NOT_IN_PLAN if data.get("without plan") else _TRANSPOSED
+            cause = _NOT_IN_PLAN if data.get("without plan") else _CUT_AGAIN if data.get("alone") else _TRANSPOSED
             raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=cause)
         if data["by"] != "ValueError":
             raise CheckFailed(
@@ -221,6 +224,24 @@ def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
     return ""
 
 
+def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: dict[str, Any]) -> bool:
+    """Whether a single rank's model, none of whose layers loses a part, takes x."""
+    models: list[Any] = []
+
+    def prepare(context: Any) -> None:
+        models.extend(parallelize(base, plan, context))
+
+    try:
+        made = run_ranks(lambda rank, context: models[rank](x), 1, prepare)
+    except Exception:
+        return False
+    return "crash" not in made and "hang" not in made
+
+
+_CUT_AGAIN = (
+    "a single rank's model is right: with more, a layer that one rank's part was cut from is cut again for the next. "
+    "Copy the plain model anew for each rank (copy.deepcopy)"
+)
 _NOT_IN_PLAN = "a layer that the plan does not name is cut: go through plan.items(), and leave all others as they are"
 _TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
 

@@ -220,6 +220,11 @@ _CASES = [
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
     {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F20009 F3 F4 F5 B20009 B0 B1 B5 B4 B3"]},
 ]
+_ERRORS = {
+    r"KeyError|IndexError": "nothing is kept under that number: micro-batches have any numbers, several are in flight, "
+    "and they come back in any order. forward(k, x) keeps in a dictionary under k, backward(k, ...) pops k, and nobody "
+    "else does.",
+}
 _KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7]]
 
 
@@ -230,9 +235,11 @@ _KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7]]
     ok="gradients across the cuts are those of one process to 1e-10, in any order of micro-batches.",
     hint="hint 1 of exercise 8.2",
     hints={
-        "hint 2 of exercise 8.2": "floating|Mismatch in shape|second time|alone|graph of micro-batch|lost|number k",
+        "hint 2 of exercise 8.2": "any number|under that number|floating|Mismatch in shape|second time|alone|graph of "
+        "micro-batch|lost|number k",
         "hint 1 of exercise 8.2": "requires_grad|gradient|input|return|leaf",
     },
+    errors=_ERRORS,
     look="compare p.grad of part 0 with one process's for 2 parts and 1 micro-batch.",
 )
 def stage(make, /, **case: Any):
@@ -250,13 +257,20 @@ def _judge_kept(data: Any, **given: Any) -> None:
             f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
-    for number, k, too_many, n_alive in result["kept"]:
+    for number, k, too_many, n_alive, by_graph in result["kept"]:
         for place, n_bytes in enumerate(too_many):
             if n_bytes > SLACK:
                 raise CheckFailed(
                     f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of numbers, beside "
                     "its module and what is in flight.",
                     cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
+                )
+            if by_graph[place]:
+                raise CheckFailed(
+                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {place} got or made for "
+                    f"micro-batch {k} are still alive.",
+                    cause=f"`{by_graph[place]}` on the object hangs on its graph, and keeps what that was made from: "
+                    "a number without it is .item() or .detach(), and goes with micro-batch k.",
                 )
             if n_alive[place]:
                 raise CheckFailed(
@@ -273,6 +287,7 @@ def _judge_kept(data: Any, **given: Any) -> None:
     cases=_KEPT_CASES,
     ok="outputs leave without their graph, and nothing of a micro-batch is kept once it went back.",
     hint="hint 3 of exercise 8.2",
+    errors=_ERRORS,
     look="print what hangs on the object after backward: vars(stage).",
 )
 def stage_lets_go(make, /, **case: Any):

@@ -43,6 +43,11 @@ class Keeper:
             gc.collect()
         return len({ref.cdata for ref in refs if not ref.expired()})
 
+    def graph_kept(self) -> str:
+        """Where on the object a tensor is that has a graph, and with it what the graph was made from; "" if none."""
+        found = kept_tensors(self.stage).items() if self.is_here else ()
+        return next((path for path, tensor in found if tensor.grad_fn is not None), "")
+
     def n_bytes(self) -> int:
         """Bytes of floats and characters on the object, its module, its class and global names, tensors or not."""
         found = {t.untyped_storage().data_ptr(): t for t in self._tensors() if t.numel() and _is_data(t)}

@@ -60,8 +60,9 @@ def _require_orders(what: str, data: Any, kinds: str, n_chunks: int | None, n_ba
             named = next(
                 (f"{word} {s[0]}" for word, s in (("has no", missing), ("has", foreign), ("has twice", twice)) if s)
             )
+            n_came = len({step[-1] for step in steps})
             raise CheckFailed(f"{what}: rank {rank} {named}, in {len(order)} steps; {len(wanted)} are needed.",
-                              cause=_why_incomplete(missing, foreign, n_batches, n_chunks))  # fmt: skip
+                              cause=_why_incomplete(missing, foreign, n_came, n_batches, n_chunks))  # fmt: skip
     return [[tuple(step) for step in order] for order in data]
 
 
@@ -71,7 +72,8 @@ def _is_step(step: Any, kinds: str, n_chunks: int | None) -> bool:
     return is_long and step[0] in tuple(kinds) and all(type(n) is int for n in step[1:])
 
 
-def _why_incomplete(missing: list, foreign: list, n_batches: int, n_chunks: int | None) -> str:
+def _why_incomplete(missing: list, foreign: list, n_came: int, n_batches: int, n_chunks: int | None) -> str:
+    """n_came: how many micro-batches there are at all."""
     if foreign and n_chunks is not None and any(step[1] >= n_chunks for step in foreign):
         return "chunks are counted on their rank, from 0 to v - 1."
     if foreign and any(step[-1] >= n_batches for step in foreign):
@@ -82,6 +84,11 @@ def _why_incomplete(missing: list, foreign: list, n_batches: int, n_chunks: int 
             if all(step[0] == "B" for step in missing)
             else "what is still in flight after the last forward pass has to go back, and each W has to be made: drain "
             "it."
+        )
+    if missing and not foreign and {step[-1] for step in missing} == set(range(n_came, n_batches)):
+        return (
+            f"only {n_came} of the {n_batches} micro-batches come, again and again: each further group of p has "
+            "numbers of its own, p higher."
         )
     return "each pass of each chunk and micro-batch is made once on its rank."
 
@@ -118,7 +125,9 @@ def _judge_interleaved(
         rank = next(r for r, (peak, limit) in enumerate(zip(peaks, held)) if peak > limit)
         raise CheckFailed(
             f"{what}: {took_s:g} s, but rank {rank} holds {peaks[rank]} chunks' activations, {held[rank]} are enough.",
-            cause="all forward passes come before the first backward pass."
+            cause=ALL_FIRST
+            if _takes_all_first(orders, n_ranks, n_batches)
+            else "all forward passes come before the first backward pass."
             if n_batches > n_chunks and all(_warm_up(order) == n_batches * n_chunks for order in orders)
             else "the warm-up is too long: after it one forward and one backward pass follow each other to the end.",
         )

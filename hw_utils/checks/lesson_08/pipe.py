@@ -38,6 +38,7 @@ class Pipe:
         self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
         self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
         self.alive: dict[int, list[int]] = {}  # of a micro-batch that went back: its tensors that each part left alive
+        self.by_graph: dict[int, list[str]] = {}  # and where on the part's object a graph was left
         self.touched: list[list] = []
         self.graphs: set[int] = set()
 
@@ -68,10 +69,12 @@ class Pipe:
     def backward(self, k: int, gradient: torch.Tensor) -> None:
         """From the gradient of the scores."""
         gradient = gradient.clone()  # Python 3.10's caller holds the one that it gave until this returns
-        self.alive[k] = [0] * len(self.keepers)
+        self.alive[k], self.by_graph[k] = [0] * len(self.keepers), [""] * len(self.keepers)
         for place, keeper in reversed(list(enumerate(self.keepers))):
             gradient = self._backward(place, keeper, k, gradient)
             self.alive[k][place] = keeper.n_alive(k)  # now: the next part may put its own in the same place
+            if self.alive[k][place] and len(self.needed) == 1:  # no other micro-batch's graph may be there
+                self.by_graph[k][place] = keeper.graph_kept()
         del self.needed[k]
 
     def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
@@ -103,10 +106,10 @@ class Pipe:
         elif not all(torch.equal(a, b) for a, b in zip(keeper.weights(), before[1], strict=True)):
             self.touched.append([place, method, "module", "weights"])
 
-    def kept(self, k: int) -> list[list[int]]:
-        """After B of k: bytes too many on each part, and how many of k's tensors are alive."""
+    def kept(self, k: int) -> list[list]:
+        """After B of k: bytes too many on each part, how many of k's tensors are alive, and where a graph is left."""
         too_many = [
             keeper.n_bytes() - keeper.at_first - sum(needed[place] for needed in self.needed.values())
             for place, keeper in enumerate(self.keepers)
         ]
-        return [too_many, self.alive.pop(k)]
+        return [too_many, self.alive.pop(k), self.by_graph.pop(k)]

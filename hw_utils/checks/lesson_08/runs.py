@@ -170,7 +170,8 @@ def _why_stuck(data: Any) -> str:
     if any(rank in receives.get(peer, ()) for rank, peers in receives.items() for peer in peers):
         return (
             "two neighbours wait for each other's messages: one of them has still to send what it has, or its order "
-            "of passes needs a gradient before the forward pass that leads to it."
+            "of passes needs a gradient before the forward pass that leads to it. In 1F1B the last rank has no "
+            "warm-up, and each one before it has one more."
         )
     return (
         "sends and receives do not match: over each cut, m activations go forward and m gradients back, the first rank "

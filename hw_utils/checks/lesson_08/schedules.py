@@ -34,6 +34,12 @@ HINTS_1F1B = {
     "hint 3 of exercise 8.4": "held|ahead|activations|oldest|newest",
     "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before",
 }
+ERRORS = {
+    r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
+    "a warm-up, too, has no more than m.",
+    r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "micro-batches differ in rows, and the two ends of this message mean "
+    "different ones: both go through them in one order, and what came first goes back first.",
+}
 
 
 def _judge_numbers(data: Any, world_size: int, n_batches: int) -> None:
@@ -54,6 +60,7 @@ _SAME_STAGES = [
     ok="gradients and loss are those of one process, and each cut is crossed once each way by a micro-batch.",
     hint="hint 1 of exercise 8.3",
     hints=HINTS_GPIPE,
+    errors=ERRORS,
     look="print rank, k and the first number of what is received and what is sent, for 2 ranks and 2 micro-batches.",
 )
 def gpipe(answer, /, world_size: int, n_batches: int):
@@ -89,6 +96,7 @@ def _judge_gpipe_time(
     ok="all forward, then all backward passes, and nobody waits for anything but what it needs.",
     hint="hint 1 of exercise 8.3",
     hints=HINTS_GPIPE,
+    errors=ERRORS,
     look="draw the pipeline of your own run: which idle cell comes first that GPipe's picture has not?",
 )
 def gpipe_in_time(
@@ -132,6 +140,7 @@ def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, b
         "hint 2 of exercise 8.4": "two neighbours send|isend",
         "hint 2 of exercise 8.3": "share|rows|counts|loss",
     },
+    errors=ERRORS,
     look="print rank, kind and k of each pass, for 2 ranks and 3 micro-batches.",
 )
 def one_f_one_b(answer, /, world_size: int, n_batches: int):
@@ -172,8 +181,8 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
 
 def _require_let_go(what: str, result: Any, n_rows: int) -> None:
     cause = (
-        "the stage keeps what it needs: an activation that a list, a dictionary or buffers made at the start keep, "
-        "too, takes as much memory as one in flight."
+        "the stage keeps what it needs: an activation that a list, a dictionary, a global name or buffers made at the "
+        "start keep, too, takes as much memory as one in flight."
     )
     if result["n_kept"] > 1:
         raise CheckFailed(
@@ -226,6 +235,7 @@ def _came_in(trace: Trace, rank: int) -> int:
     ok="stage r of p never holds more than p - r micro-batches, and what comes first goes back first.",
     hint="hint 3 of exercise 8.4",
     hints=HINTS_1F1B,
+    errors=ERRORS,
     look="draw what is in flight in your own run, and find the first moment at which a rank has too many.",
 )
 def one_f_one_b_in_flight(answer, /, world_size: int, n_batches: int):
@@ -257,6 +267,7 @@ def _judge_1f1b_time(
     ok="the step takes as long as GPipe's where stages are alike, and nobody waits for what it does not need.",
     hint="hint 1 of exercise 8.4",
     hints=HINTS_1F1B,
+    errors=ERRORS,
     look="draw the pipeline of your own run beside GPipe's: which idle cell is not there?",
 )  # fmt: skip
 def one_f_one_b_in_time(

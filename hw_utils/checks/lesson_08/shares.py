@@ -61,6 +61,10 @@ def _judge_bubble(data: Any, n_stages: int, n_batches: int, of: str) -> None:
             (n_batches - 1) / (n_stages + n_batches - 1),
             (n_batches - 1) / n_stages,
         ),
+        "that is one rank's idle time over the time of all ranks: both of one rank, or both of all.": (
+            right / n_stages,
+            (n_stages - 1) / (n_stages * n_batches + n_stages - 1),
+        ),
         "that is idle time of all ranks: divide it by all ranks' time, too.": (n_stages * right, idle_s),
         "that is the step's time over the ideal one: the bubble is what it is longer by.": total_s / busy_s,
     }

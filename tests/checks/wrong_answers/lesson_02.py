@@ -336,6 +336,21 @@ def tree_has_a_float32_buffer(tensor):
     tensor.copy_(data)
 
 
+def _in(dtype, all_reduce):
+    def answer(tensor):
+        data = tensor.to(dtype).contiguous()
+        all_reduce(data)
+        tensor.copy_(data)
+
+    return answer
+
+
+for _check, _way in (("tree", _right_tree), ("ring", lambda tensor: _ring(tensor))):
+    for _dtype in ("float16", "bfloat16"):
+        wrong_values(f"lesson_02.{_check}_sum", f"{_check}_in_{_dtype}", _in(getattr(torch, _dtype), _way),
+                     says=f"right but for its last digits: .* travels, in {_dtype}")  # fmt: skip
+
+
 @wrong("lesson_02.tree_all_reduce", says="lies in other memory.*write into its own")
 def tree_changes_the_data_pointer(tensor):
     data = tensor.clone(memory_format=torch.contiguous_format)
@@ -616,7 +631,12 @@ def ring_pads_the_tensor(tensor):
     tensor.copy_(padded[: tensor.numel()].view(tensor.shape))
 
 
-@wrong("lesson_02.ring_all_reduce", says="IndexError")
+@wrong("lesson_02.ring_all_reduce", says="whole rows travel: cut elements")
+def ring_cuts_rows(tensor):
+    _ring(tensor, split=lambda flat, n: [rows.reshape(-1) for rows in flat.view(tensor.shape).tensor_split(n)])
+
+
+@wrong("lesson_02.ring_all_reduce", says="IndexError.*fewer chunks than ranks.*only tensor_split")
 def ring_cuts_with_chunk(tensor):
     _ring(tensor, split=lambda t, n: t.chunk(n))
 

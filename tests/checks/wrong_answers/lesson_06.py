@@ -80,6 +80,27 @@ class ReadsBeforeAllHaveWritten(_Context):
         return gathered
 
 
+class _TakesItsOwnForWhatIsNotThere(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+            slots[rank] = tensor.clone()
+            gathered = [tensor.clone() if slot is None else slot.clone() for slot in slots]
+        self.barrier.wait()
+        return gathered
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+        return total / self.world_size if op == "mean" else total
+
+
+for _check in (GATHER, REDUCE):
+    wrong_values(_check, "TakesItsOwnForWhatIsNotThere", _TakesItsOwnForWhatIsNotThere,
+                 says="barrier is missing between writing and reading")  # fmt: skip
+
+
 @wrong(GATHER, says="Look and make under one lock")
 class MakesTheBufferWithoutALock(_Context):
     def all_gather(self, tensor, rank, group_id):
@@ -1042,6 +1063,16 @@ def lets_an_empty_shard_give_nan(model, optimizer, x, y, context, rank):
     return loss
 
 
+@wrong(WEIGHTED, says="ranks bring different dtypes: make the new tensor")
+def brings_single_zeros_for_an_empty_shard(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = torch.cat([flat, flat.new_tensor([len(x)])])
+    flat = context.all_reduce(flat if len(x) else flat.float(), rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    optimizer.step()
+    return loss
+
+
 @wrong(WEIGHTED, says="in a collective that not all ranks call")
 def skips_the_call_for_an_empty_shard(model, optimizer, x, y, context, rank):
     loss, flat = _weighted(model, x, y)
@@ -1836,6 +1867,11 @@ def _one_model_for_all(model, plan, context):
     return _parallelize(model, plan, context)[:1] * context.world_size
 
 
+def _cuts_one_copy_again(model, plan, context):
+    mine = copy.deepcopy(model)
+    return [_cut(mine, mine, plan, context, rank) for rank in range(context.world_size)]
+
+
 def _rank_zero_everywhere(model, plan, context):
     models = _parallelize(model, plan, context)
     for rank, mine in enumerate(models):
@@ -1861,6 +1897,7 @@ def _replaces_nothing(model, plan, context):
 _plant("forgets_the_transpose", r"nn\.Linear stores its weight", lambda m, p, c: _parallelize(
     m, p, c, weight_of=lambda linear: linear.weight.detach()))  # fmt: skip
 _plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_model_for_all)
+_plant("cuts_one_copy_again", "is cut again for the next. Copy the plain model anew for each", _cuts_one_copy_again)
 _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)
 _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
 _plant("ignores_the_map", "that is not in the plan is replaced", _always_both)
@@ -1921,6 +1958,12 @@ def activates_the_weight(x, w1, w2, rank, context):
 @wrong(BLOCK, says="different columns, which nobody adds")
 def reduces_the_hidden_columns(x, w1, w2, rank, context):
     return torch.nn.functional.gelu(context.all_reduce(x @ w1, rank, "block")) @ w2
+
+
+@wrong(BLOCK, says="different columns, which nobody adds")
+def reduces_the_hidden_columns_too(x, w1, w2, rank, context):
+    hidden = torch.nn.functional.gelu(context.all_reduce(x @ w1, rank, "hidden"))
+    return context.all_reduce(hidden @ w2, rank, "block")
 
 
 @wrong(BLOCK, says="cut weights, not x")

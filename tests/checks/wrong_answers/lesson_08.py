@@ -26,6 +26,7 @@ for _name, _formula, _says in [
     ("rounded", lambda p, m: round((p - 1) / (m + p - 1), 3), "rounded"),
     ("nothing", lambda p, m: None, "is there a return"),
     ("both_ways_of_slots", lambda p, m: 2 * (p - 1) / (m + 2 * (p - 1)), "the 2 cancels"),
+    ("one_ranks_over_all_ranks", lambda p, m: (p - 1) / (p * (m + p - 1)), "both of one rank, or both of all"),
     ("at_least_p", lambda p, m: (p - 1) / (max(m, p) + p - 1), "another formula for fewer micro-batches"),
     ("one_over", lambda p, m: 1 / (1 + m / (p - 1)), "divides by zero.*the bubble is 0"),
     ("whole", lambda p, m: (p - 1) // (m + p - 1), "/ and not //|nothing rounded"),
@@ -42,6 +43,7 @@ for _name, _formula, _says in [
     ("slots", lambda p, m: p - 1, "divide by its slots"),
     ("at_most_one", lambda p, m: min(1.0, (p - 1) / m), "it is no share"),
     ("at_least_p_micro_batches", lambda p, m: (p - 1) / max(m, p), "another formula for fewer micro-batches"),
+    ("one_ranks_over_all_ranks", lambda p, m: (p - 1) / (p * m), "both of one rank, or both of all"),
     ("over_one_less", lambda p, m: (p - 1) / m if m > 1 else (p - 1) / (m - 1), "divides by zero"),
 ]:
     wrong_values("lesson_08.bubble_of_ideal", _name, _formula, says=_says)
@@ -293,6 +295,14 @@ class KeepsItsCharacters(_Stage):
         return super().forward(k, x)
 
 
+@wrong("lesson_08.stage_lets_go", says="still alive.\n.*`norms.0.` on the object hangs on its graph.*\\.item\\(\\)")
+class KeepsANormWithItsGraph(_Stage):
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        self.norms = {**getattr(self, "norms", {}), k: self.kept[k][1].norm()}
+        return y
+
+
 @wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
 class KeepsTwoNumbersOfEach(_Stage):
     def backward(self, k, gradient):
@@ -347,7 +357,13 @@ class ClipsGradients(_Stage):
         return found
 
 
-@wrong("lesson_08.stage", says="index goes past the end")
+@wrong("lesson_08.stage", says="micro-batches have any numbers")
+class CountsItsPlaces(_Stage):
+    def forward(self, k, x):
+        return super().forward(len(self.kept), x)
+
+
+@wrong("lesson_08.stage", says="micro-batches have any numbers")
 class HasAThousandPlaces(_Stage):
     def __init__(self, module):
         super().__init__(module)
@@ -359,7 +375,7 @@ class HasAThousandPlaces(_Stage):
         return x.grad
 
 
-@wrong("lesson_08.stage", says="no such key")
+@wrong("lesson_08.stage", says="nothing is kept under that number")
 class HasRoomForFour(_Stage):
     def forward(self, k, x):
         if len(self.kept) == 4:
@@ -718,7 +734,7 @@ def forgets_the_cool_down(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b", says="no micro-batch|index out of range|does not hold|list index")
+@wrong("lesson_08.one_f_one_b", says="list index.*a warm-up, too, has no more than m")
 def warm_up_is_not_capped(stage, batches, rank, world_size):
     class Other(_OneFOneB):
         def warm(self, m, rank, world_size):
@@ -774,6 +790,26 @@ def newest_first(stage, batches, rank, world_size):
                 some = range(start, min(m, start + world_size))
                 yield from [("F", k) for k in some]
                 yield from [("B", k) for k in reversed(some)]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b", says="nobody has sent yet.*the last rank has no warm-up")
+def warm_up_from_the_other_end(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def warm(self, m, rank, world_size):
+            return min(m, rank)
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b", says="the two ends of this message mean different ones")
+def newest_first_between_unequal_neighbours(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def order(self, m, rank, world_size):
+            w = self.warm(m, rank, world_size)
+            turns = [(kind, k) for k in range(w, m) for kind in "FB"]
+            return [*(("F", k) for k in range(w)), *turns, *(("B", k) for k in range(w))]
 
     return Other()(stage, batches, rank, world_size)
 
@@ -841,6 +877,31 @@ for _name, _keep in [
 ]:
     wrong_values("lesson_08.one_f_one_b_in_flight", _name, _copying(_keep, _name),
                  says="activations of micro-batches that went back")  # fmt: skip
+
+
+_COPIES: list = []
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="activations of micro-batches that went back.*a global name")
+def keeps_copies_under_a_global_name(stage, batches, rank, world_size):
+    class Keeps(_OneFOneB):
+        def received(self, like, peer):
+            x = super().received(like, peer)
+            _COPIES.append(x.clone())
+            return x
+
+    return Keeps()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="activations of micro-batches that went back.*a global name")
+def keeps_copies_by_globals(stage, batches, rank, world_size):
+    class Keeps(_OneFOneB):
+        def received(self, like, peer):
+            x = super().received(like, peer)
+            globals().setdefault("_more_copies", []).append(x.clone())
+            return x
+
+    return Keeps()(stage, batches, rank, world_size)
 
 
 @wrong("lesson_08.one_f_one_b_in_flight", says="rank 1 still has 2 activations of micro-batches that went back")
@@ -1053,7 +1114,7 @@ for _name, _change, _says in [
     (
         "all_batches_first",
         {"forward": lambda i, p, m, v: (i // m, i % m)},
-        "all micro-batches go through chunk 0|comes to a halt|warm-up",
+        "all micro-batches go through chunk 0 before chunk 1",
     ),
     ("no_cool_down", {"drains": False}, "has to go back"),
     ("chunk_by_chunk", {"forward": lambda i, p, m, v: (i % v, i // v)}, "p micro-batches go first|comes to a halt"),
@@ -1070,6 +1131,11 @@ for _name, _change, _says in [
         lambda p, m, v, rank, _change=_change: _interleaved(p, m, v, rank, **_change),
         says=_says,
     )
+
+
+@wrong("lesson_08.interleaved_order", says="only 1 of the 2 micro-batches come.*p higher")
+def forgets_the_group(p, m, v, rank):
+    return [(kind, chunk, k % p) for kind, chunk, k in _interleaved(p, m, v, rank)]
 
 
 @wrong("lesson_08.interleaved_order", says="a step is \\(kind, chunk, micro-batch\\), in this order")
