@@ -132,7 +132,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_sum": {
         0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
-        "ring_in_bfloat16",
+        "ring_in_bfloat16 ring_sends_float16",
         2: "ring_leaves_its_isends",
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
     },

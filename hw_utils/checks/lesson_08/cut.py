@@ -257,13 +257,19 @@ def _judge_kept(data: Any, **given: Any) -> None:
             f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
-    for number, k, too_many, n_alive, by_graph in result["kept"]:
+    for number, k, too_many, n_alive, by_graph, has_a_value in result["kept"]:
         for place, n_bytes in enumerate(too_many):
             if n_bytes > SLACK:
                 raise CheckFailed(
                     f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of numbers, beside "
                     "its module and what is in flight.",
                     cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
+                )
+            if has_a_value[place]:
+                raise CheckFailed(
+                    f"{what}: after B{k} of step {number}, part {place} still keeps a number out of micro-batch {k}'s "
+                    "tensors.",
+                    cause="a single value of theirs, read with .item(), is kept as well: let go of it in backward.",
                 )
             if by_graph[place]:
                 raise CheckFailed(

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks.lesson_07.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
-from hw_utils.material.kept_tensors import has_numbers, kept_elsewhere, kept_tensors
+from hw_utils.material.kept_tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
 
 
 class Keeper:
@@ -20,6 +20,7 @@ class Keeper:
         self.stage, self.make, self.module = make(module), make, module
         self.is_here, self.now = is_here(self.stage), -1
         self.watched: dict[int, list[StorageWeakRef]] = {}  # micro-batch -> what was made for it
+        self.values: dict[int, list[torch.Tensor]] = {}  # micro-batch -> copies of its numbers
         if self.is_here:
             for part in module.modules():
                 part.register_forward_hook(self._made)
@@ -27,14 +28,19 @@ class Keeper:
 
     def _made(self, part: torch.nn.Module, args: tuple, output: Any) -> None:
         if isinstance(output, torch.Tensor):
-            self.watch(self.now, output)
+            self._refer(self.now, [output])
 
     def watch(self, k: int, *tensors: torch.Tensor | None) -> None:
-        """From now on these are known to be micro-batch k's, whoever keeps them."""
+        """From now on these and their numbers are known to be micro-batch k's, whoever keeps them."""
+        found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        floats = [tensor.detach().flatten().double().clone() for tensor in found if tensor.is_floating_point()]
+        self.values.setdefault(k, []).extend(floats)
         if self.is_here:
-            found = [beneath_transforms(t) for t in tensors if isinstance(t, torch.Tensor)]
-            refs = [StorageWeakRef(t.untyped_storage()) for t in found]
-            self.watched.setdefault(k, []).extend(refs)
+            self._refer(k, found)
+
+    def _refer(self, k: int, tensors: list[torch.Tensor]) -> None:
+        refs = [StorageWeakRef(beneath_transforms(tensor).untyped_storage()) for tensor in tensors]
+        self.watched.setdefault(k, []).extend(refs)
 
     def n_alive(self, k: int) -> int:
         """How many of micro-batch k's tensors somebody still keeps; they are watched no longer."""
@@ -43,6 +49,14 @@ class Keeper:
             gc.collect()
         return len({ref.cdata for ref in refs if not ref.expired()})
 
+    def has_a_value(self, k: int) -> bool:
+        """Whether a single float somewhere is one of micro-batch k's numbers; they are known no longer."""
+        values = torch.cat(self.values.pop(k, [torch.empty(0)]))
+        values = values[values.abs() > 0]
+        single = [t for path, t in self._tensors().items() if path.endswith(NUMBERS) or t.numel() == 1]
+        floats = [t.detach().double().flatten() for t in single if t.is_floating_point()]
+        return any(bool(torch.isin(numbers, values).any()) for numbers in floats)
+
     def graph_kept(self) -> str:
         """Where on the object a tensor is that has a graph, and with it what the graph was made from; "" if none."""
         found = kept_tensors(self.stage).items() if self.is_here else ()
@@ -50,15 +64,15 @@ class Keeper:
 
     def n_bytes(self) -> int:
         """Bytes of floats and characters on the object, its module, its class and global names, tensors or not."""
-        found = {t.untyped_storage().data_ptr(): t for t in self._tensors() if t.numel() and _is_data(t)}
+        found = {t.untyped_storage().data_ptr(): t for t in self._tensors().values() if t.numel() and _is_data(t)}
         return bytes_beside(found.values(), self.module)
 
-    def _tensors(self) -> list[torch.Tensor]:
+    def _tensors(self) -> dict[str, torch.Tensor]:
         if not self.is_here:
-            return list(self.stage.kept_anywhere().values())
+            return self.stage.kept_anywhere()
         own = kept_tensors(self.stage, with_numbers=True)
         beside = kept_elsewhere([self.make], [self.module], with_numbers=True)
-        return [t for place in (own, beside) for t in place.values()]
+        return own | {f"beside: {path}": tensor for path, tensor in beside.items()}
 
     def weights(self) -> list[torch.Tensor]:
         """Copies of them, as they are now."""

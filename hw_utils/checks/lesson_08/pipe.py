@@ -107,9 +107,10 @@ class Pipe:
             self.touched.append([place, method, "module", "weights"])
 
     def kept(self, k: int) -> list[list]:
-        """After B of k: bytes too many on each part, how many of k's tensors are alive, and where a graph is left."""
+        """After B of k: bytes too many on each part, how many of k's tensors are alive, where a graph is left, and
+        whether one of k's numbers is."""
         too_many = [
             keeper.n_bytes() - keeper.at_first - sum(needed[place] for needed in self.needed.values())
             for place, keeper in enumerate(self.keepers)
         ]
-        return [too_many, self.alive.pop(k), self.by_graph.pop(k)]
+        return [too_many, self.alive.pop(k), self.by_graph.pop(k), [keeper.has_a_value(k) for keeper in self.keepers]]
