@@ -41,7 +41,8 @@ SUBTLE = (
     "gives_zeros_to_the_frozen", "has_two_orders_in_turn", "reports_when_it_is_over", "times_the_batch",
     "another_report", "whole_batches", "steps_with_the_step_size_alone", "splits_in_single_precision", "f_before_w",
     "too_few", "keeps_copies", "joins_all_inputs", "ReceivesInOneTensor", "FillsBeforeItWaits",
-    "hangs_the_whole", "squares_the_number",
+    "hangs_the_whole", "squares_the_number", "keeps_copies_under_a_global_name", "keeps_copies_by_globals",
+    "KeepsTheFirstNumber",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
