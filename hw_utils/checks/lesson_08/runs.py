@@ -208,6 +208,8 @@ def _judge_loss(what: str, got: Any, right: float, world_size: int, n_batches: i
         "that is the sum of the micro-batches' means: each counts by its share of the rows.": [1.0] * n_batches,
         "each micro-batch counts the same there: it counts by its share of the rows.": [1 / n_batches] * n_batches,
         "that is the last micro-batch's loss alone.": [0.0] * (n_batches - 1) + [1.0],
+        "that is the last micro-batch's share alone: add all shares up.": [0.0] * (n_batches - 1)
+        + [sizes(n_batches)[-1] / sum(sizes(n_batches))],
         "the shares are rows: divide by the number of rows in the whole batch.": list(map(float, sizes(n_batches))),
     }  # fmt: skip
     named = [

@@ -499,6 +499,11 @@ _NUMBERS = [
         {"loss_weights": lambda self, rows: [0.0] * (len(rows) - 1) + [1.0]},
         "last micro-batch's loss alone|sum of the micro",
     ),
+    (
+        "last_share",
+        {"loss_weights": lambda self, rows: [0.0] * (len(rows) - 1) + [rows[-1] / sum(rows)]},
+        "last micro-batch's share alone: add all",
+    ),
     ("takes_its_own_batches", {"takes_batches": True}, "batches.k. has only the shape"),
     ("tells_everybody_the_loss", {"all_reduces": True}, "bytes, .* are enough.*loss stays on the last rank"),
     ("never_waits", {"waits": False}, "never waits for its isend"),
