@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -40,7 +41,13 @@ BASES = (
 SKIPS = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
 DEVICES = 8  # that tests may count
 MARK = "=cases "  # before a line of the list
+AHEAD = "OUTSIDE_IMPORTS"  # names an environment variable: modules of torch that the files take long to import
 WORLD_SIZE = 4  # of a class that takes as many ranks as there are devices
+
+
+for _name in os.environ.get(AHEAD, "").split():
+    with suppress(Exception):  # a test that needs it will see the error itself
+        importlib.import_module(_name)
 
 
 class Case(NamedTuple):
@@ -121,27 +128,34 @@ def _run(rank: int, world_size: int, cls: type, method: str, is_raw: bool, file_
 # The driver.
 
 
-def _listed(files: list[str], environ: dict[str, str]) -> tuple[list[Case], list[str]]:
-    """All cases; and which files could not be imported, with the reason."""
+def _listed(files: list[str], environ: dict[str, str]) -> tuple[list[Case], list[str], list[str]]:
+    """All cases; which files could not be imported, with the reason; and the modules of torch that they import."""
     command = [sys.executable, "-m", "tests.outside.any_folder", "--list", *files]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environ}, check=True)
     lines = [json.loads(line.removeprefix(MARK)) for line in done.stdout.splitlines() if line.startswith(MARK)]
-    return [Case(*c) for line in lines for c in line.get("cases", [])], [x["bad"] for x in lines if "bad" in x]
+    imported = dict.fromkeys(name for line in lines for name in line.get("imported", []))
+    cases = [Case(*c) for line in lines for c in line.get("cases", [])]
+    return cases, [line["bad"] for line in lines if "bad" in line], list(imported)
 
 
 def _list(files: list[str]) -> None:
     """Prints every file's cases, each found by a fork of its own: names of modules may be the same."""
+    before = set(sys.modules)
     for file in files:
         sys.stdout.flush()
         if os.fork():
             os.wait()
             continue
         try:
-            line = {"cases": cases_of(file)}
+            line = {"cases": cases_of(file), "imported": _of_torch(name for name in sys.modules if name not in before)}
         except BaseException as error:
             line = {"bad": f"{file}: {type(error).__name__}: {error}"}
         print(f"\n{MARK}{json.dumps(line)}", flush=True)
         os._exit(0)
+
+
+def _of_torch(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith("torch.")]
 
 
 def run(cases: list[tuple[str, Case]], environ: dict[str, str], jobs: int, timeout_s: float) -> Iterator[tuple]:
@@ -202,7 +216,8 @@ def main() -> int:
         return 0
     environ = {"PYTHONPATH": os.pathsep.join(p for p in (arguments.path, os.getcwd()) if p)}
     files = [f for name in arguments.files for f in ([name] if os.path.isfile(name) else _files(name))]
-    cases, bad = _listed([os.path.abspath(f) for f in files], environ)
+    cases, bad, imported = _listed([os.path.abspath(f) for f in files], environ)
+    environ[AHEAD] = " ".join(imported)
     print("\n".join(f"not imported: {line}" for line in bad))
     cases = [c for c in cases if arguments.only in f"{c.file}.{c.class_name}.{c.method}"]
     raw = {}
