@@ -7,6 +7,7 @@ import json
 import linecache
 import os
 import re
+import signal
 import site
 import sys
 import sysconfig
@@ -14,6 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from types import FrameType
+
+# Makes a rank's process note where it is, see `noted_frames`. Programs handle SIGUSR1 themselves (schedulers send it
+# before the time is up), the last of the real-time signals hardly ever. None where there are no such signals.
+ASKS_WHERE: int | None = getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR1", None))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import os
 import pickle
 import selectors
 import shutil
-import signal
 import socket
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 from hw_utils.core import failure_kind, pickling
 from hw_utils.core.errors import Failure, WaitTable
 from hw_utils.core.output import Echo, Stream, is_noise
-from hw_utils.core.source import Frame, is_students, locate, noted_frames, with_places
+from hw_utils.core.source import ASKS_WHERE, Frame, is_students, locate, noted_frames, with_places
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
 from hw_utils.processes import frames, rank, start_by_fork
@@ -248,10 +247,10 @@ class Gang:
         """Makes ranks write down where they are, at once; waits for it a moment."""
         sizes = {}
         for member in members:
-            if member.pid and hasattr(signal, "SIGUSR1"):
+            if member.pid and ASKS_WHERE is not None:
                 sizes[self.stack_file(member)] = os.path.getsize(self.stack_file(member))
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(member.pid, signal.SIGUSR1)
+                    os.kill(member.pid, ASKS_WHERE)
         deadline = time.perf_counter() + ASK_S
         wait_until(self, lambda: all(os.path.getsize(path) > size for path, size in sizes.items()), deadline)
 

@@ -8,7 +8,6 @@ import faulthandler
 import io
 import os
 import re
-import signal
 import socket
 import sys
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from hw_utils.core import pickling
 from hw_utils.core.failure_kind import kind_and_reason
-from hw_utils.core.source import is_students
+from hw_utils.core.source import ASKS_WHERE, is_students
 from hw_utils.gloo import work
 from hw_utils.processes import frames
 from hw_utils.scripts.script import environment
@@ -72,8 +71,8 @@ def _settle(rank: int, spec: dict) -> None:
         faulthandler.enable(stack, all_threads=False)
         # Not one of threading's: those may post, see work.py.
         _thread.start_new_thread(_sample, (stack,))
-        if hasattr(signal, "SIGUSR1"):
-            faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+        if ASKS_WHERE is not None:
+            faulthandler.register(ASKS_WHERE, stack, all_threads=False)
         _note_ways_out(stack)
 
 

@@ -20,6 +20,7 @@ import torch
 from hw_utils.core import pickling
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.errors import Failure
+from hw_utils.core.source import ASKS_WHERE
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import handles, packed_tensors
 from hw_utils.virtual.apart.devices import DeviceMember
@@ -176,8 +177,8 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     """The whole life of a rank's process."""
     stack = open(stack_file, "w")  # noqa: SIM115 (open as long as the process)
     faulthandler.enable(stack, all_threads=False)
-    if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+    if ASKS_WHERE is not None:
+        faulthandler.register(ASKS_WHERE, stack, all_threads=False)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the hub's ends the run, as an error of this rank's
     member = (DeviceMember if job["compute"] == "device" else Member)(rank, line, bell, job)
     torch.set_num_threads(1)

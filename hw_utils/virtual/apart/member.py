@@ -7,7 +7,7 @@ import threading
 from time import thread_time
 from typing import Any
 
-from hw_utils.virtual.apart import packed_tensors
+from hw_utils.virtual.apart import packed_tensors, timer
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.group import Members
@@ -105,7 +105,8 @@ class Member:
 
         Raises what the hub raised.
         """
-        is_right, value, self.own.clock_s = self._answer(self._say(self.stamp(), name, arguments))
+        with timer.stands_still(lambda: self.clock_s):
+            is_right, value, self.own.clock_s = self._answer(self._say(self.stamp(), name, arguments))
         self.resume_compute()
         if not is_right:
             raise value
@@ -166,6 +167,9 @@ class Member:
         return self.now()
 
     def move_on(self, rank: int, to_s: float) -> None:
+        """Sleeps until then; a timer of the program's that is due before rings when it is."""
+        while 0 < (due_s := timer.left_s()) < to_s - self.now():
+            self.ask("sleep", due_s)
         self.ask("sleep", max(to_s - self.now(), 0.0))
 
     # what groups ask of an engine

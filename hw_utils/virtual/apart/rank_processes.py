@@ -15,7 +15,7 @@ from typing import Any
 
 from hw_utils.core.errors import Failure
 from hw_utils.core.failure_kind import ending
-from hw_utils.core.source import Frame, noted_frames
+from hw_utils.core.source import ASKS_WHERE, Frame, noted_frames
 
 _PR_SET_PDEATHSIG = 1
 
@@ -82,7 +82,7 @@ class RankProcesses:
         path = self.stack_file(rank)
         size = os.path.getsize(path)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pids[rank], signal.SIGUSR1)
+            os.kill(self.pids[rank], ASKS_WHERE)
         for _ in range(50):
             if os.path.getsize(path) > size:
                 break

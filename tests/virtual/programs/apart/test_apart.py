@@ -6,7 +6,6 @@ import faulthandler
 import functools
 import itertools
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_utils import Deadlock, WorkerFailed, launch, simulate
+from hw_utils import Deadlock, WorkerFailed, simulate
 
 NUMBER = None
 ITEMS: list[int] = []
@@ -334,22 +333,6 @@ def test_a_process_that_ends_is_named(how: str, reason: str):
         simulate(ends, 3, (how,), compute="free", echo=False)
     assert [f.rank for f in caught.value.failures] == [1]
     assert "ranks 0, 2 waited for rank 1" in str(caught.value)
-
-
-def rings(rank: int, world_size: int) -> None:
-    os.environ["OF_RANK"] = str(rank)
-    threading.Thread(target=int).start()  # that makes it a program whose ranks have processes
-    if rank == 1:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        signal.pause()
-    dist.barrier()
-
-
-@pytest.mark.parametrize("engine", [launch, simulate])
-def test_an_alarm_that_nobody_handles_ends_the_rank_that_set_it(engine):
-    with pytest.raises(WorkerFailed, match="rank 1: killed by SIGALRM") as caught:
-        engine(rings, 2, echo=False)
-    assert [f.rank for f in caught.value.failures] == [1]
 
 
 def waits_in_cpp(rank: int, world_size: int) -> None:
