@@ -21,6 +21,7 @@ from hw_utils.gloo.work import LedgerWork
 from hw_utils.scripts import joining, own_ranks
 
 MOST_BITS = 62  # of a whole number on the board
+_LATE = ("Timeout waiting for key", "Wait timeout")  # what a store says of a key that nobody has set
 _Gloo = c10d.ProcessGroupGloo
 
 
@@ -95,12 +96,35 @@ def _take_rows_as_works(keeper: Keeper) -> None:
     dist.Reducer._set_forward_pass_work_handle = taking
 
 
+def _say_late_as_torchrun() -> None:
+    """A key that does not come is a DistStoreError, as of torchrun's own store; of a file's it is any RuntimeError."""
+    for kind in (dist.FileStore, dist.PrefixStore):
+        for name in ("get", "multi_get", "wait"):
+            setattr(kind, name, _with_own_error(getattr(kind, name)))
+
+
+def _with_own_error(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(*arguments, **named):
+        try:
+            return method(*arguments, **named)
+        except dist.DistStoreError:
+            raise
+        except RuntimeError as error:
+            if not str(error).startswith(_LATE):
+                raise
+            raise dist.DistStoreError(str(error)) from None
+
+    return call
+
+
 def connect(rank: int, spec: dict) -> Keeper:
     """Initialises the default process group of a rank over a file in the gang's private directory."""
     world_size = spec["world_size"]
     board = Board(f"{spec['directory']}/board", world_size)
     keeper = Keeper(rank, world_size, Publisher(board, rank))
     install(keeper)
+    _say_late_as_torchrun()
     _take_rows_as_works(keeper)
     numbers = count()
 

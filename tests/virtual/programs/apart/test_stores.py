@@ -52,6 +52,17 @@ def through_a_queue(rank: int, world_size: int) -> list:
     return [int(mine), store.queue_len("jobs"), *said]
 
 
+def nobody_sets_it(rank: int, world_size: int) -> list[str]:
+    store, said = dist.distributed_c10d._get_default_store(), []
+    store.set_timeout(LONG_AGO)
+    for ask in (store.get, lambda key: store.wait([key]), lambda key: store.wait([key], LONG_AGO)):
+        try:
+            ask("nobody's key")
+        except dist.DistStoreError as error:
+            said.append("timeout" in str(error).lower())
+    return said
+
+
 def a_group_of_torchs_own_between(rank: int, world_size: int, path: str) -> list[str]:
     """C++ code forgets the name of a group that is destroyed: the next may have it."""
     dist.destroy_process_group()
@@ -69,6 +80,11 @@ def a_group_of_torchs_own_between(rank: int, world_size: int, path: str) -> list
 def test_a_prefix_is_all_that_holds_a_store(engine):
     run = engine(in_a_prefix_of_the_rendezvous, 3, echo=False)
     assert run.results == [[b"0", b"1", b"2", False, True]] * 3
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_key_that_does_not_come_is_an_error_of_the_store(engine):
+    assert engine(nobody_sets_it, 2, echo=False).results == [[True] * 3] * 2
 
 
 @pytest.mark.parametrize("size", [3, 5])
