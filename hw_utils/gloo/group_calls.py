@@ -23,6 +23,7 @@ from hw_utils.core.calls.operations import (
     no_memory,
     not_compiled,
     require_dense,
+    require_one_order,
     sparse_parts,
 )
 from hw_utils.gloo import merged_trace
@@ -173,6 +174,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 n_bytes, itemsize, code = _measure(tensor, method not in TAKE_GAPS)
             if method == "scatter":
                 _measure(arguments[1], True)  # the root's own
+            elif method == "reduce_scatter":
+                require_one_order(_first(arguments[0]), _first(arguments[1]))
         root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
@@ -226,6 +229,13 @@ def handed_on(group, method: str) -> Callable[..., Any] | None:
             if hasattr(owner, name):
                 return getattr(owner, name)
     return None
+
+
+def _first(tensors) -> torch.Tensor:
+    """The first of tensors in lists."""
+    while not isinstance(tensors, torch.Tensor):
+        tensors = tensors[0]
+    return tensors
 
 
 def _of_sparse(tensor: torch.Tensor) -> tuple[int, int, int]:

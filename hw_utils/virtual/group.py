@@ -15,7 +15,15 @@ from torch.distributed import distributed_c10d as c10d
 from hw_utils.core.calls.arguments import one_tensor, op_of, root_of
 from hw_utils.core.calls.kernels import Front, Kernels
 from hw_utils.core.calls.mismatch import check_alike, late_text
-from hw_utils.core.calls.operations import OBJECT_OPS, TAKE_GAPS, asks_its_class, caller, not_compiled, sizes_of
+from hw_utils.core.calls.operations import (
+    OBJECT_OPS,
+    TAKE_GAPS,
+    asks_its_class,
+    caller,
+    not_compiled,
+    require_one_order,
+    sizes_of,
+)
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse
@@ -179,8 +187,11 @@ class VirtualGroup(dist.ProcessGroup):
         with modes.unseen():
             if method in TAKE_GAPS:
                 inputs = [t if t.is_contiguous() else t.detach().contiguous() for t in inputs]
-            for tensor in (*inputs, *outputs):
+            for tensor in inputs:
                 reductions.require_carried(tensor, self.backend)
+            for tensor in outputs:
+                is_put = method in TAKE_GAPS and self.backend == "Gloo"
+                reductions.require_carried(tensor, self.backend, is_put=is_put)
         for tensor in (*inputs, *outputs):
             if tensor.device.type == "cpu":  # "meta" has shapes, bytes and times, and no values
                 address(tensor, tensor.nbytes)
@@ -268,6 +279,7 @@ class VirtualGroup(dist.ProcessGroup):
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
         parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], one_tensor(outputs)
+        require_one_order(outputs[0], parts[0])
         return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
 
     def _reduce_scatter_base(self, output, input, opts=None, *options):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -107,6 +108,56 @@ def test_a_view_with_gaps_is_taken_where_gloo_makes_one_piece_of_its_inputs():
     all_of_1, summed, none = [[100, 102, 104], [110, 112, 114]], [210, 214, 218], [0] * 3
     assert virtual[1] == ([*all_of_1, *all_of_1, summed, none, none], [3] * 3)
     assert [real.trace.bytes_sent(r) for r in range(2)] == [virtual.trace.bytes_sent(r) for r in range(2)]
+
+
+def into(rank: int, world_size: int, like: str, is_apart: bool = False) -> list[list]:
+    """Each collective that gloo ends by copying to its outputs, whatever lies in their memory."""
+    if is_apart:
+        threading.Thread(target=int).start()  # that makes it a program whose ranks have processes
+
+    def made(rows: int, order: str, start: float = 0.0) -> torch.Tensor:
+        x = torch.arange(rows * 3.0).view(rows, 3) + start
+        if order == "rows":
+            return x
+        memory = torch.zeros(rows, 6)[:, ::2] if order == "gaps" else torch.zeros(3, rows).t()
+        return memory.copy_(x)
+
+    found = []
+    for order in ("rows", "columns", "gaps"):
+        pieces = [made(2, order, 10 * rank + 100 * k) for k in range(world_size)]
+        got = [made(2, like, -50.0) for _ in range(world_size)]
+        dist.all_gather(got, pieces[0])
+        found += [t.tolist() for t in got]
+        dist.gather(pieces[1], got if rank == 1 else None, 1)
+        found += [t.tolist() for t in got]
+        dist.all_to_all(got, pieces)
+        found += [t.tolist() for t in got]
+        whole, mine = made(2 * world_size, like), made(2, like)
+        dist.all_gather_into_tensor(whole, pieces[0])
+        dist.reduce_scatter_tensor(mine, made(2 * world_size, order, rank))
+        found += [whole.tolist(), mine.tolist()]
+    return found
+
+
+@pytest.mark.parametrize("like", ["columns", "gaps"])
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_outputs_of_any_order_in_memory_get_their_elements_by_shape(like, is_apart):
+    real, virtual = launch(into, 2, ("rows",)), simulate(into, 2, (like, is_apart))
+    assert real.results == virtual.results == launch(into, 2, (like,)).results
+    assert [real.trace.bytes_sent(r) for r in range(2)] == [virtual.trace.bytes_sent(r) for r in range(2)]
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_reduce_scatter_that_would_mix_elements_up_is_refused(engine):
+    def worker(rank, world_size):
+        pieces = [torch.arange(6.0).view(3, 2).t() for _ in range(world_size)]
+        fits = torch.zeros(3, 2).t()
+        dist.reduce_scatter(fits, pieces)
+        with pytest.raises(RuntimeError, match="mixes up elements"):
+            dist.reduce_scatter(torch.zeros(2, 3), pieces)
+        return fits.tolist()
+
+    assert engine(worker, 2).results == [[[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]] * 2
 
 
 def test_a_view_without_gaps_is_summed():

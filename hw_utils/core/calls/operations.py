@@ -100,19 +100,41 @@ def not_compiled(function: FunctionType) -> FunctionType:
     return function
 
 
-# Of their inputs gloo makes one piece without gaps itself; torch's own backward hands them expanded gradients.
-TAKE_GAPS = frozenset({"allgather", "gather", "reduce_scatter", "alltoall"})
+# gloo takes and gives their elements in the order of the shape, whatever lies in memory: of inputs it makes one piece
+# without gaps itself (torch's own backward hands them expanded gradients), and copies to outputs from one.
+TAKE_GAPS = frozenset(
+    {
+        "allgather", "gather", "reduce_scatter", "alltoall",
+        "_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single",
+    }
+)  # fmt: skip
+
+
+def _has_gaps(tensor: torch.Tensor) -> bool:
+    """Whether other things lie between the tensor's elements, or elements share a place."""
+    if tensor.is_contiguous():
+        return False
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
+        if stride != expected:
+            return True
+        expected *= size
+    return False
 
 
 def require_dense(tensor: torch.Tensor) -> None:
     """Raises RuntimeError if there are gaps between the tensor's elements: gloo would take what lies in them."""
-    if tensor.is_contiguous():
-        return
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape) if size != 1):
-        if stride != expected:
-            raise RuntimeError("input tensor must be non-overlapping and dense: pass .contiguous() or a clone()")
-        expected *= size
+    if _has_gaps(tensor):
+        raise RuntimeError("input tensor must be non-overlapping and dense: pass .contiguous() or a clone()")
+
+
+def require_one_order(output: torch.Tensor, first: torch.Tensor) -> None:
+    """Raises RuntimeError where gloo's reduce_scatter of tensors like `first` would mix the output's elements up."""
+    in_rows = first.is_contiguous() or _has_gaps(first)  # of those gloo makes one piece
+    if not (output.is_contiguous() if in_rows else output.stride() == first.stride()):
+        raise RuntimeError(
+            "reduce_scatter mixes up elements unless its output lies in memory as its inputs do: pass contiguous ones"
+        )
 
 
 def no_memory(tensor: torch.Tensor) -> RuntimeError:

@@ -18,9 +18,11 @@ class RemoteWork(WithFuture, Work):
     """A collective, or a message: both are waited for alike."""
 
     def __init__(
-        self, member, number: int, name: str, outputs: list[torch.Tensor], sent: torch.Tensor | None = None
-    ) -> None:
+        self, member, number: int, name: str, outputs: list[torch.Tensor], sent: torch.Tensor | None = None, *,
+        by_shape: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
+        self.by_shape = by_shape  # what comes is in the order of the outputs' shapes, not of their memory
         self.member, self.number, self.name, self.outputs = member, number, name, outputs
         self.is_done, self.has_outputs, self.source, self.done_s = False, False, -1, -1.0
         self.members = None
@@ -52,7 +54,7 @@ class RemoteWork(WithFuture, Work):
             return
         with unseen():
             for tensor, part in zip(self.outputs, data):
-                packed_tensors.write(tensor, part)
+                packed_tensors.write(tensor, part, by_shape=self.by_shape)
 
     def wait(self, timeout=None) -> bool:
         with self.lock:

@@ -191,7 +191,8 @@ class Member:
             "inputs": inputs, "outputs": None if post.outputs is post.inputs else outputs,
             "outer": getattr(outer, "f_lasti", -1), "limit_s": post.limit_s,
         }  # fmt: skip
-        work = self.Work(self, self.ask("collective", group.members.number, spec), post.name, list(post.outputs))
+        number, by_shape = self.ask("collective", group.members.number, spec), post.kind in reductions.BY_SHAPE
+        work = self.Work(self, number, post.name, list(post.outputs), by_shape=by_shape)
         self.under_way[work.number] = work
         return work
 

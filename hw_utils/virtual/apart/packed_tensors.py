@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.virtual.traffic.reductions import flat
+from hw_utils.virtual.traffic.reductions import flat, put
 from hw_utils.virtual.traffic.tensor_bytes import contents, fill
 
 Packed = tuple[torch.dtype, int, str, bytes | None]  # dtype, elements, device, and the bytes unless nobody reads them
 
 
 def packed(tensor: torch.Tensor, *, with_bytes: bool = True) -> Packed:
-    """A dense tensor as it is now; of the device "meta" its shape alone, which a collective takes."""
+    """A dense tensor as it is now; of the device "meta" its shape alone, which a collective takes.
+
+    with_bytes: False for one that is only written to, which may have gaps.
+    """
+    if not with_bytes:
+        return tensor.dtype, tensor.numel(), "meta" if tensor.is_meta else "cpu", None
     line = flat(tensor)
     if line.is_meta:
         return line.dtype, line.numel(), "meta", None
-    return line.dtype, line.numel(), "cpu", contents(line, line.nbytes) if with_bytes else None
+    return line.dtype, line.numel(), "cpu", contents(line, line.nbytes)
 
 
 def unpacked(parts: Packed) -> torch.Tensor:
@@ -27,7 +32,14 @@ def unpacked(parts: Packed) -> torch.Tensor:
     return tensor
 
 
-def write(tensor: torch.Tensor, data: bytes | None) -> None:
-    """What came back, to where the rank wants it; beside autograd, as gloo does."""
-    if data is not None:
-        fill(flat(tensor), data)
+def write(tensor: torch.Tensor, data: bytes | None, *, by_shape: bool = False) -> None:
+    """What came back, to where the rank wants it; beside autograd, as gloo does.
+
+    by_shape: in the order of its shape, not of its memory.
+    """
+    if data is None:
+        return
+    if by_shape and data and not tensor.is_contiguous():
+        put(tensor, unpacked((tensor.dtype, tensor.numel(), "cpu", data)))
+    else:
+        fill(flat(tensor) if data else tensor, data)

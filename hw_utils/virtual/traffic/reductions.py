@@ -75,9 +75,22 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.as_strided((tensor.numel(),), (1,))
 
 
-def require_carried(tensor: torch.Tensor, backend: str) -> None:
-    """Raises a RuntimeError where gloo's collectives would, or would go wrong without a word: by gaps, by type."""
-    flat(tensor)
+def put(tensor: torch.Tensor, elements: torch.Tensor) -> None:
+    """Writes elements in the order of the tensor's shape, whatever its memory is like, beside autograd."""
+    tensor = tensor.data
+    if tensor.is_contiguous():
+        tensor.view(-1).copy_(elements)
+    else:
+        tensor.copy_(elements.view(tensor.shape))
+
+
+def require_carried(tensor: torch.Tensor, backend: str, *, is_put: bool = False) -> None:
+    """Raises a RuntimeError where gloo's collectives would, or would go wrong without a word: by gaps, by type.
+
+    is_put: it is an output that may have gaps, see `put`.
+    """
+    if not is_put:
+        flat(tensor)
     if backend == "Gloo" and tensor.dtype not in _DTYPES:
         raise RuntimeError(f"Invalid scalar type: {backend}'s collectives do not carry {tensor.dtype}")
 
@@ -200,28 +213,28 @@ def reduce(posts) -> None:
 
 def reduce_scatter(posts) -> None:
     for place, post in enumerate(posts):
-        flat(post.outputs[0]).copy_(_reduced(posts, place))
+        put(post.outputs[0], _reduced(posts, place))
 
 
 def reduce_scatter_tensor(posts) -> None:
     total = _reduced(posts, 0)
     n = posts[0].outputs[0].numel()
     for place, post in enumerate(posts):
-        flat(post.outputs[0]).copy_(total[place * n : (place + 1) * n])
+        put(post.outputs[0], total[place * n : (place + 1) * n])
 
 
 def all_gather(posts) -> None:
     parts = [flat(post.inputs[0]).clone() for post in posts]
     for post in posts:
         for output, part in zip(post.outputs, parts):
-            flat(output).copy_(part)
+            put(output, part)
 
 
 def all_to_all(posts) -> None:
     parts = [[flat(t).clone() for t in post.inputs] for post in posts]
     for place, post in enumerate(posts):
         for output, part in zip(post.outputs, parts):
-            flat(output).copy_(part[place])
+            put(output, part[place])
 
 
 def sparse_all_reduce(posts) -> None:
@@ -235,6 +248,7 @@ def nothing(posts) -> None:
     """Nobody gets anything."""
 
 
+BY_SHAPE = frozenset({"reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_to_all", "gather"})  # they `put`
 # What is worked out when the last member has called.
 TOGETHER = {
     "all_reduce": all_reduce,
@@ -259,4 +273,4 @@ def deliver(kind: str, post, place: int, root_post) -> None:
 
 def deliver_gathered(root_post, posts) -> None:
     for place, output in enumerate(root_post.outputs):
-        flat(output).copy_(posts[place].kept[0])
+        put(output, posts[place].kept[0])

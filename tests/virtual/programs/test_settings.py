@@ -119,6 +119,19 @@ def logs(rank, world_size):
     return logging.getLogger("many").level, warnings.filters[0][0]
 
 
+def recorded(rank: int, world_size: int) -> list[str]:
+    with warnings.catch_warnings(record=True) as record:
+        warnings.simplefilter("always")
+        dist.barrier()
+        warnings.warn(f"of rank {rank}", UserWarning, stacklevel=1)
+        dist.barrier()
+    return [str(warning.message) for warning in record]
+
+
+def test_each_rank_records_its_own_warnings():
+    assert simulate(recorded, 3, compute="free", echo=False).results == [[f"of rank {r}"] for r in range(3)]
+
+
 def test_a_thousand_ranks_have_settings_of_their_own_and_leave_none_behind():
     importlib.import_module("hw_utils.virtual.simulation")  # with sympy, which adds a filter for good
     before = logging.getLogger("many").level, warnings.filters[:]

@@ -55,6 +55,8 @@ _TORCH = (  # what reads it, what writes it; a torch that lacks one is looked at
 )  # fmt: skip
 _LOGGING, _SIGNALS, _HANDLERS = 0, 1, 2  # their places
 _custom_handlers = DTensor._op_dispatcher._custom_op_handlers  # DTensor's own operations, which `loss_parallel` changes
+# What a warning goes through; the last one is where `catch_warnings(record=True)` records.
+_OF_WARNINGS = tuple(n for n in ("showwarning", "formatwarning", "_showwarnmsg_impl") if hasattr(warnings, n))
 _OF_LOGGER = ("level", "propagate", "disabled", "handlers", "filters")
 
 
@@ -254,11 +256,13 @@ def _umask() -> int:
 
 
 def _warnings() -> tuple:
-    return warnings.filters, warnings.filters[:], warnings.showwarning, warnings.formatwarning
+    return warnings.filters, warnings.filters[:], *(getattr(warnings, name) for name in _OF_WARNINGS)
 
 
 def _put_warnings(value: tuple) -> None:
-    warnings.filters, filters, warnings.showwarning, warnings.formatwarning = value
+    warnings.filters, filters, *functions = value
+    for name, function in zip(_OF_WARNINGS, functions):
+        setattr(warnings, name, function)
     warnings.filters[:] = filters
     changed = getattr(warnings, "_filters_mutated", None) or warnings._filters_mutated_lock_held
     changed()
