@@ -270,6 +270,8 @@ class VirtualGroup(dist.ProcessGroup):
     def gather(self, outputs, inputs, opts=None, timeout=None, root=None):
         parts = outputs if isinstance(inputs, torch.Tensor) or not outputs else outputs[0]
         inputs = one_tensor(inputs)
+        if self.backend == "Gloo" and inputs[0].is_complex():  # for all others torch makes two real numbers of one
+            raise RuntimeError("Invalid scalar type: Gloo's gather carries no complex numbers, as view_as_real it does")
         return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root_of(opts, root))
 
     def scatter(self, outputs, inputs, opts=None, timeout=None, root=None):

@@ -226,9 +226,11 @@ def test_ranks_with_uneven_inputs_join_in_ddp():
     assert first == [[1.0] * 4] * 2
 
 
-def carries_shorts(rank, world_size, how):
+def carries(rank, world_size, how):
     short = torch.zeros(2, dtype=torch.int16)
-    if how == "broadcast":
+    if how == "gather":
+        dist.gather(torch.zeros(2, dtype=torch.complex64), None if rank else [torch.zeros(2) + 0j] * world_size, 0)
+    elif how == "broadcast":
         dist.broadcast(short, 0)
     elif how == "all_gather":
         dist.all_gather([short.clone() for _ in range(world_size)], short)
@@ -236,11 +238,11 @@ def carries_shorts(rank, world_size, how):
         dist.all_to_all_single(short.clone(), short)
 
 
-@pytest.mark.parametrize("how", ["broadcast", "all_gather", "all_to_all_single"])
+@pytest.mark.parametrize("how", ["broadcast", "all_gather", "all_to_all_single", "gather"])
 def test_a_type_that_gloo_does_not_carry_is_refused_by_both(how):
     for engine in (launch, simulate):
         with pytest.raises(WorkerFailed, match="Invalid scalar type"):
-            engine(carries_shorts, 2, (how,), echo=False)
+            engine(carries, 2, (how,), echo=False)
 
 
 def asks_another(rank, world_size, path):
