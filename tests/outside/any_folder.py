@@ -5,7 +5,8 @@
 
 A file's classes may stand on MultiProcessTestCase (DTensorTestBase, FSDPTest), MultiThreadedTestCase or
 MultiProcContinuousTest of `torch.testing._internal`: each method's body is the worker, on as many ranks as its class
-asks for. Valid is what passes on bare gloo. Nothing of the folder is copied.
+asks for. Of a class that stands on TestCase alone it is one rank, whose groups are the test's own (a "fake" one).
+Valid is what passes on bare gloo. Nothing of the folder is copied.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ def cases_of(file: str) -> list[Case]:
     """Every test of a file, in the file's own order."""
     module, found = _imported(file), []
     for name, cls in list(vars(module).items()):
-        is_body = isinstance(cls, type) and issubclass(cls, BASES) and cls.__module__ == module.__name__
+        is_body = isinstance(cls, type) and issubclass(cls, unittest.TestCase) and cls.__module__ == module.__name__
         for method in unittest.TestLoader().getTestCaseNames(cls) if is_body else ():
-            size = cls(method).world_size
+            size = cls(method).world_size if issubclass(cls, BASES) else 1
             found.append(Case(file, name, method, size if isinstance(size, int) and size > 0 else WORLD_SIZE))
     return found
 
@@ -116,13 +117,26 @@ def _run(rank: int, world_size: int, cls: type, method: str, is_raw: bool, file_
         from hw_utils.scripts import joining  # bare gloo never imports it
 
         joining.keep_back()  # there is no group until the test makes one
-    if issubclass(cls, common_distributed.MultiProcContinuousTest):
+    if not issubclass(cls, BASES):
+        _run_alone(cls, method)
+    elif issubclass(cls, common_distributed.MultiProcContinuousTest):
         Body.rank, Body.world_size = rank, world_size
         Body.backend_str = classmethod(lambda _: "gloo")
         Body._init_pg(rank, world_size, file_name)
         Body._run_test_given_id(method)
     else:
         Body._run(rank, method, file_name, None)
+
+
+def _run_alone(cls: type, method: str) -> None:
+    cls.setUpClass()
+    body = cls(method)
+    body.setUp()
+    try:
+        getattr(body, method)()
+    finally:
+        body.tearDown()
+        body.doCleanups()
 
 
 # The driver.
