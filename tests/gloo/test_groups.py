@@ -136,6 +136,11 @@ def into(rank: int, world_size: int, like: str, is_apart: bool = False) -> list[
         dist.all_gather_into_tensor(whole, pieces[0])
         dist.reduce_scatter_tensor(mine, made(2 * world_size, order, rank))
         found += [whole.tolist(), mine.tolist()]
+        with dist._coalescing_manager(async_ops=True) as several:
+            for tensor in (whole, made(2 * world_size, like)):
+                dist.all_gather_into_tensor(tensor, pieces[1])
+        several.wait()
+        found.append(whole.tolist())
     return found
 
 

@@ -106,6 +106,8 @@ TAKE_GAPS = frozenset(
     {
         "allgather", "gather", "reduce_scatter", "alltoall",
         "_allgather_base", "all_gather_single", "_reduce_scatter_base", "reduce_scatter_single",
+        "allgather_coalesced", "allgather_into_tensor_coalesced", "all_gather_single_coalesced",
+        "reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced",
     }
 )  # fmt: skip
 
