@@ -37,8 +37,8 @@ HINTS_1F1B = {
 ERRORS = {
     r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
     "a warm-up, too, has no more than m.",
-    r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "micro-batches differ in rows, and the two ends of this message mean "
-    "different ones: both go through them in one order, and what came first goes back first.",
+    r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "the two ends of this message mean different micro-batches, which "
+    "differ in length: both go through them in one order, and the oldest goes back first.",
 }
 
 
@@ -138,6 +138,7 @@ def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, b
     hints={
         "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back",
         "hint 2 of exercise 8.4": "two neighbours send|isend",
+        "hint 3 of exercise 8.4": "the oldest",
         "hint 2 of exercise 8.3": "share|rows|counts|loss",
     },
     errors=ERRORS,

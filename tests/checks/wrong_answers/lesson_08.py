@@ -820,7 +820,7 @@ def warm_up_from_the_other_end(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b", says="the two ends of this message mean different ones")
+@wrong("lesson_08.one_f_one_b", says="the two ends of this message .*different micro-batches.*hint 3 of exercise 8.4")
 def newest_first_between_unequal_neighbours(stage, batches, rank, world_size):
     class Other(_OneFOneB):
         def order(self, m, rank, world_size):
