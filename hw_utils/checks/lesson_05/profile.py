@@ -33,7 +33,7 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
                 f"{what}: rank {rank} returned {profile!r}; expected a dict with {', '.join(PROFILE)}.", cause=cause
             )
         _judge_n_calls(what, {k: number_of(profile[k]) for k in PROFILE}, trace.of_rank(rank), n_iterations)
-    judge_weights(what, data["results"], n_iterations)
+    judge_weights(what, data["results"], n_iterations, waits_late=_waits_late(trace))
     for rank, result in enumerate(data["results"]):
         _judge_batch(what, rank, len(result["steps"][0]["scores"]), batch_size)
     for rank, result in enumerate(data["results"]):
@@ -113,6 +113,8 @@ def _judge_rank_profile(
                     in_ledger + seconds
                 )
         near = [c for c, v in causes.items() if math.isclose(got, v, rel_tol=tolerance, abs_tol=1e-9)]
+        if not near and got < in_ledger and _waits_late(calls):
+            near = ["a call is under way from its start: read the clock before the first, and after the last wait()."]
         others = sorted(mine.ops - {"all_reduce"})
         if others and not near:
             near = [
@@ -130,6 +132,11 @@ def _require_numbers(what: str, profile: dict[str, float]) -> None:
     for name, value in profile.items():
         if not math.isfinite(value):
             raise CheckFailed(f"{what}: {name} is not a number.", cause="all four are plain numbers (float or int).")
+
+
+def _waits_late(calls: Trace) -> bool:
+    """Whether some call, made with async_op, is waited for only after another call."""
+    return any(e.waited is not None and e.waited > e.order + 1 for e in calls)
 
 
 def _parts() -> list[tuple[str, float]]:

@@ -107,8 +107,11 @@ def watched(rank: int, world_size: int, worker, n_iterations: int, *args) -> dic
     return {"returned": returned, "n_steps": watch.n_steps, **watch.seen()}
 
 
-def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int) -> None:
-    """Raises CheckFailed unless every rank's weights followed SGD with the mean of all ranks' gradients."""
+def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int, *, waits_late: bool = False) -> None:
+    """Raises CheckFailed unless every rank's weights followed SGD with the mean of all ranks' gradients.
+
+    waits_late: calls under way at once, with async_op, are a cause to think of.
+    """
     for rank, result in enumerate(results):
         if len(result["steps"]) != n_iterations:
             raise CheckFailed(
@@ -132,7 +135,7 @@ def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int) -
             raise CheckFailed(
                 f"{what}: the weights of rank {rank} do not follow SGD (step {LR}, momentum {MOMENTUM}) with the "
                 "mean gradient of all ranks.",
-                cause=_why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"])),
+                cause=_why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"]), waits_late),
             )
 
 
@@ -162,7 +165,9 @@ def _same_way(path: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.abs(path - expected).max() <= tolerance)
 
 
-def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float, batch_size: int) -> str:
+def _why_weights(
+    paths: list[np.ndarray], gradients: np.ndarray, scale: float, batch_size: int, waits_late: bool
+) -> str:
     n = len(paths)
     if all(_same_way(path, paths[0][:1].repeat(len(path), axis=0)) for path in paths):
         return "they never move: optimizer.step() ends the iteration."
@@ -183,6 +188,8 @@ def _why_weights(paths: list[np.ndarray], gradients: np.ndarray, scale: float, b
     for cause, change in causes.items():
         if all(_same_way(path, path[0] + _way(gradients, **change)) for path in paths):
             return cause
+    if waits_late:
+        return "with async_op=True no p.grad is yours until wait(): wait for every call, then divide, then step."
     if any(not _same_way(path, paths[0]) for path in paths):
         return "ranks drift apart: step with what the all_reduce left in p.grad, on every rank, and not before it."
     return "the optimizer of fresh_start steps once an iteration, with the mean of all ranks' gradients."

@@ -323,6 +323,60 @@ def _trains(optimizer_of=lambda model, first: first, divisor=lambda n, size: n):
     return profile
 
 
+def _starts_all(then):
+    """A training whose calls are all under way at once; `then` does the rest of the iteration."""
+
+    def profile(rank, world_size, n_iterations, batch_size):
+        model, optimizer, images, labels = _fresh_start(rank, batch_size)
+        comm_s = 0.0
+        for _ in range(n_iterations):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            parameters = list(model.parameters()) if world_size > 1 else []
+            handles = [dist.all_reduce(p.grad, async_op=True) for p in parameters]
+            comm_s += then(handles, parameters, world_size, optimizer) / n_iterations
+        return {"comp_s": 0.0, "comm_s": comm_s, "iteration_s": comm_s, "n_calls": 8 * n_iterations * (world_size > 1)}
+
+    return profile
+
+
+def _wait_and_divide(handles, parameters, n):
+    for handle in handles:
+        handle.wait()
+    for p in parameters:
+        p.grad /= n
+
+
+def _steps_and_waits(handles, parameters, n, optimizer):
+    optimizer.step()
+    _wait_and_divide(handles, parameters, n)
+    return 0.0
+
+
+def _divides_and_waits(handles, parameters, n, optimizer):
+    for p in parameters:
+        p.grad /= n
+    _wait_and_divide(handles, parameters, 1)
+    optimizer.step()
+    return 0.0
+
+
+def _times_the_last_wait(handles, parameters, n, optimizer):
+    _wait_and_divide(handles[:-1], [], n)
+    start_s = time.perf_counter()
+    _wait_and_divide(handles[-1:], parameters, n)
+    waited_s = time.perf_counter() - start_s
+    optimizer.step()
+    return waited_s
+
+
+for _name, _then, _says in [
+    ("steps_before_it_waits", _steps_and_waits, "no p.grad is yours until wait"),
+    ("divides_before_it_waits", _divides_and_waits, "no p.grad is yours until wait"),
+    ("times_the_last_wait", _times_the_last_wait, "comm_s.*under way from its start"),
+]:
+    wrong_values("lesson_05.profiled_training", _name, _starts_all(_then), says=_says)
+
 wrong_values(
     "lesson_05.profiled_training", "makes_an_optimizer_each_time",
     _trains(lambda model, first: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)), says="momentum is lost",
