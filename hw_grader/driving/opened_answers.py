@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import pickle
 from gc import collect, freeze, get_objects  # our own: a student may replace gc's
+from threading import Thread
 from typing import Any
 
 import torch
 from torch import nn
 
 from hw_grader.driving.lent import Lent
+from hw_grader.sandbox.bytes_in_use import bytes_in_use
 from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.virtual.ranks.own.copies import is_constant
 
@@ -41,6 +43,7 @@ class Answers:
         self.from_the_start = list(kept_elsewhere(self.opened, []).values())
         begin()
         self.sessions: dict[str, Any] = {}  # while they keep something
+        self.leaving: list[Thread] = []
 
     def of(self, copy: str | None) -> list:
         """The copy of that name."""
@@ -65,6 +68,18 @@ class Answers:
             found |= {f"something ({k})": t for k, t in enumerate(made_since()) if t.data_ptr() not in known}
             models = [model for session in [served, *self.sessions.values()] for model in models_of(session.lent)]
         return beside_models(found, models)
+
+    def leaves(self, thread: Thread) -> None:
+        """A thread has nothing more to do than to send its reply."""
+        self.leaving = [*(one for one in self.leaving if one.is_alive()), thread]
+
+    def bytes_in_use(self) -> int | None:
+        """What this process has in use, without copies that we keep of what was handed to the driver."""
+        for thread in self.leaving:  # its reply has come, and lies here, too, until it ends
+            thread.join()
+        handed = (t for served in [*self.sessions.values()] for t in served.handed.contents.values())
+        in_use = bytes_in_use()
+        return None if in_use is None else in_use - sum(tensor.nbytes for tensor in handed)
 
 
 def models_of(lent: Lent) -> list[nn.Module]:

@@ -168,6 +168,10 @@ class StandIn:
         """The same answer; what models of these kinds compute in it, forward and backward, they compute here."""
         return StandIn(self.path, self.number, self.__name__, kinds)
 
+    def bytes_in_use(self) -> int | None:
+        """How much the answers' process has in use, whatever holds it; None where each rank has one of its own."""
+        return None if PLACES.own else self._session().call({"in_use": True})
+
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""
         return self._session().call({"in_orders": self.number}, args)

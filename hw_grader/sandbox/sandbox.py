@@ -34,7 +34,7 @@ from hw_grader.sandbox.share import Share
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
-    *(f"sandbox/{n}" for n in ("call_filter", "jailed_process", "memory_in_use", "no_checks")),
+    *(f"sandbox/{n}" for n in ("bytes_in_use", "call_filter", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
     *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "opened_answers", "parcel", "places")),

@@ -149,6 +149,7 @@ class Call:
         if not self.lent.kept and not message.get("hooks"):
             self.answers.sessions.pop(self.message["session"], None)
         self.args = self.options = self.given = self.memory = self.before = None  # it may be asked next what is alive
+        self.answers.leaves(threading.current_thread())
         self.line.send({**message, **self._text()}, blob)
 
     def _done(self) -> tuple[dict[str, Any], bytes]:
@@ -173,6 +174,8 @@ class Call:
                 _put(kept[message["object"]], name, value)
         if "call" in message:
             return self.served.answers[message["call"]](*self.args, **self.options)
+        if "in_use" in message:
+            return self.answers.bytes_in_use()
         if "in_orders" in message:
             return CallsInOrders(self.served.answers[message["in_orders"]], *self.args)
         if "method" in message:

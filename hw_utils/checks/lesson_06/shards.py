@@ -41,6 +41,16 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
     return kept_here(thing)
 
 
+def in_use(answer: Any) -> int | None:
+    """Bytes that an answer's own process has in use, whatever holds them; None where nobody counts, as in this one."""
+    return answer.bytes_in_use() if hasattr(type(answer), "CROSSES_AS") else None
+
+
+def taken(before: int | None, after: int | None) -> int | None:
+    """How many more there are."""
+    return None if before is None or after is None else after - before
+
+
 def n_ranks(world_size: int) -> str:
     """`1 rank`, `4 ranks`."""
     return f"{world_size} rank{'' if world_size == 1 else 's'}"

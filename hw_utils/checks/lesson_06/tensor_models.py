@@ -13,6 +13,7 @@ from torch.nn.functional import gelu, mse_loss
 from hw_utils.checks import draws
 from hw_utils.checks.lesson_06.shards import (
     distance,
+    in_use,
     n_ranks,
     part_on,
     random_tensor,
@@ -21,7 +22,9 @@ from hw_utils.checks.lesson_06.shards import (
     require_results,
     require_unchanged,
     run_ranks,
+    taken,
 )
+from hw_utils.checks.lesson_06.tensor_parallel import LARGE_BYTES
 from hw_utils.core.errors import CheckFailed, WorkerFailed
 from hw_utils.material.kept_tensors import kept_tensors, n_found
 from hw_utils.material.models import SimpleMLP
@@ -137,6 +140,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
+    used = [in_use(parallelize)]  # bytes, before the models are made and after that
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:
@@ -156,6 +160,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     def prepare(context: Any) -> None:
         made = [] if is_apart else parallelize(base, plan, context)
         models.extend(made if isinstance(made, Sequence) else [])
+        used.append(in_use(parallelize))
 
     try:
         made = run_ranks(worker, world_size, prepare)
@@ -170,7 +175,8 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
     pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2] if model is not None]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(models) > 1 else []
-    return {**made, "shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
+    made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
+    return {**made, "taken": taken(used[0], used[-1])}
 
 
 def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
@@ -212,6 +218,7 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
             f"{what}: training it changes the plain model",
             cause="the ranks' weights are views of the plain ones: copies are needed",
         )
+    _require_little_taken(data["taken"], world_size, d_hidden, layers, what)
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
 
 
@@ -242,6 +249,19 @@ _CUT_AGAIN = (
     "a single rank's model is right: with more, a layer that one rank's part was cut from is cut again for the next. "
     "Copy the plain model anew for each rank (copy.deepcopy)"
 )
+
+
+def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, layers: list, what: str) -> None:
+    """n_bytes: what the ranks' models have left in use, and a copy of the plain one."""
+    whole = sum(d_hidden * n * 8 for name, n in (("lin1", 2), ("lin2", 1)) if name in layers)
+    if n_bytes is None or len(layers) < 2 or whole < LARGE_BYTES or n_bytes <= 3.5 * whole:
+        return
+    raise CheckFailed(
+        f"{what}: all ranks' models together keep {n_bytes / whole:.3g} times the plain model's bytes, 1 is enough",
+        cause="1/N of each weight is kept, in whatever form: nothing of the rest, not as a text or in a file either",
+    )
+
+
 _NOT_IN_PLAN = "a layer that the plan does not name is cut: go through plan.items(), and leave all others as they are"
 _TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
 

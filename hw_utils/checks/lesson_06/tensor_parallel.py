@@ -11,6 +11,7 @@ from hw_utils.checks.lesson_06.layer_causes import COLUMN, ROW, crash_cause, sha
 from hw_utils.checks.lesson_06.shards import (
     DTYPES,
     distance,
+    in_use,
     kept_tensors,
     part_on,
     random_tensor,
@@ -19,10 +20,12 @@ from hw_utils.checks.lesson_06.shards import (
     require_results,
     require_unchanged,
     run_ranks,
+    taken,
 )
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.kept_tensors import n_found
 
+LARGE_BYTES = 50_000  # of a weight: far more than all else that a layer keeps
 _LIMIT = {"float32": 1e-5, "float64": 1e-10}
 
 
@@ -38,7 +41,7 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
     if not divides:
         weight = torch.ones(d_in, d_out, dtype=DTYPES[dtype])
         return run_ranks(lambda rank, context: {"raised": _what_it_raises(Layer, weight, rank, context)}, world_size)
-    problem = _problem(d_in, d_out, batch, dtype, seed)
+    problem, before = _problem(d_in, d_out, batch, dtype, seed), in_use(Layer)
     weights: list[Any] = [None] * world_size
     stages = ["constructor"] * world_size
 
@@ -73,7 +76,8 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         ]
         return {**result, "kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
 
-    return {**run_ranks(worker, world_size), "weights": weights, "stages": stages}
+    made = run_ranks(worker, world_size)
+    return {**made, "weights": weights, "stages": stages, "taken": taken(before, in_use(Layer))}
 
 
 def _what_it_raises(Layer: Any, weight: torch.Tensor, rank: int, context: Any) -> str:
@@ -115,6 +119,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
     _require_little_kept(results, case, what)
+    _require_little_taken(data["taken"], case, what)
     require_unchanged(results, what)
     _require_by_hand(results, what)
     if case["backward"]:
@@ -227,6 +232,18 @@ def _require_little_kept(results: list, case: dict, what: str) -> None:
                 f"{what}: self.{result['whole'][0]} keeps other ranks' part of the weight alive on rank {rank}",
                 cause="1/N of the weight is kept: a copy of the slice (.clone()), and nothing of the whole",
             )
+
+
+def _require_little_taken(n_bytes: int | None, case: dict, what: str) -> None:
+    """n_bytes: what all ranks' layers have left in use. With backward there are two a rank, and a gradient."""
+    whole = case["d_in"] * case["d_out"] * (4 if case["dtype"] == "float32" else 8)
+    allowed = 3 if case["backward"] else 1
+    if n_bytes is None or whole < LARGE_BYTES or n_bytes <= (allowed + 1.5) * whole:
+        return
+    raise CheckFailed(
+        f"{what}: all ranks' layers together keep {n_bytes / whole:.3g} times the weight's bytes, {allowed} are enough",
+        cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or in a file either",
+    )
 
 
 def _require_refused(data: Any, axis: int, case: dict) -> None:

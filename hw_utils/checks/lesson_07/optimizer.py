@@ -11,7 +11,7 @@ from torch import nn
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
-from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
+from hw_utils.checks.lesson_06.shards import DTYPES, in_use, n_ranks, taken
 from hw_utils.checks.lesson_07.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
@@ -29,6 +29,7 @@ from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.simulate import simulate
 
 LR, STEPS = 0.1, 3
+LARGE = 5000  # parameters that have far more bytes than all else an answer makes
 STEP_COUNT = 8  # bytes that torch's own step count may take
 CHEAP = frozenset({
     "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_to_all_single",
@@ -120,8 +121,21 @@ def _judge(data: Any, world_size: int, widths: list[int], dtype: str = "float64"
                 f"{what}: beside the model rank {rank} keeps {held:g} numbers; {3 * shard} are allowed, three shards.",
                 cause=cause,
             )
+    _judge_taken(what, data["taken"], n, world_size, item)
     _judge_traffic(what, trace, n, world_size, item)
     require_waits(trace, what)
+
+
+def _judge_taken(what: str, n_bytes: int | None, n: int, world_size: int, item: int) -> None:
+    """n_bytes: what is left in use by all ranks' models and by what the optimizers keep."""
+    allowed = world_size + 3
+    if n_bytes is None or n < LARGE or n_bytes <= (allowed + 2) * n * item:
+        return
+    raise CheckFailed(
+        f"{what}: all ranks together keep {n_bytes / n / item:.3g} numbers for each parameter; a model and three "
+        f"shards a rank are {allowed}.",
+        cause="all moments are kept by every rank, as a text, in a list, in a file or in another process.",
+    )
 
 
 def _judge_path(
@@ -241,7 +255,8 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
         {"world_size": n, "widths": list(w)}
         for n, w in ((1, (3, 2)), (2, (3, 2)), (3, (3, 2)), (4, (3, 5, 2)), (5, (3, 5, 2)), (6, (1, 2, 1)))
     ]
-    + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}],
+    + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}]
+    + [{"world_size": 4, "widths": [48, 96, 48]}],  # moments that nobody overlooks, in whatever form they are kept
     ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
     hint="hint 1 of exercise 7.3",
     hints={
@@ -253,5 +268,6 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
 )
 def sharded_adam(make, /, world_size: int, widths: list[int], dtype: str = "float64"):
     """Three steps of a small model, each rank with its own examples."""
-    args = (make, widths, dtype)
-    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+    args, before = (make, widths, dtype), in_use(make)
+    data = observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+    return data | {"taken": taken(before, in_use(make))}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check
+from hw_utils.checks.lesson_06.shards import in_use, taken
 from hw_utils.checks.lesson_07.kept_bytes import (
     MOMENT_S,
     bytes_in_lists,
@@ -51,8 +52,9 @@ def _worker(
 
     for k, layer in enumerate(layers):
         layer.watch = partial(watch, k)
-    moments = [moment()]
+    moments, taken_after = [moment()], []
     model, found = make([interface(layer) for layer in layers], n_segments), []
+    before = in_use(make)
     for step in range(2):
         if evaluates and step:
             n_calls = len(calls)
@@ -61,6 +63,7 @@ def _worker(
         torch.manual_seed(7 + step)
         y = model.forward(_numbers(100 + step, n_examples))
         kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
+        taken_after.append(taken(before, in_use(make)))
         in_layers = sum(layer.saved is not None for layer in layers)
         moments.append(moment())
         gradient = model.backward(_numbers(200 + step, n_examples))
@@ -70,6 +73,7 @@ def _worker(
     return {
         "steps": found,
         "moments": moments,
+        "taken": taken_after,
         "is_here": is_here(model),
         "weights": [layer.gradient for layer in layers],
         "most": most[0],
@@ -123,6 +127,8 @@ def _judge(
                 f"{n_segments} are enough.",
                 cause="something keeps them outside the object: under a global name, on the class or in a function.",
             )
+    if n_examples == MANY and None not in result["taken"]:
+        _judge_taken(what, max(result["taken"]) / (8 * n_examples * WIDTH), n_segments)
     if result["most"] > longest:
         raise CheckFailed(
             f"{what}: {result['most']} layers keep their input at once, {longest} at most is asked.",
@@ -147,6 +153,14 @@ def _judge(
     if data["seconds"] > seconds * (1 + 1e-6):
         raise CheckFailed(f"{what}: two steps take {data['seconds']:g} s, at most {seconds:g} s are asked.",
                           cause="something else takes time between the passes.")  # fmt: skip
+
+
+def _judge_taken(what: str, n_inputs: float, n_segments: int) -> None:
+    if n_inputs > n_segments + 2:
+        raise CheckFailed(
+            f"{what}: after forward as much memory is in use as {n_inputs:.3g} inputs take, {n_segments} are enough.",
+            cause="something keeps inputs, or numbers of theirs, in another form: as a text, in a list, in a file.",
+        )
 
 
 _STALE = {

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, observe
-from hw_utils.checks.lesson_06.shards import distance
+from hw_utils.checks.lesson_06.shards import distance, in_use, taken
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
 from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
@@ -17,13 +17,14 @@ from hw_utils.material.models import Part
 from hw_utils.simulate import simulate
 
 SLACK = 8  # bytes: one number
+MANY_ROWS = 8
 _DEFAULTS = {"texts": "", "begun": 0.0}
 
 
 def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Micro-batch k of a step, (n, CONTEXT) twice; n differs, or is equal, or even x is the same."""
+    """Micro-batch k of a step, (n, CONTEXT) twice; n differs, or is equal, or large, or even x is the same."""
     draw = torch.Generator().manual_seed(100 * step + k)
-    rows = 2 if texts else 1 + (k + 1) % 3
+    rows = (MANY_ROWS if texts == "many rows" else 2) if texts else 1 + (k + 1) % 3
     x, y = (torch.randint(SYMBOLS, (rows, CONTEXT), generator=draw) for _ in range(2))
     return (torch.arange(rows * CONTEXT).reshape(rows, CONTEXT) % SYMBOLS if texts == "same x" else x), y
 
@@ -41,7 +42,7 @@ def _passes(order: str) -> list[tuple[str, int]]:
 
 def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
     pipe = Pipe(make, **case)
-    outputs, gradients, kept = [], [], []
+    outputs, gradients, kept, in_use_after = [], [], [], []
     try:
         for number, order in enumerate(case["steps"]):
             scores = {}
@@ -54,12 +55,13 @@ def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
                     pipe.backward(k, _gradient_of_loss(scores[k], y, order.count("F")))
                     kept.append([number, k, *pipe.kept(k)])
             modules = [keeper.module for keeper in pipe.keepers]
+            in_use_after.append(in_use(make))
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     except Stopped as stopped:
         return {"stopped": list(stopped.args)}
     return {
         "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
-        "touched": pipe.touched,
+        "touched": pipe.touched, "taken": taken(in_use_after[0], in_use_after[-1]),
     }  # fmt: skip
 
 
@@ -225,7 +227,13 @@ _ERRORS = {
     "and they come back in any order. forward(k, x) keeps in a dictionary under k, backward(k, ...) pops k, and nobody "
     "else does.",
 }
-_KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7]]
+# Then so many micro-batches that nobody overlooks what is left of each, in whatever form.
+_MANY = {
+    "n_layers": 2, "width": 32, "cut": [1, 1], "steps": ["F0 B0 F1 B1", " ".join(f"F{k} B{k}" for k in range(20))],
+    "texts": "many rows",
+}  # fmt: skip
+_KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7], _MANY]
+_TAKEN = 100_000  # bytes: half of what _MANY's second step brings to a part
 
 
 @check(
@@ -285,6 +293,15 @@ def _judge_kept(data: Any, **given: Any) -> None:
                     cause="something outlives backward: on the class, on the module, in a default or under a global "
                     "name.",
                 )
+    _judge_taken(what, result)
+
+
+def _judge_taken(what: str, result: Any) -> None:
+    if result["taken"] is not None and result["taken"] > _TAKEN:
+        raise CheckFailed(
+            f"{what}: after the last step {result['taken']} bytes more are in use than after the first one.",
+            cause="something of each micro-batch stays in another form: as a text, in a list, in a file.",
+        )
 
 
 @check(
