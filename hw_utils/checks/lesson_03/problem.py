@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -196,20 +197,37 @@ def curve_in_one_process(
         load_flat(model, torch.stack([flat(m[0]) for m in models]).mean(0))
     x, y = test_set[:] if on == "test" else train_set[:]
     curve: list[list[float]] = []
-    k, epoch = 0, 0
-    while k < recipe.max_iterations:
+    for k in _iterations(recipe, world_size, model, optimizer, train_set):
+        if k % recipe.every == 0:
+            with torch.no_grad():
+                curve.append([k, float((model(x).argmax(1) == y).double().mean())])
+            if curve[-1][1] >= recipe.target:
+                break
+    return curve
+
+
+@one_thread()
+def may_travel(recipe: Recipe, world_size: int) -> list[list[np.ndarray]]:
+    """For each iteration of one worker, flat: its weights after the step, how far that goes, and the gradient."""
+    model, optimizer, train_set, _ = recipe.start(0)
+    before, found = flat(model), []
+    for _ in _iterations(recipe, world_size, model, optimizer, train_set):
+        after, gradient = flat(model), torch.cat([p.grad.flatten() for p in model.parameters()])
+        found.append([after.numpy(), (after - before).numpy(), gradient.numpy()])
+        before = after
+    return found
+
+
+def _iterations(recipe: Recipe, world_size: int, model: Any, optimizer: Any, train_set: Any) -> Iterator[int]:
+    """Trains with whole batches; the number of each iteration, after its step."""
+    k = 0
+    for epoch in itertools.count():
         for chunk in recipe.order(epoch, len(train_set)).split(world_size * recipe.batch_size):
+            if k == recipe.max_iterations:
+                return
             images, labels = train_set[chunk]
             optimizer.zero_grad()
             cross_entropy(model(images), labels).backward()
             optimizer.step()
             k += 1
-            if k % recipe.every == 0:
-                with torch.no_grad():
-                    curve.append([k, float((model(x).argmax(1) == y).double().mean())])
-                if curve[-1][1] >= recipe.target:
-                    return curve
-            if k == recipe.max_iterations:
-                return curve
-        epoch += 1
-    return curve
+            yield k

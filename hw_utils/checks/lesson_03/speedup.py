@@ -15,12 +15,14 @@ from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import curve_causes
 from hw_utils.checks.lesson_03.problem import (
     curve_in_one_process,
+    may_travel,
     on_ranks,
     ranks_of,
     require_given,
     results_of,
     small_recipe,
 )
+from hw_utils.checks.lesson_04.carried import note_inputs, require_together, take_out
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -28,28 +30,38 @@ from hw_utils.core.trace import Trace
 class _Looks(nn.Module):
     """Gives its input back as scores, and counts the examples that it was shown.
 
-    With drawn numbers the classes are others: nobody knows the scores of what it was not shown.
+    With drawn numbers each example's classes are others: nobody knows the scores of what it was not shown.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n_examples: int) -> None:
         super().__init__()
-        self.n_seen, self.n_rolled = 0, draws.seed(0) % 10
+        self.n_seen, self.rolled = 0, torch.from_numpy(draws.digits([n_examples], "classes"))
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.n_seen += len(x)
-        return x.roll(self.n_rolled, 1) * self.scale
+        numbers = ((x.amax(1) - 1) / _APART).round().long()  # what number i has by its scores
+        return self.roll(x, -self.rolled[numbers]) * self.scale
+
+    @staticmethod
+    def roll(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        """Each row's scores, those of class c + by in the place of class c."""
+        return x.gather(1, (torch.arange(10) + by[:, None]) % 10)
 
     def is_as_it_was(self) -> bool:
         """Whether it can be trained on as if nobody had looked."""
         return self.scale.item() == 1 and self.scale.requires_grad
 
 
+_APART = 1e-3  # between the scores of one example and the next
+
+
 def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and labels: the first third is right, so that no rank's share speaks for all."""
     labels = torch.arange(n_examples) % 10
     guesses = torch.where(torch.arange(n_examples) < (n_examples + 2) // 3, labels, (labels + 1) % 10)
-    return nn.functional.one_hot(guesses, 10).float(), labels
+    scores = 1 + _APART * torch.arange(n_examples)
+    return nn.functional.one_hot(guesses, 10).float() * scores[:, None], labels
 
 
 def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> None:
@@ -84,6 +96,13 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
                 cause="training goes on after a look: parameters and their requires_grad stay; without gradients is "
                 "torch.no_grad().",
             )
+    if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, _ in results)):
+        raise CheckFailed(
+            f"{what}: the number is right, but nobody's model was shown {n_lost} of the examples.",
+            cause="the examples that do not divide evenly are left out: shares differ by one."
+            if n_lost == n_examples % world_size
+            else "what the model says counts: model(x) of the rank's own share.",
+        )
     trace = Trace.from_plain(data["trace"])
     for rank in range(world_size if world_size > 1 else 0):
         calls = [(e.op, e.n_bytes) for e in trace.of_rank(rank)]
@@ -113,8 +132,8 @@ def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
     """Each rank's answer, and how many examples its model was shown."""
 
     def worker(rank, world_size):
-        model, (scores, labels) = _Looks(), _test_set(n_examples)
-        test_set = TensorDataset(scores.roll(-model.n_rolled, 1), labels)
+        model, (scores, labels) = _Looks(n_examples), _test_set(n_examples)
+        test_set = TensorDataset(model.roll(scores, model.rolled), labels)
         return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was()
 
     return on_ranks(world_size, worker)
@@ -168,6 +187,8 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
             else "stop when recipe.target is reached, and after recipe.max_iterations in any case.",
         )
     require_waits(Trace.from_plain(data["trace"]), what)
+    if world_size > 1:
+        require_together(what, data, may_travel(recipe, world_size), at_least=expected[-1][0])
     for rank, n_calls in enumerate(called if own else ()):
         # A look at the test set has an all-reduce of its own.
         n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce")) - len(curves[rank])
@@ -233,9 +254,11 @@ def train(train, /, world_size: int, own: bool = False, **settings):
             calls.append(tensor.numel())
             dist.all_reduce(tensor)
 
-        return (train(rank, world_size, recipe, counted), len(calls)) if own else train(rank, world_size, recipe)
+        carried = note_inputs()
+        curve = (train(rank, world_size, recipe, counted), len(calls)) if own else train(rank, world_size, recipe)
+        return {"returned": curve, "carried": carried}
 
-    return on_ranks(world_size, worker)
+    return take_out(on_ranks(world_size, worker), [p.numel() for p in recipe.model().parameters()])
 
 
 # 3.2 k* and speedup ------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch.distributed as dist
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
 from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, require_given, results_of
+from hw_utils.checks.lesson_04.carried import note_inputs, require_together, take_out
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
@@ -22,6 +25,7 @@ def _steps(step, problem: Problem):
         model, (x, y) = problem.model(), problem.examples()
         optimizer = problem.optimizer(model)
         states, calls = [flat(model)], []
+        carried = note_inputs() if problem.net == "small" else []
 
         def given(tensor):
             calls.append(tensor.numel())
@@ -31,9 +35,9 @@ def _steps(step, problem: Problem):
             mine = problem.shares(chunk)[rank]
             step(model, optimizer, x[mine], y[mine], len(chunk), given)
             states.append(flat(model))
-        return torch.stack(states), len(calls)
+        return {"returned": (torch.stack(states), len(calls)), "carried": carried}
 
-    return on_ranks(problem.world_size, worker)
+    return take_out(on_ranks(problem.world_size, worker), [p.numel() for p in problem.model().parameters()])
 
 
 def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.ndarray]:
@@ -83,6 +87,7 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
                 cause="the models are equal because none of them moved: backward, then optimizer.step().",
             )
     require_waits(Trace.from_plain(data["trace"]), what)
+    _require_together(what, data, problem, states[0])
     for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
         n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce"))
         cause = "hand it on: average(model, all_reduce). Else your own ring never runs in its place."
@@ -127,6 +132,22 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
                 f"{problem.world_size * problem.batch_size}.",
                 cause=model_causes.strays(problem, states, k, rank),
             )
+    _require_together(what, data, problem, expected)
+
+
+def _require_together(what: str, data: dict[str, Any], problem: Problem, states: Sequence[np.ndarray]) -> None:
+    """Raises CheckFailed unless what leads from each of these states to the next has come of all ranks' messages."""
+    if problem.net == "small" and problem.world_size > 1:
+        require_together(what, data, list(_may_travel(problem, states)))
+
+
+def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """For each step: the weights after it, how far it goes, and the gradient."""
+    speed = np.zeros_like(states[0])
+    for before, after in pairwise(states):
+        new = (before - after) / problem.step
+        yield [after, new, new - problem.momentum * speed]
+        speed = new
 
 
 @check(

@@ -40,7 +40,7 @@ def require_gradients(who: str, carried: Sequence[Any], gradients: dict[str, lis
             for name, each in gradients.items():
                 sources = each if kind == "scatter" else [each[rank]]
                 sent = [t for t in tensors if t.size == each[rank].size]
-                if sent and np.any(sources) and not all(_is_made_of(t, sources) for t in sent):
+                if sent and np.any(sources) and not all(is_made_of(t, sources) for t in sent):
                     raise CheckFailed(
                         f"{who}: what rank {rank} puts into {kind} for {name!r} is not made of gradients.",
                         cause="the bytes are right, the numbers are not: p.grad travels to the others, and what they"
@@ -48,7 +48,74 @@ def require_gradients(who: str, carried: Sequence[Any], gradients: dict[str, lis
                     )
 
 
-def _is_made_of(tensor: np.ndarray, sources: Sequence[np.ndarray]) -> bool:
+def take_out(data: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
+    """The observed run of ranks that gave {"returned", "carried"}, as if they had given the first alone; and
+    `together`, (n, numbers of the model), what all ranks' collectives put in as often as they went through the model.
+
+    sizes: numbers of each parameter. `together` is the sum over the ranks, `is_shared` whether each of them puts in
+    other numbers than rank 0.
+    """
+    if data["deadlock"] is not None or not all(isinstance(r, dict) and "carried" in r for r in data["results"]):
+        return data
+    rows = [_through_the_model(result["carried"], sizes) for result in data["results"]]
+    data["results"] = [result["returned"] for result in data["results"]]
+    is_alike = len({len(one) for one in rows}) == 1
+    together = sum(rows) if is_alike else np.empty((0, sum(sizes)))
+    is_shared = is_alike and all(not np.array_equal(one, rows[0]) for one in rows[1:])
+    return data | {"together": together, "is_shared": is_shared}
+
+
+def _through_the_model(calls: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+    """(n, numbers of the model): each time that calls bring as many floats as the parameters have, one by one or in one
+    vector; what has other sizes is something else."""
+    brought = [np.asarray(t) for kind, inputs in calls if kind not in ("broadcast", "scatter") for t in inputs]
+    rows, parts, needed = [], [], list(sizes)
+    for one in (t for t in brought if t.dtype.kind == "f"):
+        if one.size == sum(sizes):
+            rows.append(one)
+        elif one.size in needed:
+            needed.remove(one.size)
+            parts.append(one)
+        if parts and not needed:
+            rows.append(np.concatenate(parts))
+            parts, needed = [], list(sizes)
+    return np.stack(rows) if rows else np.empty((0, sum(sizes)))
+
+
+def require_together(
+    who: str, data: dict[str, Any], wholes: Sequence[Sequence[np.ndarray]], *, at_least: int | None = None
+) -> None:
+    """Raises CheckFailed unless what all ranks put in, together, is what has to come of it, in whatever proportion.
+
+    data: of `take_out`. wholes: for each iteration all vectors of the model, flat, that may travel: its gradient, or
+    its weights after the step. at_least: how many of these iterations there must be, if not all.
+    """
+    together, least = data["together"], len(wholes) if at_least is None else at_least
+    n = len(together)
+    a_time = next((each for each in range(1, n + 1) if n % each == 0 and least <= n // each <= len(wholes)), 0)
+    if not a_time:
+        raise CheckFailed(
+            f"{who}: what the ranks put into collectives is not {least} times the whole model.",
+            cause="what travels is a number for each of the model's, once an iteration: gradients, or weights.",
+        )
+    for k, allowed in enumerate(wholes[: n // a_time]):
+        sources = [np.sort(whole) for whole in allowed if np.any(whole)]
+        sent = map(np.sort, together[k * a_time : (k + 1) * a_time])
+        if sources and not any(is_made_of(one, [source]) for one in sent for source in sources):
+            raise CheckFailed(
+                f"{who}: what all ranks together put into collectives in iteration {k + 1} is not made of what one "
+                "worker computes.",
+                cause="each rank brings what it computed of its own examples: its gradient, or its weights after the "
+                "step; the sum over the ranks is what counts.",
+            )
+    if not data["is_shared"]:
+        raise CheckFailed(
+            f"{who}: all ranks put the same numbers into collectives.",
+            cause="every rank does the whole work: each computes with its own share of the batch.",
+        )
+
+
+def is_made_of(tensor: np.ndarray, sources: Sequence[np.ndarray]) -> bool:
     """Whether it is a mixture of these, and not nothing."""
     columns = np.stack([source.ravel() for source in sources], axis=1)
     rest = tensor - columns @ np.linalg.lstsq(columns, tensor, rcond=None)[0]

@@ -205,6 +205,11 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         raise CheckFailed(
             "evaluate returned (accuracy, loss).", cause="the other way round: the mean loss comes first."
         )
+    if data["n_seen"] < len(y):
+        raise CheckFailed(
+            f"evaluate: the model was shown {data['n_seen']} of {len(y)} examples.",
+            cause="model(x) gives the scores of a batch, and all batches count.",
+        )
     parts = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
     _require_mean(f"the test loss of {len(y)} examples", loss, expected_loss, {
         "the mean of the batches' means: the last batch is smaller and must count less.": np.mean(

@@ -106,10 +106,11 @@ class _Answers(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))
-        self.trained, self.recorded = False, False
+        self.trained, self.recorded, self.n_seen = False, False, 0
 
     def forward(self, x):
         self.trained |= self.training
+        self.n_seen += len(x)
         scores = x * self.weight
         self.recorded |= scores.requires_grad
         return scores
@@ -132,5 +133,5 @@ def evaluate(evaluate, /, sizes: list[int]):
     scores, y = map(torch.tensor, judges.evaluation(sizes))
     model = _Answers().train()
     returned = evaluate(model, list(zip(scores.float().split(sizes), y.split(sizes))))
-    found = {"returned": returned, "training": model.trained, "graph": model.recorded}
+    found = {"returned": returned, "training": model.trained, "graph": model.recorded, "n_seen": model.n_seen}
     return {**found, "follows": model.weight.requires_grad, "weight": model.weight.item()}

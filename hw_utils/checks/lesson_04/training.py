@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.lesson_04.carried import require_together
 from hw_utils.checks.lesson_04.judges import close, examples, first_difference, number, numbers, result
 from hw_utils.checks.lesson_04.softmax import Softmax, descend
 from hw_utils.checks.slips import came
@@ -70,9 +71,22 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 else _why_test(loss, whole, _seeded(seed), (x, y), (test_x, test_y)),
             )
     _judge_method(trace, method, who)
+    if world_size > 1:
+        require_together(who, data, [[g] for g in _gradients(seed, [(x[b].astype("f8"), y[b]) for b in batches])])
     if method in ("gather_scatter", "all_reduce"):
         _judge_iteration_s(data, trace, who, n_iterations)
     _judge_output(data.get("output"), who, n_iterations)
+
+
+def _gradients(seed: int, batches: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Of one process with whole batches, flat, one an iteration."""
+    model, speed, found = _seeded(seed), [0.0, 0.0], []
+    for x, y in batches:
+        gradients = model.gradient(x, y)
+        speed = [MOMENTUM * v + g for v, g in zip(speed, gradients)]
+        model.weight, model.bias = model.weight - LR * speed[0], model.bias - LR * speed[1]
+        found.append(np.concatenate([g.ravel() for g in gradients]))
+    return found
 
 
 def _judge_method(trace: Trace, method: str, who: str) -> None:

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import judges, training
+from hw_utils.checks.lesson_04.carried import note_inputs, take_out
 from hw_utils.checks.lesson_04.loop import observed
 from hw_utils.checks.lesson_04.predicted import judge_calls
 from hw_utils.material import models
@@ -28,13 +29,15 @@ def small_data() -> tuple[TensorDataset, TensorDataset]:
 
 def _drive_worker(worker, method, world_size, total_batch, n_iterations, seed):
     job = Job(method, training.small_model, small_data, total_batch, n_iterations, training.LR, training.MOMENTUM, seed)
-    return observed(_other_seeds(worker), world_size, job)
+    data = observed(_other_seeds(worker), world_size, job)
+    return take_out(data, [p.numel() for p in training.small_model().parameters()])
 
 
 def _other_seeds(worker):
     def with_its_own_seed(rank, world_size, job):
         torch.manual_seed(1000 + rank)  # ranks start different: a worker that forgets the seed must not pass
-        return worker(rank, world_size, job)
+        carried = note_inputs()
+        return {"returned": worker(rank, world_size, job), "carried": carried}
 
     return with_its_own_seed
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from hw_utils.checks.lesson_04.carried import is_made_of, note_inputs
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.models import SimpleCNN
 
@@ -99,12 +100,14 @@ def watched(rank: int, world_size: int, worker, n_iterations: int, *args) -> dic
         register_module_forward_pre_hook(watch.before_forward),
         register_optimizer_step_pre_hook(watch.before_step),
     ]
+    carried = note_inputs()
     try:
         returned = worker(rank, world_size, n_iterations, *args)
     finally:
         for hook in hooks:
             hook.remove()
-    return {"returned": returned, "n_steps": watch.n_steps, **watch.seen()}
+    put_in = [[t.numel(), t[:_SHOWN]] for kind, inputs in carried for t in inputs if kind == "all_reduce"]
+    return {"returned": returned, "n_steps": watch.n_steps, "put_in": put_in, **watch.seen()}
 
 
 def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int, *, waits_late: bool = False) -> None:
@@ -136,6 +139,27 @@ def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int, *
                 f"{what}: the weights of rank {rank} do not follow SGD (step {LR}, momentum {MOMENTUM}) with the "
                 "mean gradient of all ranks.",
                 cause=_why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"]), waits_late),
+            )
+    for rank, (result, steps) in enumerate(zip(results, own)):
+        _require_own_gradients(f"{what}: rank {rank}", result["put_in"], [gradient for gradient, _ in steps])
+
+
+def _require_own_gradients(who: str, put_in: list[Any], gradients: list[np.ndarray]) -> None:
+    """Raises CheckFailed unless each all_reduce of a rank begins with what one of its gradients begins with.
+
+    put_in: [numbers of the tensor, its first ones]; gradients: each iteration's, the first numbers of each parameter.
+    """
+    sizes = [p.numel() for p in SimpleCNN().parameters()]
+    a_time = max(1, len(put_in) // len(gradients))
+    for n, (size, first) in enumerate(put_in):
+        shown = np.split(
+            gradients[min(n // a_time, len(gradients) - 1)], np.cumsum([min(s, _SHOWN) for s in sizes])[:-1]
+        )
+        due = [gradient for s, gradient in zip(sizes, shown) if s == size]
+        if due and all(np.any(gradient) and not is_made_of(np.asarray(first), [gradient]) for gradient in due):
+            raise CheckFailed(
+                f"{who}: what it puts into all_reduce number {n + 1}, of {size} numbers, is not one of its gradients.",
+                cause="p.grad travels, as backward has left it: the others have no other way to learn of it.",
             )
 
 
