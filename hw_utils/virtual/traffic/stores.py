@@ -13,6 +13,8 @@ from torch.distributed import distributed_c10d as c10d
 
 DEFAULT = "default"  # the name of the default group's store
 _PrefixStore = dist.PrefixStore
+_FIRST_PORT = 1 << 15
+_TORCHS_TIMEOUT = dist.HashStore().timeout  # of a store that nobody has given one
 
 
 class _Reading:
@@ -87,7 +89,8 @@ class Stores:
             self.readers.setdefault(name, []).append(reading)
             if not engine.block_for(rank, reading, timeout_s):
                 self.readers[name].remove(reading)
-                raise dist.DistStoreError(f"wait timeout after {timeout_s * 1000:g}ms, keys: {', '.join(missing)}")
+                late = ", ".join(f"/{key}" for key in missing)
+                raise dist.DistStoreError(f"wait timeout after {timeout_s * 1000:g}ms, keys: {late}")
 
     def check(self, name: str, keys: list[str], *, site: int) -> bool:
         return all(self._has(name, key) for key in keys)
@@ -131,10 +134,21 @@ class Stores:
 class VirtualStore(dist.Store):
     """One rank's handle of a store; `prefix` stands before every key that goes through it."""
 
+    n_hidden = 0  # keys of the real one's own, which it counts
+    waits = "wait"  # the word for it in what it says of a key that does not come
+
     def __init__(self, engine, name: str, timeout_s: float | None = None, prefix: str = "") -> None:
         super().__init__()
-        self.engine, self.name, self.timeout_s, self.prefix = engine, name, timeout_s, prefix
+        self.engine, self.name, self.prefix = engine, name, prefix
+        if timeout_s is not None:
+            self.set_timeout(timedelta(seconds=timeout_s))
         _kept.append(self)
+
+    @property
+    def timeout_s(self) -> float | None:
+        """Seconds that a key may take; C++ code sets them without a word to Python. None for ever: torch's default."""
+        timeout = self.timeout
+        return None if timeout == _TORCHS_TIMEOUT else timeout.total_seconds()
 
     def _ask(self, method: str, *arguments) -> Any:
         if arguments and self.prefix:
@@ -142,7 +156,10 @@ class VirtualStore(dist.Store):
             key = self.prefix + first if isinstance(first, str) else [self.prefix + key for key in first]
             arguments = key, *more
         frame = sys._getframe(2)
-        return self.engine.ask_store(self.name, method, arguments, self.engine.places.of(frame))
+        try:
+            return self.engine.ask_store(self.name, method, arguments, self.engine.places.of(frame))
+        except dist.DistStoreError as error:
+            raise type(error)(str(error).replace("wait", self.waits, 1)) from None
 
     def set(self, key: str, value) -> None:
         self._ask("set", key, _bytes(value))
@@ -162,6 +179,14 @@ class VirtualStore(dist.Store):
     def wait(self, keys, timeout: timedelta | None = None) -> None:
         self._ask("wait", list(keys), self.timeout_s if timeout is None else timeout.total_seconds())
 
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Waits until so many have come to it."""
+        folding = self.engine.folding
+        n_come = self.add(f"{key}/come", 1 if folding is None else folding.fold.size)
+        if n_come == world_size:
+            self.set(f"{key}/open", b"1")
+        self.wait([f"{key}/open"], timeout)
+
     def check(self, keys) -> bool:
         return self._ask("check", list(keys))
 
@@ -169,7 +194,7 @@ class VirtualStore(dist.Store):
         return self._ask("delete_key", key)
 
     def num_keys(self) -> int:
-        return self._ask("num_keys")
+        return self._ask("num_keys") + self.n_hidden
 
     def list_keys(self) -> list[str]:
         return [key.removeprefix(self.prefix) for key in self._ask("list_keys") if key.startswith(self.prefix)]
@@ -196,13 +221,6 @@ class VirtualStore(dist.Store):
     def clone(self) -> VirtualStore:
         return VirtualStore(self.engine, self.name, self.timeout_s, self.prefix)
 
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.timeout_s = timeout.total_seconds()
-
-    @property
-    def timeout(self) -> timedelta:
-        return timedelta(seconds=300 if self.timeout_s is None else self.timeout_s)
-
 
 def _bytes(value) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
@@ -216,20 +234,38 @@ class _VirtualTCPStore(VirtualStore):
     """torch.distributed.TCPStore: one store a host name and port, and no socket."""
 
     def __init__(
-        self, host_name, port, world_size=None, is_master=False, timeout=None, wait_for_workers=True, **options
-    ) -> None:
+        self, host_name, port, world_size=None, is_master=False, timeout=None, wait_for_workers=True,
+        multi_tenant=False, master_listen_fd=None, use_libuv=True,
+    ) -> None:  # fmt: skip
+        if world_size == 0:
+            raise ValueError("TCPStore world size cannot be 0")
+        if use_libuv and master_listen_fd is not None:
+            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd")
+        if port == 0 and is_master:  # whichever is free
+            port = _FIRST_PORT + VirtualStore(_current(), "ports").add("taken", 1)
         super().__init__(_current(), f"tcp://{host_name}:{port}", _seconds(timeout))
-        self.host, self.port = host_name, port
-        if world_size and wait_for_workers:
-            folding = self.engine.folding
-            n_come = self.add("init/", 1 if folding is None else folding.fold.size)
-            if n_come == world_size:
-                self.set("init/all", b"1")
-            self._ask("wait", ["init/all"], self.timeout_s)
+        self.host, self.port, self.libuvBackend = host_name, port, use_libuv
+        if world_size and world_size > 0 and wait_for_workers:
+            self.n_hidden = 1  # how many have come
+            self._meet(world_size)
+
+    def _meet(self, world_size: int) -> None:
+        """Waits until all have made theirs."""
+        doors = VirtualStore(self.engine, f"{self.name} doors", self.timeout_s)
+        try:
+            doors.barrier("made", world_size)
+        except dist.DistStoreError:
+            n_come = doors.get("made/come").decode()
+            raise dist.DistStoreError(
+                f"Timed out after {self.timeout_s:g} seconds waiting for clients. {n_come}/{world_size} clients joined."
+            ) from None
 
 
 class _VirtualFileStore(VirtualStore):
     """torch.distributed.FileStore: one store a path."""
+
+    n_hidden = 1  # how many have it open
+    waits = "Wait"
 
     def __init__(self, file_name, world_size=-1) -> None:
         super().__init__(_current(), f"file://{file_name}")
@@ -240,11 +276,13 @@ class _VirtualPrefixStore(VirtualStore):
     """torch.distributed.PrefixStore of a virtual store: C++ must not stand between a rank that waits and the engine."""
 
     def __new__(cls, prefix, store):
+        if store is None:
+            raise ValueError("a PrefixStore needs a store")
         return super().__new__(cls) if isinstance(store, VirtualStore) else _PrefixStore(prefix, store)
 
     def __init__(self, prefix, store) -> None:
         super().__init__(store.engine, store.name, store.timeout_s, f"{store.prefix}{prefix}/")
-        self.underlying_store = store
+        self.underlying_store, self.n_hidden, self.waits = store, store.n_hidden, store.waits
 
     @property
     def _underlying_non_prefix_store(self) -> VirtualStore:
@@ -254,10 +292,21 @@ class _VirtualPrefixStore(VirtualStore):
 class _VirtualHashStore(VirtualStore):
     """torch.distributed.HashStore: of one rank only, as in a process of its own."""
 
+    waits = "Wait"
+
     def __init__(self) -> None:
         engine = _current()
         engine.n_hash_stores = getattr(engine, "n_hash_stores", 0) + 1
         super().__init__(engine, f"hash {engine.rank} {engine.n_hash_stores}")
+
+
+class _StoreCollectives(dist._StoreCollectives):
+    """torch.distributed's, whose C++ code calls a store back: a greenlet could not leave it."""
+
+    def __init__(self, store, *arguments, **named) -> None:
+        if isinstance(store, VirtualStore) and store.engine.carrier.is_shared:
+            store.engine.need("threads", "C++ code waits in a store")
+        super().__init__(store, *arguments, **named)
 
 
 _engines: list = []
@@ -273,7 +322,7 @@ def virtual_stores(engine):
     """While a simulation runs, the stores that a program makes are virtual ones."""
     kinds = {
         "TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore,
-        "PrefixStore": _VirtualPrefixStore,
+        "PrefixStore": _VirtualPrefixStore, "_StoreCollectives": _StoreCollectives,
     }  # fmt: skip
     meeting = sys.modules["torch.distributed.rendezvous"]  # rendezvous("env://") makes its store from a name of its own
     modules = (dist, c10d, meeting)

@@ -63,6 +63,33 @@ def nobody_sets_it(rank: int, world_size: int) -> list[str]:
     return said
 
 
+def made_and_counted(rank: int, world_size: int, folder: str) -> list:
+    """What stores of each kind say of themselves, of their keys and of one that does not come."""
+    found = []
+    for store in (
+        dist.TCPStore("localhost", 0, 1, is_master=True), dist.TCPStore("localhost", 0, None, is_master=True),
+        dist.FileStore(f"{folder}/{rank}", 1), dist.HashStore(),
+    ):  # fmt: skip
+        inner = dist.PrefixStore("inner", store)
+        inner.set("a", "1")
+        store.set("b", "2")
+        found += [store.num_keys(), inner.num_keys(), store.delete_key("b"), store.num_keys(), store.check(["inner/a"])]
+        try:
+            dist._StoreCollectives(store, 1, 2).barrier("here", LONG_AGO, True)  # C++ code waits, for rank 0
+        except RuntimeError as error:
+            found += [str(error).split(", ")[0], "ait timeout" in str(error)]
+    for wrong in (lambda: dist.TCPStore("localhost", 0, 0), lambda: dist.PrefixStore("of none", None)):
+        try:
+            wrong()
+        except ValueError:
+            found.append("refused")
+    try:
+        dist.TCPStore("localhost", 0, 2, is_master=True, timeout=timedelta(seconds=1))
+    except dist.DistStoreError as error:
+        found.append(str(error))
+    return found
+
+
 def a_group_of_torchs_own_between(rank: int, world_size: int, path: str) -> list[str]:
     """C++ code forgets the name of a group that is destroyed: the next may have it."""
     dist.destroy_process_group()
@@ -87,6 +114,12 @@ def test_a_key_that_does_not_come_is_an_error_of_the_store(engine):
     assert engine(nobody_sets_it, 2, echo=False).results == [[True] * 3] * 2
 
 
+def test_stores_count_their_keys_and_give_up_like_torchs(tmp_path):
+    real, virtual = (engine(made_and_counted, 2, (str(tmp_path),), echo=False).results for engine in (launch, simulate))
+    assert [result[:-1] for result in real] == [result[:-1] for result in virtual]
+    assert all("1/2 clients joined" in result[-1] for result in real + virtual)
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_queue_gives_each_value_to_one_rank(size):
     run = simulate(through_a_queue, size, echo=False)
@@ -103,9 +136,15 @@ def set_and_get(rank: int, world_size: int) -> tuple[bytes, bytes, int]:
     store = dist.distributed_c10d._get_default_store()
     if rank == world_size - 1:
         store.set("key", "value")
-    own = dist.TCPStore("localhost", 0, world_size, rank == 0)
+    if rank == 0:
+        own = dist.TCPStore("localhost", 0, world_size, is_master=True, wait_for_workers=False)
+        store.set("port", str(own.port))
+    else:
+        own = dist.TCPStore("localhost", int(store.get("port")), world_size, wait_for_workers=False)
+    alone = dist.TCPStore("localhost", 0, 1, is_master=True)  # of this rank, whatever the others make
+    alone.set("n", "none of theirs")
     own.add("n", rank)
-    dist.barrier()
+    own.barrier("added", world_size)
     return store.get("key"), own.get("n"), own.add("n", 0)
 
 
