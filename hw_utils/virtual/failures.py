@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import traceback
 from contextlib import contextmanager
 
@@ -30,6 +31,15 @@ def is_from_a_package(error: BaseException) -> bool:
     """Whether code of an installed package has raised it: neither the program's own, nor this package's."""
     found = traceback.extract_tb(error.__traceback__)
     return bool(found) and not is_students(found[-1].filename) and not found[-1].filename.startswith(_PACKAGE)
+
+
+def misses_of_thread(error: BaseException | None) -> bool:
+    """Whether it comes of something that a `threading.local` has in another thread, and not in this one."""
+    while error is not None:
+        if isinstance(error, AttributeError) and isinstance(error.obj, threading.local):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def sendable(error: BaseException | None) -> bytes | None:

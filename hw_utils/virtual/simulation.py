@@ -30,7 +30,7 @@ from hw_utils.virtual.apart.hub import DeviceHubEngine, Hub, HubEngine, preloada
 from hw_utils.virtual.device.cuda import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
-from hw_utils.virtual.failures import failure_of, is_from_a_package, sendable, time_limit
+from hw_utils.virtual.failures import failure_of, is_from_a_package, misses_of_thread, sendable, time_limit
 from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
@@ -216,6 +216,7 @@ class _Cluster:
                 if not engine.is_over:
                     self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
                     self._fails_for_another(rank, error)
+                    self._fails_for_its_thread(error)
                     engine.failures.append(failure_of(rank, error))
         finally:
             if not engine.carrier.is_shared:
@@ -231,6 +232,12 @@ class _Cluster:
         is_first = rank == 0 or engine.failures
         if not is_first and self.world_size <= engine.most_processes and is_from_a_package(error):
             engine.need("processes", "what a package keeps")
+
+    def _fails_for_its_thread(self, error: BaseException) -> None:
+        """What a package has set for its first thread alone is there where each rank is the first one of a process."""
+        engine = self.engine
+        if not engine.carrier.is_shared and self.world_size <= engine.most_processes and misses_of_thread(error):
+            engine.need("processes", "what a package has set for one thread")
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
         """The student's lines that a rank is at; `frame` is where this process's main thread is."""

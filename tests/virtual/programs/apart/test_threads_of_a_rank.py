@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
-from hw_utils import Deadlock, simulate
+from hw_utils import Deadlock, launch, simulate
 
 DEVICES = {"cluster": "h100x2", "compute": "device"}
 on_both = pytest.mark.parametrize("options", [{"compute": "free"}, DEVICES], ids=["on processors", "on devices"])
@@ -188,3 +189,19 @@ def test_a_checkpoint_is_saved_while_the_model_trains(tmp_path):
     run = simulate(saves_while_it_trains, 2, args=(str(tmp_path),), echo=False, **DEVICES)
     assert run[0] == run[1]
     assert {"gather_object", "reduce_scatter_tensor"} <= {event.op for event in run.trace}
+
+
+OF_THREAD = threading.local()
+OF_THREAD.value = 3
+
+
+def set_for_the_first_thread(rank: int, world_size: int) -> tuple[int, int, float]:
+    from torch.testing._internal.common_device_type import DeviceTypeTestBase
+
+    total = all_reduce(torch.ones(1), "sum", dist.group.WORLD)  # C++ code calls: greenlets do not do
+    return OF_THREAD.value, DeviceTypeTestBase._tls.precision, total.item()
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_what_a_package_has_set_for_its_first_thread_is_there(engine):
+    assert engine(set_for_the_first_thread, 2, echo=False).results == [(3, 0, 2.0)] * 2
