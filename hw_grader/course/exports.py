@@ -111,17 +111,6 @@ def _safe(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
 
 
-def as_canvas(found: list[Score], assignment: str) -> str:
-    """Canvas's gradebook import: its five columns, a row of points possible, empty where nothing was graded."""
-    most = max((s.max_points for s in found), default=0.0)
-    rows = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", assignment],
-            ["    Points Possible", "", "", "", "", number(most)]]  # fmt: skip
-    for s in found:
-        name = f"{s.last_name}, {s.first_name}" if s.last_name else s.student
-        rows.append([name, "", s.student, s.student, "", number(s.points)])
-    return csv_text(rows)
-
-
 def as_gradescope(record: Record) -> dict[str, Any]:
     """A `results.json`: one test a check. Without a score and with a message when it could not be graded."""
     tests = [

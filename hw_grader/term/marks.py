@@ -14,7 +14,7 @@ from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import CsvExportPlugin
 
 from hw_grader.course import records
-from hw_grader.course.exports import Score, as_canvas, as_csv, csv_text, number, scores
+from hw_grader.course.exports import Score, as_csv, csv_text, number, scores
 from hw_grader.term.class_list import ClassList, Student
 
 KINDS = ("canvas", "moodle", "brightspace", "csv")
@@ -29,8 +29,6 @@ def as_lms(kind: str, root: Path, assignment: str, known: ClassList) -> str:
     if kind == "csv":
         return as_csv(found)
     rows = _everybody(found, known, assignment)
-    if kind == "canvas" and not known.students:
-        return as_canvas(found, assignment)
     return csv_text({"canvas": _canvas, "moodle": _moodle, "brightspace": _brightspace}[kind](rows, assignment))
 
 

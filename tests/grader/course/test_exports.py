@@ -22,6 +22,8 @@ from hw_grader.course.similarity import alike, report, runs_text
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.term.class_list import ClassList
+from hw_grader.term.marks import as_lms
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, as_bytes, make_course, submission
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -90,7 +92,7 @@ def test_a_real_zero_and_what_could_not_be_graded_look_different_in_the_csv(cour
 
 
 def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
-    head, possible, *students = rows(exports.as_canvas(exports.scores(course, ASSIGNMENT), ASSIGNMENT))
+    head, possible, *students = rows(as_lms("canvas", course, ASSIGNMENT, ClassList([])))
     assert head == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", ASSIGNMENT]
     assert possible == ["    Points Possible", "", "", "", "", "10"]
     assert [row[5] for row in students] == ["10", "5", "", "0", ""]

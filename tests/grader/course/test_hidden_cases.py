@@ -28,6 +28,8 @@ from hw_grader.notebook.restore import restore
 from hw_grader.notebook.run_cells import Times
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
+from hw_grader.term.class_list import ClassList
+from hw_grader.term.marks import as_lms
 from hw_utils.checks.lesson_01.output import _NOTHING_SENT
 from hw_utils.core import errors
 from tests.grader.course.test_grade import ROOT
@@ -88,7 +90,7 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
     channels = {
         "gradescope": json.dumps(exports.as_gradescope(record)),
         "csv": exports.as_csv(rows),
-        "canvas": exports.as_canvas(rows, ASSIGNMENT),
+        "canvas": as_lms("canvas", root, ASSIGNMENT, ClassList([])),
         "autograded": json.dumps(notebook),
         "feedback": page(notebook, {}),
     }
