@@ -159,7 +159,8 @@ _ERRORS = {
     "the new tensor with the dtype of the one that it goes with (torch.zeros_like, x.new_zeros).",
     r"rank 0 calls .* while rank \d+ calls": "all ranks make the same calls in one order, with one group_id for each "
     "place in the code and tensors of one shape.",
-    r"rank should not be the same|to itself": "a rank sends to itself: with one rank there is nobody to send to.",
+    r"rank should not be the same|to itself": "a rank sends to itself: print rank beside whom it sends to; with "
+    "one rank there is nobody.",
     r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1, around a ring modulo "
     "world_size.",
     r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "
