@@ -227,9 +227,12 @@ class _Cluster:
             self.watch.end(rank, **options)
 
     def _fails_for_another(self, rank: int, error: BaseException) -> None:
-        """A package that refuses what the first rank was allowed, as a second registration, is asked again apart."""
+        """A package that refuses what the first rank was allowed, as a second registration, is asked again apart.
+
+        So is one that misses what it has kept of a rank: another one may have thrown it away.
+        """
         engine = self.engine
-        is_first = rank == 0 or engine.failures
+        is_first = (rank == 0 or engine.failures) and not isinstance(error, KeyError)
         if not is_first and self.world_size <= engine.most_processes and is_from_a_package(error):
             engine.need("processes", "what a package keeps")
 

@@ -15,6 +15,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp._debug_utils import SimpleProfiler
 
 from hw_utils import Deadlock, WorkerFailed, simulate
 
@@ -435,3 +436,20 @@ def starts_a_program(rank: int, world_size: int, is_apart: bool) -> int:
 def test_what_a_rank_prints_to_is_a_file_for_others_too(is_apart):
     run = simulate(starts_a_program, 2, (is_apart,), echo=False)
     assert (list(run), run.output[1]) == ([0, 0], "before\n")
+
+
+def measured_by_a_package(rank: int, world_size: int) -> list[str]:
+    """FSDP's own profiler keeps what is under way in its class, and forgets all of it at the end."""
+    if rank == 0:
+        with SimpleProfiler.profile("mine"):
+            dist.barrier()
+            dist.barrier()
+        return list(SimpleProfiler.results)
+    dist.barrier()
+    SimpleProfiler.reset()
+    dist.barrier()
+    return list(SimpleProfiler.results)
+
+
+def test_a_package_that_another_rank_made_forget_is_asked_again():
+    assert simulate(measured_by_a_package, 2, echo=False).results == [["mine"], []]
