@@ -45,7 +45,10 @@ def bytes_in_use() -> int | None:
 
 
 def _in_files() -> int:
-    systems = {os.stat(folder).st_dev: os.statvfs(folder) for folder in (os.getcwd(), "/tmp", "/dev/shm")}
+    systems: dict[int, os.statvfs_result] = {}
+    for folder in (".", "/tmp", "/dev/shm"):
+        with contextlib.suppress(OSError):  # it is not there
+            systems[os.stat(folder).st_dev] = os.statvfs(folder)
     own = [system for system in systems.values() if system.f_blocks * system.f_frsize <= _JAILS_BYTES]
     return sum((s.f_blocks - s.f_bfree) * s.f_frsize + (s.f_files - s.f_ffree) * _FILE_BYTES for s in own)
 
@@ -63,13 +66,14 @@ def _under_way() -> int:
 
 
 def _in_children() -> int:
-    """In processes that this one has started, or that nobody waits for."""
-    return sum(of_process(pid) for pid in os.listdir("/proc") if pid.isdigit() and _parent_of(pid) in (1, os.getpid()))
+    """In the other processes of this session, which what a jailed process starts cannot leave."""
+    others = (pid for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid())
+    return sum(of_process(pid) for pid in others if _session_of(pid) == os.getsid(0))
 
 
-def _parent_of(pid: str) -> int:
+def _session_of(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1]) if int(pid) != os.getpid() else 0
+            return int(file.read().rpartition(b")")[2].split()[3])
     except OSError:
-        return 0
+        return -1

@@ -113,7 +113,7 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
             slots.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
             _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
         _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
-    _judge_calls(what, trace, len(hidden))
+    _judge_calls(what, trace, len(hidden), world_size)
     require_waits(trace, what)
     sizes = [-(-h * width // world_size) for h in hidden]
     for rank, result in enumerate(data["results"]):
@@ -163,7 +163,19 @@ def _judge_shards(what: str, shards: list, step: int, owns: list[list[np.ndarray
             )
 
 
-def _judge_calls(what: str, trace: Trace, n_layers: int) -> None:
+def least_gathers(n_layers: int, n_steps: int) -> int:
+    """Of a rank that never has more than two layers whole: it may keep these where it turns around."""
+    n_turns = 2 * n_steps - 1
+    return 2 * n_steps * n_layers - 2 * n_turns
+
+
+def _judge_calls(what: str, trace: Trace, n_layers: int, world_size: int) -> None:
+    gathered, least = len(trace.of_rank(0).of_op(*GATHERS)), least_gathers(n_layers, 2)
+    if world_size > 1 and gathered < least:
+        raise CheckFailed(
+            f"{what}: rank 0 calls all_gather {gathered} times in two steps; who lets layers go needs {least}.",
+            cause="whole weights are kept from one pass to a later one, in whatever form: gather them again.",
+        )
     for ops, most, cause in (
         (GATHERS, 4 * n_layers, "each layer is gathered once for forward and once for backward."),
         (SCATTERS, 2 * n_layers, "the gradient of a layer is one message: flat and whole."),

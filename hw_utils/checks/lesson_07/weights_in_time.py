@@ -8,7 +8,7 @@ from typing import Any
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS
-from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, train_steps
+from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, least_gathers, train_steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Event, Trace
@@ -42,11 +42,11 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
 
 def _judge_enough(what: str, trace: Trace, n_layers: int) -> None:
     """Seconds count only of a step in which each layer's shards travel, as large as they are."""
-    for name, ops in (("gathered", GATHERS), ("reduced", SCATTERS)):
+    for name, ops, least in (("gathered", GATHERS, least_gathers(n_layers, 1)), ("reduced", SCATTERS, n_layers)):
         whole = sum(event.n_bytes >= WIDTH * ITEM for event in trace.of_op(*ops))
-        if whole < n_layers:
+        if whole < least:
             raise CheckFailed(
-                f"{what}: {whole} of {n_layers} layers' shards are {name}.",
+                f"{what}: {whole} times a layer's shards are {name}, {least} times are the least.",
                 cause="each layer is gathered for forward and for backward, and its gradient is reduced.",
             )
 
