@@ -181,11 +181,14 @@ class VirtualStore(dist.Store):
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Waits until so many have come to it."""
+        self._arrive(key, world_size)
+        self.wait([f"{key}/open"], timeout)
+
+    def _arrive(self, key: str, world_size: int) -> None:
         folding = self.engine.folding
         n_come = self.add(f"{key}/come", 1 if folding is None else folding.fold.size)
         if n_come == world_size:
             self.set(f"{key}/open", b"1")
-        self.wait([f"{key}/open"], timeout)
 
     def check(self, keys) -> bool:
         return self._ask("check", list(keys))
@@ -247,13 +250,16 @@ class _VirtualTCPStore(VirtualStore):
         self.host, self.port, self.libuvBackend = host_name, port, use_libuv
         if world_size and world_size > 0 and wait_for_workers:
             self.n_hidden = 1  # how many have come
-            self._meet(world_size)
+            self._meet(world_size, is_master)
 
-    def _meet(self, world_size: int) -> None:
-        """Waits until all have made theirs."""
+    def _meet(self, world_size: int, is_master: bool) -> None:
+        """The server's waits until all have made theirs."""
         doors = VirtualStore(self.engine, f"{self.name} doors", self.timeout_s)
+        doors._arrive("made", world_size)
+        if not is_master:
+            return
         try:
-            doors.barrier("made", world_size)
+            doors.wait(["made/open"])
         except dist.DistStoreError:
             n_come = doors.get("made/come").decode()
             raise dist.DistStoreError(

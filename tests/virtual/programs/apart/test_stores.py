@@ -78,6 +78,10 @@ def made_and_counted(rank: int, world_size: int, folder: str) -> list:
             dist._StoreCollectives(store, 1, 2).barrier("here", LONG_AGO, True)  # C++ code waits, for rank 0
         except RuntimeError as error:
             found += [str(error).split(", ")[0], "ait timeout" in str(error)]
+    server = dist.TCPStore("localhost", 0, 3, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("localhost", server.port, 3)  # only a server waits for the others
+    client.set("from", "a client")
+    found.append(server.get("from"))
     for wrong in (lambda: dist.TCPStore("localhost", 0, 0), lambda: dist.PrefixStore("of none", None)):
         try:
             wrong()
