@@ -29,7 +29,7 @@ from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.simulate import simulate
 
 LR, STEPS = 0.1, 3
-LARGE = 5000  # parameters that have far more bytes than all else an answer makes
+LARGE = 50_000  # parameters that have far more bytes than all else an answer makes
 STEP_COUNT = 8  # bytes that torch's own step count may take
 CHEAP = frozenset({
     "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_to_all_single",
@@ -256,7 +256,7 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
         for n, w in ((1, (3, 2)), (2, (3, 2)), (3, (3, 2)), (4, (3, 5, 2)), (5, (3, 5, 2)), (6, (1, 2, 1)))
     ]
     + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}]
-    + [{"world_size": 4, "widths": [48, 96, 48]}],  # moments that nobody overlooks, in whatever form they are kept
+    + [{"world_size": 4, "widths": [160, 320, 160]}],  # moments that nobody overlooks, in whatever form they are kept
     ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
     hint="hint 1 of exercise 7.3",
     hints={

@@ -17,7 +17,7 @@ from hw_utils.material.models import Part
 from hw_utils.simulate import simulate
 
 SLACK = 8  # bytes: one number
-MANY_ROWS = 8
+MANY_ROWS = 80
 _DEFAULTS = {"texts": "", "begun": 0.0}
 
 
@@ -233,7 +233,7 @@ _MANY = {
     "texts": "many rows",
 }  # fmt: skip
 _KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7], _MANY]
-_TAKEN = 100_000  # bytes: half of what _MANY's second step brings to a part
+_TAKEN = 1_000_000  # bytes: half of what _MANY's second step brings to a part
 
 
 @check(

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from hw_utils import TimedOut, WorkerFailed, launch, simulate
@@ -61,9 +62,11 @@ def waits_for_the_other(rank: int, world_size: int) -> float:
     rung = []
     signal.signal(signal.SIGALRM, lambda *_: rung.append(rank))
     if rank == 0:
-        time.sleep(0.1)
+        dist.recv(torch.zeros(1), 1)
+        time.sleep(0.1)  # from when the timer runs
     else:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
+        dist.send(torch.zeros(1), 0)
     dist.barrier()
     return len(rung)
 
