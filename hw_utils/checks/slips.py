@@ -163,6 +163,8 @@ _ERRORS = {
     "one rank there is nobody.",
     r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1, around a ring modulo "
     "world_size.",
+    r"with root (\d+)\b[^\n]* but rank \d+ calls [^\n]*? with root (?!\1\b)": "one rank is the root of "
+    "a call, the same for all: each rank's own number in that place makes every rank a root.",
     r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "
     "all ranks alike, so under no `if rank`.",
     r"interpreted as an integer|indices must be integers": "a float stands where a whole number is needed: a tensor of "

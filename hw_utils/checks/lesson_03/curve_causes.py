@@ -56,8 +56,8 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
     return slip(got, float(right.mean()))
 
 
-def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
-    """Why a training ended early."""
+def too_short(curve: Sequence[tuple[int, float]], expected: Sequence[Sequence[float]], recipe: Recipe) -> str:
+    """Why a training ended early, or noted less than it saw."""
     if not curve:
         return (
             "nothing was noted, or the curve was thrown away because it never reaches the target: append (iteration, "
@@ -68,6 +68,8 @@ def too_short(curve: Sequence[tuple[int, float]], recipe: Recipe) -> str:
     for size, name in sizes.items():
         if name == "training" and all(abs(a * size - round(a * size)) < 1e-4 for _, a in curve):
             return "k* is read off the training set; only the test set counts."
+    if len(curve) + 1 == len(expected) and expected[-1][1] >= recipe.target:
+        return "the look that reaches the target is missing alone: append it first, and end then."
     if len(curve) > 1 and curve[-1][1] < min(curve[-2][1], recipe.target):
         return "a worse look than the one before is no end: accuracy goes up and down, and recipe.target decides."
     if len(curve) == 1 and curve[0][1] < recipe.target:

@@ -32,15 +32,17 @@ def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int)
     if not same_as and all(np.array_equal(s[name], got) for s in states):
         return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
     if same_as == [rank] and len(wrong) < len(marks[0]):
-        return _unsent(wrong)
+        return _unsent(wrong, [n for n in marks[0] if n not in wrong])
     if same_as == [rank]:
         return "nothing was received: dist.broadcast(tensor, 0) for every tensor, and no copy of it in between."
     return f"rank {same_as[0]} was the root; the lesson asks for rank 0." if same_as else ""
 
 
-def _unsent(names: Sequence[str]) -> str:
+def _unsent(names: Sequence[str], sent: Sequence[str]) -> str:
     buffers = [n for n in names if "running" in n or "num_batches" in n]
     if len(buffers) == len(names):
+        if any("running" in n for n in sent):
+            return f"only some buffers are sent, {names[0]} is not: all of them, whole numbers as well."
         return "parameters are sent, buffers are not: model.state_dict() has both."
     if all("bias" in n for n in names if n not in buffers):
         return "weights are sent, biases are not: go through every parameter."
@@ -163,10 +165,14 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         (x - a * own[0], "only rank 0's examples count: its model was sent to all, or its gradient."),
         (x - 2 * a * whole, "twice as far as it should: one optimizer.step() an iteration."),
         (x - a * sum(own) / n, "the mean of the ranks' means, but their batches differ in length: weigh by n_total."),
+        (
+            x - a * whole * len(chunk) / (n * max(1, len(chunk) // n)),
+            "n_total is divided by N in whole numbers: / divides, // cuts.",
+        ),
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
         (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
         (x + a * whole, "the step goes uphill: minus alpha G."),
-        (x, "nothing moved: backward, then optimizer.step()."),
+        (x, "nothing moved: backward, then optimizer.step(), and no zero_grad() between the two."),
     ]
     error = np.abs(states[rank][k] - (x - a * whole)).max()
     if problem.net == "small" and error < 1e-6:

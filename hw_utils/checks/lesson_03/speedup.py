@@ -163,7 +163,7 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
             end = curves[0][-1][0] if curves[0] else 0
             raise CheckFailed(
                 f"{what}: the curve ends at iteration {end}, expected one to {expected[-1][0]}.",
-                cause=curve_causes.too_short(curves[0], recipe),
+                cause=curve_causes.too_short(curves[0], expected, recipe),
             )
         got_k, got = curves[0][i]
         if got_k != k:

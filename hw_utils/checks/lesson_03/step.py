@@ -84,7 +84,8 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
         if np.array_equal(states[0][k], states[0][k - 1]):
             raise CheckFailed(
                 f"{what}: step {k} changed nothing, on no rank.",
-                cause="the models are equal because none of them moved: backward, then optimizer.step().",
+                cause="the models are equal because none of them moved: backward, then optimizer.step(), and no "
+                "zero_grad() between the two.",
             )
     require_waits(Trace.from_plain(data["trace"]), what)
     _require_together(what, data, problem, states[0])

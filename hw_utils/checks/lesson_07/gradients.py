@@ -232,8 +232,14 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
                 f"{what}: rank {rank} sends {sent} bytes, its buckets need {due}.",
                 cause="buckets go in their order, each padded to the next multiple of the number of ranks.",
             )
-        if any(e.waited is None for e in mine):
-            raise CheckFailed(f"{what}: rank {rank} did not wait for every reduce_scatter.", cause="keep every handle.")
+        left = {k % len(pieces) for k, e in enumerate(mine) if e.waited is None}
+        if left:
+            raise CheckFailed(
+                f"{what}: rank {rank} did not wait for the reduce_scatter of bucket {min(left)}.",
+                cause="the last bucket is still under way when backward ends: wait() waits for it, too."
+                if left == {len(pieces) - 1}
+                else "keep every handle, and wait for each.",
+            )
 
 
 def _judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_size: int) -> None:
@@ -253,7 +259,8 @@ def _judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world
         if not isinstance(mine, np.ndarray) or mine.shape != expected.shape:
             shape = getattr(mine, "shape", None)
             raise CheckFailed(f"{what}: shard of bucket {k} has shape {shape}, expected {expected.shape}.",
-                              cause="a shard is 1/N of the padded bucket, flat.")  # fmt: skip
+                              cause="a shard is flat, 1/N of the bucket padded to the next multiple of N: -(-n // N) "
+                              "numbers, not one more where N divides.")  # fmt: skip
         if not _same(mine, expected):
             raise CheckFailed(
                 f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
@@ -313,6 +320,10 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
         "hint 3 of exercise 7.4": "not full|unused|without a gradient",
         "hint 2 of exercise 7.4": "pile up|still stands|holds|outlives",
         "hint 1 of exercise 7.4": "reduce_scatter|flat|shard|pad",
+    },
+    errors={
+        "NoneType.* not subscriptable": "before the first bucket none is under way: ask for that before you wait.",
+        "NoneType.* no attribute": "a parameter that nobody used has no gradient: zeros where p.grad is None.",
     },
     look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
 )

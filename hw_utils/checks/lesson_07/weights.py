@@ -285,6 +285,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
         "hint 2 of exercise 7.5": "slot is|whole or on their way|ahead|hang on|outlives",
         "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean",
     },
+    errors={"KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass."},
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
 )
 def fully_sharded(make, /, world_size: int, hidden: list[int], width: int):

@@ -112,6 +112,13 @@ def weighs_the_mean(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce)
 
 
 @right("lesson_03.step_equal", "lesson_03.step_follows")
+def weighs_a_mean_of_nothing(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    """The loss of no examples is nan here, its gradients are zeros all the same."""
+    _step(model, optimizer, cross_entropy(model(x), y) * len(x) * dist.get_world_size() / n_total)
+    copies_back(model, all_reduce)
+
+
+@right("lesson_03.step_equal", "lesson_03.step_follows")
 def averages_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     """The sum of gradients before the step is the same training; the models are then averaged all the same."""
     optimizer.zero_grad(set_to_none=False)

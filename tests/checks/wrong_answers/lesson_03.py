@@ -159,6 +159,13 @@ def sends_parameters_only(model):
         dist.broadcast(parameter.data, 0)
 
 
+@wrong("lesson_03.start_equal", says="1.num_batches_tracked of rank 1.*only some buffers are sent")
+def leaves_out_whole_numbers(model):
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            dist.broadcast(tensor, 0)
+
+
 @wrong("lesson_03.start_equal", says="biases are not")
 def sends_weights_only(model):
     for name, tensor in model.state_dict().items():
@@ -192,7 +199,7 @@ def sends_copies(model):
         dist.broadcast(tensor.clone(), 0)
 
 
-@wrong("lesson_03.start_equal", says="hangs|rank 0 called|broadcast|root")
+@wrong("lesson_03.start_equal", says="root 0 .*root 1 .*every rank a root")
 def every_rank_is_its_own_root(model):
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, dist.get_rank())
@@ -343,7 +350,7 @@ def leaves_out_the_step_when_empty(model, optimizer, x, y, n_total, all_reduce=d
     mean_model(model, all_reduce)
 
 
-@wrong("lesson_03.step_follows", says="nothing moved")
+@wrong("lesson_03.step_follows", says="nothing moved.*no zero_grad.. between")
 def clears_between_backward_and_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
     optimizer.zero_grad()
@@ -426,6 +433,14 @@ def forgets_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_redu
 def sums_the_losses(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     optimizer.zero_grad()
     cross_entropy(model(x), y, reduction="sum").backward()
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="divided by N in whole numbers")
+def divides_in_whole_numbers(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    (cross_entropy(model(x), y, reduction="sum") / max(1, n_total // dist.get_world_size())).backward()
     optimizer.step()
     mean_model(model, all_reduce)
 
@@ -647,6 +662,12 @@ def never_hands_on_the_all_reduce(rank, world_size, recipe, all_reduce=dist.all_
 def gives_up_the_curve(rank, world_size, recipe, all_reduce=dist.all_reduce):
     curve = training(rank, world_size, recipe)
     return curve if curve[-1][1] >= recipe.target else []
+
+
+@wrong("lesson_03.train", says="the look that reaches the target is missing alone")
+def ends_before_it_notes(rank, world_size, recipe):
+    curve = training(rank, world_size, recipe)
+    return curve[:-1] if curve[-1][1] >= recipe.target else curve
 
 
 @wrong("lesson_03.train", says="after one epoch, or too early")

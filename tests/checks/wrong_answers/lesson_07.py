@@ -595,6 +595,38 @@ for _name, _change, _says in [
     wrong_values("lesson_07.sharded_gradients_in_time", _name, type(_name, (_Gradients,), _change), says=_says)
 
 
+@wrong("lesson_07.sharded_gradients", says="reduce_scatter of bucket .*still under way when backward ends")
+class LeavesTheLastUnderWay(_Gradients):
+    def wait(self):
+        while len(self.shards) < len(self.buckets):
+            self.start_next()
+        self.flights.clear()
+        return super().wait()
+
+
+@wrong("lesson_07.sharded_gradients", says="shape .3,., expected .2,.*not one more where N divides")
+class PadsAlways(_Gradients):
+    def wait(self):
+        return [torch.nn.functional.pad(shard, (0, 1)) for shard in super().wait()]
+
+
+@wrong("lesson_07.sharded_gradients", says="before the first bucket none is under way")
+class WaitsForTheOneBeforeTheFirst(_Gradients):
+    flight = None
+
+    def start_next(self):
+        self.flight[0].wait()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="a parameter that nobody used has no gradient")
+class TakesEveryGradient(_Gradients):
+    def start_next(self):
+        for p in self.buckets[len(self.shards)]:
+            p.grad.detach()
+        super().start_next()
+
+
 @wrong("lesson_07.sharded_gradients", says="flat vectors pile up")
 class KeepsTwoUnderWay(_Gradients):
     waits_before = False
@@ -783,6 +815,13 @@ for _name, _change, _says in [
     ("NeverWaitsForSums", {"waits": False}, "never waits|read before wait"),
 ]:
     wrong_values("lesson_07.fully_sharded", _name, type(_name, (_Sharded,), _change), says=_says)
+
+
+@wrong("lesson_07.fully_sharded", says="KeyError: 1.*no gather of that layer is under way")
+class BeginsBackwardWithoutItsGather(_Sharded):
+    def backward(self, gradient):
+        self.flights.pop(len(self.layers) - 1)
+
 
 for _name, _change, _says in [
     ("GathersAtUse", {"at_use": True}, "a layer is gathered when it is used"),
@@ -1169,6 +1208,12 @@ wrong_values("lesson_07.shards", "pads_with_ones", _save, pads_with_ones, says="
 wrong_values("lesson_07.shards", "writes_long_notes", writes_long_notes, _load, says="beside the shard has 8.. bytes")
 wrong_values("lesson_07.shards", "loads_the_first", _save, loads_the_first, says="that is an older step")
 wrong_values("lesson_07.shards", "returns_nothing", _save, lambda store: None, says="load returns the rank's new shard")
+
+
+@wrong("lesson_07.activation_bytes", says="what is recomputed is not kept")
+def keeps_the_softmax(sequence, batch, width, heads, recompute):
+    square = (2 if recompute else 5) * heads * sequence**2 * batch
+    return 34 * sequence * batch * width + square
 
 
 @wrong("lesson_07.activation_bytes", says="the square has three tensors")
