@@ -124,7 +124,8 @@ _ERRORS = {
     r"the store has no": "nobody has written under that name: print what both functions make of it, and mind that what "
     "is noted beside the shards keeps whole numbers as they are, large ones too.",
     r"has elements 0 to": "what is read lies in that shard alone, and is counted from its beginning; its length "
-    "depends on how many ranks have saved, not on how many load.",
+    "depends on how many ranks have saved, not on how many load. Where it was cut when it was written: a zero may be a "
+    "number like any other, and n_elements alone says what is padding.",
     r"cannot pickle '(?:generator|map|filter|zip|dict_values|dict_keys)": "what a function gives back crosses to this "
     "process: a generator (yield, or for in parentheses), map or zip has its values only when asked, so return "
     "list(...) of it, or the tensor itself.",

@@ -25,8 +25,11 @@ DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int
 
 
 def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
+    """Numbers that tell their step and place; the last is a zero, as a weight may be, just before the padding."""
     mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(draws.digits([n_elements], step))
-    return (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
+    vector = (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
+    vector[-1] = 0
+    return vector
 
 
 def _shard(vector: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
@@ -196,7 +199,8 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
     steps = set((got[got > 0] // MARK).tolist())
     if len(steps) > 1 or not is_whole:
         return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
-    if steps and steps != {right[right > 0][0] // MARK}:
+    due = set((right[right > 0] // MARK).tolist())
+    if due and steps and due != steps:
         return "that is an older step: the newest whole one is asked."
     return ""
 
@@ -205,9 +209,10 @@ def _why_elsewhere(got: np.ndarray, flat: np.ndarray, rank: int, new: int, old: 
     """Right numbers of the right step, in other places than new rank `rank` of `new` has them."""
     n, size, old_size = len(flat), -(-len(flat) // new), -(-len(flat) // max(old, 1))
     start, mine = rank * size, flat[rank * size : rank * size + size]
-    if np.array_equal(got[got > 0], mine):
+    if np.array_equal(got[got > 0], mine[mine > 0]):
         return "the padding stands behind the elements, not in front of them."
-    if np.array_equal(got[got > 0], flat[rank::new]):
+    dealt = flat[rank::new]
+    if np.array_equal(got[got > 0], dealt[dealt > 0]):
         return "elements are dealt like cards: a shard is one piece of the flat vector."
     n_right = int(np.argmin(np.equal(got[: len(mine)], mine)))
     if old and n_right and (start + n_right) % old_size == 0 and not got[n_right:].any():
