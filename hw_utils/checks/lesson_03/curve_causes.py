@@ -49,11 +49,19 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
     block = right[: per_share * world_size].sum()
     if is_(block / n) or (per_share and is_(block / (per_share * world_size))):
         return "the examples that do not divide evenly are left out: shares differ by one."
-    if any(is_((right.sum() - wrapped) / n) for wrapped in (256, 512, 65536)):
+    wraps = round((right.sum() - got * n) / 256) if math.isfinite(got) else 0
+    if wraps and is_((right.sum() - 256 * wraps) / n):
         return "the count does not fit into its dtype: sum() of True and False gives int64, leave it so."
+    if right.sum() > 256 and 0 < abs(got * n - right.sum()) <= right.sum() / 128 and is_(_rounded(got * n) / n):
+        return "the count is rounded: float16 holds whole numbers to 2,048, bfloat16 to 256; leave it the int64 it is."
     if per_share and is_(sum(s[:per_share].sum() for s in shares) / (per_share * world_size)):
         return "the examples that do not divide evenly are left out."
     return slip(got, float(right.mean()))
+
+
+def _rounded(count: float) -> float:
+    """The nearest number of so few digits that a float16 holds it."""
+    return float(np.float16(count))
 
 
 def too_short(curve: Sequence[tuple[int, float]], expected: Sequence[Sequence[float]], recipe: Recipe) -> str:

@@ -119,7 +119,8 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
 @check(
     "lesson_03.test_accuracy",
     judge=_judge_accuracy,
-    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 1500))],
+    # 2,101 of 6,303 are right, which no float16 holds
+    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 6303))],
     ok="every rank knows the accuracy on the whole test set and looked at its share only.",
     hint="the hints of exercise 3.2a",
     look="print how many examples each rank looks at, how many are right, and what the all-reduce makes of it.",

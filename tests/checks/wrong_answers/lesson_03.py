@@ -559,6 +559,13 @@ def leaves_out_the_rest(model, test_set):
     return count.item() / (n * dist.get_world_size())
 
 
+@wrong("lesson_03.test_accuracy", says="the count is rounded: float16")
+def counts_in_half(model, test_set):
+    count = n_right(model, *share(test_set)).half()
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
 @wrong("lesson_03.test_accuracy", says="these are the wrong answers")
 def counts_the_wrong_ones(model, test_set):
     x, y = share(test_set)
