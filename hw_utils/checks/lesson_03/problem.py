@@ -200,9 +200,10 @@ def curve_in_one_process(
     for k in _iterations(recipe, world_size, model, optimizer, train_set):
         if k % recipe.every == 0:
             with torch.no_grad():
-                curve.append([k, float((model(x).argmax(1) == y).double().mean())])
-            if curve[-1][1] >= recipe.target:
-                break
+                accuracy = float((model(x).argmax(1) == y).double().mean())
+            curve.append([k, accuracy])
+            if accuracy >= recipe.target:
+                return curve
     return curve
 
 
