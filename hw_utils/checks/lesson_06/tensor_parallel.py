@@ -241,7 +241,8 @@ def _require_little_taken(n_bytes: int | None, case: dict, what: str) -> None:
     if n_bytes is None or whole < LARGE_BYTES or n_bytes <= (allowed + 2.5) * whole:
         return
     raise CheckFailed(
-        f"{what}: all ranks' layers together keep {n_bytes / whole:.3g} times the weight's bytes, {allowed} are enough",
+        f"{what}: all ranks' layers together keep {n_bytes / whole:.3g} times the weight's bytes, {allowed} "
+        f"{'is' if allowed == 1 else 'are'} enough",
         cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or in a file either",
     )
 

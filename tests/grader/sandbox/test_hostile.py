@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 _HERE = Path(__file__).parents[1] / "hostile"
-HOSTILE = sorted({*_HERE.rglob("*.py")} - {*_HERE.glob("lessons/**/*.py")})
+HOSTILE = sorted({*_HERE.rglob("*.py")} - {*_HERE.glob("lessons/**/*.py"), *_HERE.glob("bodies/*.py")})
 TIMES = Times(cell_s=5, case_s=6, total_s=60)
 LIMITS = Limits(memory_bytes=2 * 2**30, scratch_bytes=256 * 2**20, processes=256)
 

@@ -1,4 +1,4 @@
-"""Submissions to lessons 02 to 06 that cheat where answers make objects, models and threads: none gains a point."""
+"""Submissions to lessons 02 to 08 that cheat where answers make objects, models and threads: none gains a point."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ pytestmark = [
 HERE = Path(__file__).resolve().parent
 SOLUTIONS = HERE.parents[2] / "solutions"
 HOSTILE = sorted((HERE.parent / "hostile" / "lessons").rglob("*.py"))
+BODIES = HERE.parent / "hostile" / "bodies"  # what several attacks have in common: `# body: its name`
 IMPORTS = (
     "import threading, time\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\n"
     "from torch.nn.functional import mse_loss\n"
@@ -48,6 +49,8 @@ def with_checks(lesson: str, names: list[str]) -> Release:
 def handed_in(release: Release, text: str) -> bytes:
     """A notebook of the set-up, one cell with the attack, and the checks; every answer that is asked for is defined."""
     wanted = {name.split(".")[0] for cell in release.checks for call in cell.calls for name in call.names}
+    if body := re.search(r"^# body: (\w+)$", text, re.M):
+        text += (BODIES / f"{body[1]}.py").read_text()
     found = re.search(r"^EXERCISES_ARE = (\w+)$", text, re.M)
     if found:
         text += "".join(f"\n{name} = {found[1]}" for name in sorted(wanted))
