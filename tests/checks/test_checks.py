@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from functools import lru_cache
 
 import pytest
 
 from hw_utils import CheckFailed, WorkerFailed, checks
+from hw_utils.core.errors import Deadlock, Waiting, WaitTable
 from tests.checks.hints import require_its_hint
 from tests.checks.planted_hints import expected_hint
 from tests.checks.references import answers_of, lessons, namespace
@@ -17,6 +19,7 @@ from tests.checks.wrong_answers import Wrong, planted
 from tools.lesson import Call, Lesson
 
 POINTS = {"01": 15, "02": 50, "03": 35, "04": 40, "05": 40, "06": 70, "07": 55, "08": 60}
+HAVE_THEIR_OWN = {"lesson_01.predictions", "lesson_01.read_a_hang"}  # programs, which hang on purpose
 CALLS = [
     pytest.param(lesson, call, id=f"{call.check}-{'hidden' if call.hidden else 'visible'}-{cell.name}-{k}")
     for lesson in lessons()
@@ -49,6 +52,26 @@ def test_the_reference_passes_with_one_ok_line(lesson: Lesson, call: Call, capfd
     out, err = capfd.readouterr()
     assert re.fullmatch(r"ok: [^\n]+\n", out)
     assert err == ""
+
+
+@pytest.mark.parametrize(("lesson", "call"), [c for c in CALLS if not c.values[1].hidden])
+def test_an_answer_that_waits_for_ever_is_told_as_a_hang(lesson: Lesson, call: Call, monkeypatch):
+    names, runs = _names(lesson.name, False), []
+
+    def hangs(*_: object, **__: object) -> None:
+        runs.append(1)
+        raise Deadlock(WaitTable([Waiting(0, "a wait in its own process", (), 0.0)], sentence="rank 0 stands"))
+
+    for name, module in list(sys.modules.items()):
+        for engine in ("simulate", "launch"):
+            if name.startswith("hw_utils.checks.") and callable(getattr(module, engine, None)):
+                monkeypatch.setattr(module, engine, hangs)
+    said = ""
+    try:
+        _run(call, names)
+    except (CheckFailed, WorkerFailed) as error:
+        said = str(error)
+    assert "rank 0 stands" in said or not runs or call.check in HAVE_THEIR_OWN
 
 
 @pytest.mark.parametrize(("lesson", "call"), [c for c in CALLS if not c.values[1].hidden])

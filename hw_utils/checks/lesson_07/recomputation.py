@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks.check import check
+from hw_utils.checks.check import check, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import in_use, taken
 from hw_utils.checks.lesson_07.kept_bytes import (
     MOMENT_S,
@@ -107,6 +107,7 @@ def _judge(
     what = f"{n_layers} layers in {n_segments} segment{'' if n_segments == 1 else 's'}"
     what += f", dropout {dropout:g}" if dropout else ""
     what += ", a forward without a backward between the steps" if evaluates else ""
+    require_no_deadlock(data, what)
     (result,) = data["results"]
     _judge_numbers(what, result, n_layers, dropout, n_examples, evaluates)
     longest = math.ceil(n_layers / n_segments)

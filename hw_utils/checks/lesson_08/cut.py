@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks.check import check, observe
+from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import distance, in_use, taken
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
 from hw_utils.checks.slips import came
@@ -100,6 +100,7 @@ def _words(cut: list[int], steps: list[str], n_layers: int, texts: str, begun: f
 def _judge(data: Any, **given: Any) -> None:
     case = {**_DEFAULTS, **given}
     what, cut = _words(**case), case["cut"]
+    require_no_deadlock(data, what)
     (result,) = data["results"]
     _require_untouched(what, result)
     _require_tensors(what, result, len(cut))
@@ -257,6 +258,7 @@ def stage(make, /, **case: Any):
 def _judge_kept(data: Any, **given: Any) -> None:
     case = {**_DEFAULTS, **given}
     what = _words(**case)
+    require_no_deadlock(data, what)
     (result,) = data["results"]
     _require_tensors(what, result, len(case["cut"]))
     if result["graphs"]:
