@@ -1,0 +1,133 @@
+"""3.2a: the test accuracy, counted over all ranks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from hw_utils.checks import draws
+from hw_utils.checks.check import check, require_waits
+from hw_utils.checks.lesson_03 import curve_causes
+from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, results_of
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
+
+
+class _Looks(nn.Module):
+    """Gives its input back as scores, and counts the examples that it was shown.
+
+    With drawn numbers each example's classes are others: nobody knows the scores of what it was not shown.
+    """
+
+    def __init__(self, n_examples: int) -> None:
+        super().__init__()
+        self.n_seen, self.rolled = 0, torch.from_numpy(draws.digits([n_examples], "classes"))
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.n_seen += len(x)
+        numbers = ((x.amax(1) - 1) / _APART).round().long()  # what number i has by its scores
+        return self.roll(x, -self.rolled[numbers]) * self.scale
+
+    @staticmethod
+    def roll(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+        """Each row's scores, those of class c + by in the place of class c."""
+        return x.gather(1, (torch.arange(10) + by[:, None]) % 10)
+
+    def is_as_it_was(self) -> bool:
+        """Whether it can be trained on as if nobody had looked."""
+        return self.scale.item() == 1 and self.scale.requires_grad
+
+
+_APART = 1e-3  # between the scores of one example and the next
+
+
+def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scores and labels: the first third is right, so that no rank's share speaks for all."""
+    labels = torch.arange(n_examples) % 10
+    guesses = torch.where(torch.arange(n_examples) < (n_examples + 2) // 3, labels, (labels + 1) % 10)
+    scores = 1 + _APART * torch.arange(n_examples)
+    return nn.functional.one_hot(guesses, 10).float() * scores[:, None], labels
+
+
+def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> None:
+    what = f"test_accuracy of {n_examples} examples on {ranks_of(world_size)}"
+    hang = "every rank must take part in the all-reduce, also one with no examples."
+    results = results_of(data, world_size, what, hang=hang)
+    if not all(isinstance(result, list) and len(result) == 3 for result in results):
+        raise CheckFailed(f"{what}: expected an accuracy and a number of examples from every rank.")
+    scores, labels = (t.numpy() for t in _test_set(n_examples))
+    right = scores.argmax(1) == labels
+    for rank, (got, *_) in enumerate(results):
+        if type(got) not in (int, float):
+            raise CheckFailed(
+                f"{what}: rank {rank} gave no float.", cause="a tensor's number is tensor.item(); return needs it."
+            )
+        if math.isclose(got, right.mean(), abs_tol=1e-6):
+            continue
+        raise CheckFailed(
+            f"{what}: rank {rank} says {got:.4g}, {right.sum()} of {n_examples} are right.",
+            cause=curve_causes.accuracy(got, right, world_size, rank),
+        )
+    fair = -(-n_examples // world_size)
+    for rank, (_, n_seen, is_as_it_was) in enumerate(results):
+        if type(n_seen) is not int or n_seen > fair:
+            raise CheckFailed(
+                f"{what}: the number is right, but rank {rank} looked at {n_seen} examples; its share is {fair}.",
+                cause="every rank does the whole work: look at your own share and sum what is right over the ranks.",
+            )
+        if is_as_it_was is not True:
+            raise CheckFailed(
+                f"{what}: the number is right, but the model of rank {rank} is another one afterwards.",
+                cause="training goes on after a look: parameters and their requires_grad stay; without gradients is "
+                "torch.no_grad().",
+            )
+    if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, _ in results)):
+        raise CheckFailed(
+            f"{what}: the number is right, but nobody's model was shown {n_lost} of the examples.",
+            cause="the examples that do not divide evenly are left out: shares differ by one."
+            if n_lost == n_examples % world_size
+            else "what the model says counts: model(x) of the rank's own share.",
+        )
+    trace = Trace.from_plain(data["trace"])
+    for rank in range(world_size if world_size > 1 else 0):
+        calls = [(e.op, e.n_bytes) for e in trace.of_rank(rank)]
+        if len(calls) != 1 or calls[0][0] != "all_reduce" or calls[0][1] > 8:
+            shown = ", ".join(f"{op} of {n_bytes} bytes" for op, n_bytes in calls[:4])
+            raise CheckFailed(
+                f"{what}: the number is right, but rank {rank} calls {shown or 'nothing'}; one number all-reduced is "
+                "enough.",
+                cause="count what is right on this rank first, and all-reduce that count alone.",
+            )
+    require_waits(trace, what)
+
+
+@check(
+    "lesson_03.test_accuracy",
+    judge=_judge_accuracy,
+    # 2,101 of 6,303 are right, which no float16 holds
+    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 6303))],
+    ok="every rank knows the accuracy on the whole test set and looked at its share only.",
+    hint="the hints of exercise 3.2a",
+    look="print how many examples each rank looks at, how many are right, and what the all-reduce makes of it.",
+    hints={
+        "hint 1 of exercise 3.2a": "all-reduce the number|the right|sum what is right|count what|divided",
+        "hint 2 of exercise 3.2a": "own share|looked at|whole work",
+    },
+)
+def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
+    """Each rank's answer, and how many examples its model was shown."""
+
+    def worker(rank, world_size):
+        model, (scores, labels) = _Looks(n_examples), _test_set(n_examples)
+        test_set = TensorDataset(model.roll(scores, model.rolled), labels)
+        return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was()
+
+    return on_ranks(world_size, worker)
+
+
+# 3.2 the training --------------------------------------------------------------------------------------------
