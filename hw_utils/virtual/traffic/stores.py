@@ -306,13 +306,16 @@ class _VirtualHashStore(VirtualStore):
         super().__init__(engine, f"hash {engine.rank} {engine.n_hash_stores}")
 
 
-class _StoreCollectives(dist._StoreCollectives):
-    """torch.distributed's, whose C++ code calls a store back: a greenlet could not leave it."""
+def _store_collectives(original: type) -> type:
+    """torch's collectives over a store, whose C++ code calls the store back: a greenlet could not leave it."""
 
-    def __init__(self, store, *arguments, **named) -> None:
-        if isinstance(store, VirtualStore) and store.engine.carrier.is_shared:
-            store.engine.need("threads", "C++ code waits in a store")
-        super().__init__(store, *arguments, **named)
+    class StoreCollectives(original):
+        def __init__(self, store, *arguments, **named) -> None:
+            if isinstance(store, VirtualStore) and store.engine.carrier.is_shared:
+                store.engine.need("threads", "C++ code waits in a store")
+            super().__init__(store, *arguments, **named)
+
+    return StoreCollectives
 
 
 _engines: list = []
@@ -328,8 +331,10 @@ def virtual_stores(engine):
     """While a simulation runs, the stores that a program makes are virtual ones."""
     kinds = {
         "TCPStore": _VirtualTCPStore, "FileStore": _VirtualFileStore, "HashStore": _VirtualHashStore,
-        "PrefixStore": _VirtualPrefixStore, "_StoreCollectives": _StoreCollectives,
+        "PrefixStore": _VirtualPrefixStore,
     }  # fmt: skip
+    if hasattr(dist, "_StoreCollectives"):  # torch 2.15 has none
+        kinds["_StoreCollectives"] = _store_collectives(dist._StoreCollectives)
     meeting = sys.modules["torch.distributed.rendezvous"]  # rendezvous("env://") makes its store from a name of its own
     modules = (dist, c10d, meeting)
     before = [(module, name, getattr(module, name)) for module in modules for name in kinds if hasattr(module, name)]
