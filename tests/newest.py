@@ -1,7 +1,7 @@
 """The engines, every check on its reference answers and doctor on the oldest and the newest torch that pip gives.
 
 python -m tests.newest            # both; the environments (6 GB each: CUDA builds) are kept in the user's cache
-python -m tests.newest 2.6.0      # one
+python -m tests.newest 2.12.0     # one
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ BESIDES = (
     "filelock", "hypothesis", "jupytext", "nbformat", "nbgrader", "pytest", "pytest-timeout",
 )  # fmt: skip
 SUITE = (
-    "tests/gloo/test_groups.py", "tests/processes/test_launch.py", "tests/processes/test_before_the_first_line.py",
-    "tests/virtual",
+    "tests/core/test_torch_names.py", "tests/gloo/test_groups.py", "tests/processes/test_launch.py",
+    "tests/processes/test_before_the_first_line.py", "tests/virtual",
 )  # fmt: skip
 CHECKS = ("tests/checks/test_checks.py", "-k", "reference_passes")
 
@@ -46,7 +46,8 @@ def main(versions: list[str]) -> int:
         python = environment(version)
         clean = {**os.environ, "PYTHONPATH": str(ROOT)}
         tests = ["pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone"]
-        for command in (["hw_utils", "doctor"], [*tests, *SUITE], [*tests, *CHECKS]):
+        names = [["tests.core.torch_names"]] if version == NEWEST else []
+        for command in (*names, ["hw_utils", "doctor"], [*tests, *SUITE], [*tests, *CHECKS]):
             print(f"== torch {version}: {' '.join(command[:2])}", flush=True)
             if subprocess.run([python, "-m", *command], cwd=ROOT, env=clean).returncode:
                 failed.append(f"torch {version}: {command[0]}")
