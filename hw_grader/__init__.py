@@ -1,4 +1,8 @@
-"""The instructor's package: sandbox, verdicts, batch, exports."""
+"""The instructor's package, never shipped to students.
+
+`sandbox` has the walls around students' code, `driving` asks answers and judges them, `notebook` is one submission,
+`course` a class, `term` what comes and goes: class lists, downloads, due dates. `grade` and `report` are commands.
+"""
 
 import sys
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 
 from hw_grader import grade
-from hw_grader.course import exports, records
+from hw_grader.course import gradescope, records
 from hw_grader.sandbox import selftest
 
 
@@ -157,7 +157,7 @@ def _gradescope(root: Path, assignment: str) -> Path:
     folder = root / "build" / "gradescope" / assignment
     for record in records.all_of(root, assignment):
         (folder / record.student).mkdir(parents=True, exist_ok=True)
-        (folder / record.student / "results.json").write_text(json.dumps(exports.as_gradescope(record), indent=1))
+        (folder / record.student / "results.json").write_text(json.dumps(gradescope.as_gradescope(record), indent=1))
     return folder
 
 
@@ -166,7 +166,7 @@ def _autograder(options: argparse.Namespace) -> int:
     release, solution = _release(root, options.assignment)
     path = root / "build" / f"autograder_{options.assignment}.zip"
     path.parent.mkdir(exist_ok=True)
-    exports.autograder_zip(path, release, solution, root)
+    gradescope.autograder_zip(path, release, solution, root)
     print(path)
     return 0
 

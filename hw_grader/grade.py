@@ -19,13 +19,14 @@ from tqdm import tqdm
 
 from hw_grader.course import records
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on
-from hw_grader.course.grading import Times, is_same_work, submission_key
+from hw_grader.course.grading import is_same_work, submission_key
 from hw_grader.course.reader import READER
 from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission, student_name
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import why_not
 
 
@@ -39,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if reason and not options.scheduler:
         print(f"{reason}.\nThe class is not graded without a sandbox; --unsafe goes on anyway.", file=sys.stderr)
         return 2
-    times = Times(options.cell_s, options.case_s, options.total_s)
+    times = TimeLimits(options.cell_s, options.case_s, options.total_s)
     status, found = 0, list(releases(root, options.assignment))
     if not found:
         handed_in = ", ".join(sorted({assignment for _, assignment in _folders(root)})) or "nothing: make collect first"
@@ -68,7 +69,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", default="", help="grade one check anew, after a correction")
     parser.add_argument("--unsafe", action="store_true", default=os.environ.get("UNSAFE") == "1", help="no sandbox")
     for name in ("cell_s", "case_s", "total_s"):
-        parser.add_argument("--" + name.replace("_", "-"), type=float, default=getattr(Times, name), help="seconds")
+        parser.add_argument(
+            "--" + name.replace("_", "-"), type=float, default=getattr(TimeLimits, name), help="seconds"
+        )
     return parser.parse_args(arguments)
 
 
@@ -103,19 +106,19 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def submissions(root: Path, release: Release, times: Times | None = None) -> Iterator[Submission]:
+def submissions(root: Path, release: Release, times: TimeLimits | None = None) -> Iterator[Submission]:
     """Everybody's folder for one assignment, in order of the students' names; each read in a process with limits."""
     solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
     for name, assignment in _folders(root):
         if assignment == release.assignment:
             student = student_name(name)
             folder = root / "submitted" / name / assignment
-            found = READER.read(folder, student, release, solution, times or Times())
+            found = READER.read(folder, student, release, solution, times or TimeLimits())
             found.notes += [f"handed in as {name!a}"] if name != student else []
             yield found
 
 
-def grade_assignment(root: Path, release: Release, times: Times, options: argparse.Namespace) -> int:
+def grade_assignment(root: Path, release: Release, times: TimeLimits, options: argparse.Namespace) -> int:
     """Grades what has no record yet, or one check of what has; prints the table and whose points are others now."""
     from hw_grader.course.gradebook import Writer
 
@@ -147,7 +150,7 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
                 try:
                     records.save(root, record)
                     writer.write(submission, release.notebook)
-                    _mark_written(root, record, submission.timestamp)
+                    records.note_gradebook(root, record, submission.timestamp)
                 except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
@@ -164,7 +167,7 @@ def grade_assignment(root: Path, release: Release, times: Times, options: argpar
     return int(bool(problems) or any(r.state == "grader-fault" for r in records.all_of(root, release.assignment)))
 
 
-def _not_done(root: Path, release: Release, times: Times, again: bool, bar: tqdm) -> Iterator[Submission]:
+def _not_done(root: Path, release: Release, times: TimeLimits, again: bool, bar: tqdm) -> Iterator[Submission]:
     for submission in submissions(root, release, times):
         if again or not is_done(root, submission, release, times):
             yield submission
@@ -172,7 +175,9 @@ def _not_done(root: Path, release: Release, times: Times, again: bool, bar: tqdm
             bar.update()
 
 
-def _graded_before(root: Path, release: Release, times: Times, bar: tqdm, problems: list[str]) -> Iterator[Submission]:
+def _graded_before(
+    root: Path, release: Release, times: TimeLimits, bar: tqdm, problems: list[str]
+) -> Iterator[Submission]:
     """Those whose other verdicts can stay: graded, and nothing new was handed in since."""
     for submission in submissions(root, release, times):
         key = submission.key or submission_key(restore(submission.data, release), release, times)
@@ -184,25 +189,15 @@ def _graded_before(root: Path, release: Release, times: Times, bar: tqdm, proble
             bar.update()
 
 
-def is_done(root: Path, submission: Submission, release: Release, times: Times) -> bool:
+def is_done(root: Path, submission: Submission, release: Release, times: TimeLimits) -> bool:
     """Whether this very submission has been graded and is in the gradebook, with when it was handed in."""
     key = submission.key or submission_key(restore(submission.data, release), release, times)
     record = records.load(root, release.assignment, submission.student, key)
-    mark = _written(root, release.assignment, submission.student)
     return (
         record is not None
         and record.state != "grader-fault"
-        and mark.exists()
-        and mark.read_text() == f"{key} {submission.timestamp}"
+        and records.is_in_gradebook(root, record, submission.timestamp)
     )
-
-
-def _written(root: Path, assignment: str, student: str) -> Path:
-    return records.path_of(root, assignment, student).with_suffix(".written")
-
-
-def _mark_written(root: Path, record: Record, timestamp: str) -> None:
-    _written(root, record.assignment, record.student).write_text(f"{record.key} {timestamp}")
 
 
 def table(found: list[Record]) -> str:

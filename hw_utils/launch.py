@@ -115,7 +115,7 @@ def check_capacity(capacity_bytes: int | None) -> None:
 
 def books_of(parts: list[dict], world_size: int, capacity_bytes: int | None, fold=None):
     """The `Memory` of a run, from what its ranks have kept."""
-    from hw_utils.core.memory.books import Memory
+    from hw_utils.core.memory.accounting import Memory
 
     return Memory.of(parts, world_size, capacity_bytes, fold)
 

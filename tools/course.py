@@ -20,10 +20,11 @@ import nbformat
 
 from hw_grader.course import records
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.grade import releases, submissions
 from hw_grader.notebook.release import Release
 from hw_grader.notebook.submission import Submission
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 from tools.lesson import ROOT, Lesson, read_lesson
@@ -65,7 +66,7 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         release, submission = task
         sandbox = free.get()
         try:
-            records.save(folder, grade_bytes(submission.data, release, sandbox, submission.student, Times()))
+            records.save(folder, grade_bytes(submission.data, release, sandbox, submission.student, TimeLimits()))
         finally:
             free.put(sandbox)
 
@@ -73,7 +74,7 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         for _ in pool.map(run, tasks):
             print(".", end="", flush=True)
     print()
-    writer = Writer(folder, Times())
+    writer = Writer(folder, TimeLimits())
     for release, submission in tasks:
         writer.prepare(release.assignment)
         writer.write(submission, release.notebook)

@@ -17,12 +17,13 @@ from collections.abc import Iterable, Iterator
 import nbformat
 import psutil
 
-from hw_grader.course.grading import Times, grade
+from hw_grader.course.grading import grade
 from hw_grader.course.reference_solution import measure
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import Release, package_digest
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import SHARED, SandboxError
 
 TRIES = 3
@@ -40,7 +41,7 @@ NOT_KEPT = {  # what dask would write down about itself, hour after hour: it gro
 }
 
 
-def grade_task(data: bytes, release: Release, student: str, times: Times, digest: str) -> str:
+def grade_task(data: bytes, release: Release, student: str, times: TimeLimits, digest: str) -> str:
     """What a worker does with one submission, a notebook that is in order (see reader.py); the record as JSON.
 
     Raises:
@@ -114,7 +115,7 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
 
 
 def grade_all(
-    client, submissions: Iterable[Submission], release: Release, times: Times
+    client, submissions: Iterable[Submission], release: Release, times: TimeLimits
 ) -> Iterator[tuple[Submission, Record]]:
     """Each submission with its record, as they finish."""
     from distributed import as_completed

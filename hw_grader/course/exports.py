@@ -1,4 +1,6 @@
-"""Marks for other systems: CSV, Canvas, Gradescope. What could not be graded is left empty there, never 0.
+"""Marks as CSV, for whatever reads it; an LMS's own columns are in term/marks.py, Gradescope's in gradescope.py.
+
+What could not be graded is left empty, never 0.
 
 Points are the gradebook's where it has them (with those given by hand, less late penalties), else the records'.
 """
@@ -7,17 +9,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hw_grader.course import records
 from hw_grader.driving.verdict import Record
-from hw_grader.notebook.release import Release
-from hw_grader.notebook.secret import FILE as SECRET
-from hw_grader.sandbox.sandbox import package_folder
 
 NOT_GRADED = ""
 
@@ -109,62 +106,3 @@ def csv_text(rows: list[list[Any]]) -> str:
 def _safe(value: Any) -> Any:
     """A cell that a spreadsheet would run as a formula gets an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-
-
-def as_gradescope(record: Record) -> dict[str, Any]:
-    """A `results.json`: one test a check. Without a score and with a message when it could not be graded."""
-    tests = [
-        {
-            "name": v.grade_id,
-            "score": v.points,
-            "max_score": v.max_points,
-            "status": "passed" if v.state == "pass" else "failed",
-            "output": v.shown if v.state in ("pass", "fail") else f"{v.state}: {v.shown}",
-            "visibility": "visible",
-        }
-        for v in record.verdicts
-    ]
-    results: dict[str, Any] = {
-        "output": "\n".join([record.shown, *record.notes]),
-        "execution_time": round(record.cell_seconds),  # in the notebook: how long a hidden case took is not told
-        "visibility": "visible",
-        "stdout_visibility": "hidden",
-        "tests": tests,
-    }
-    if not record.is_graded:
-        return {**results, "score": 0.0, "output": f"Could not be graded, this is not your mark: {results['output']}"}
-    return {**results, "score": record.points}
-
-
-SETUP_SH = """#!/usr/bin/env bash
-set -eu
-apt-get update && apt-get install -y bubblewrap python3 python3-venv
-python3 -m venv /autograder/venv
-/autograder/venv/bin/pip install -r /autograder/source/requirements.txt
-/autograder/venv/bin/pip install --no-deps /autograder/source
-"""
-RUN_AUTOGRADER = """#!/usr/bin/env bash
-cd /autograder/source && exec /autograder/venv/bin/python -m hw_grader.course.gradescope /autograder
-"""
-
-
-def autograder_zip(path: Path, release: Release, solution: Path, checkout: Path) -> None:
-    """Writes Gradescope's autograder for one assignment: the same judges, the same sandbox where it may be made."""
-    grader = Path(__file__).resolve().parent.parent
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, text in (("setup.sh", SETUP_SH), ("run_autograder", RUN_AUTOGRADER)):
-            info = zipfile.ZipInfo(name, (2026, 1, 1, 0, 0, 0))
-            info.external_attr = 0o755 << 16
-            archive.writestr(info, text)
-        for folder, inside in ((package_folder(), "hw_utils"), (grader, "hw_grader")):
-            for file in sorted(f for f in folder.rglob("*") if f.is_file() and "__pycache__" not in f.parts):
-                archive.write(file, f"{inside}/{file.relative_to(folder)}")
-        archive.write(checkout / "pyproject.toml", "pyproject.toml")
-        archive.write(checkout / "requirements-cpu.txt", "requirements.txt")
-        archive.writestr("README.md", "The autograder of one assignment.\n")
-        archive.writestr("LICENSE", (checkout / "LICENSE").read_text() if (checkout / "LICENSE").exists() else "")
-        archive.write(solution, f"solutions/{release.assignment}/{release.notebook}.ipynb")
-        archive.writestr(SECRET, release.secret)
-        archive.writestr(
-            "assignment.json", json.dumps({"assignment": release.assignment, "notebook": release.notebook})
-        )

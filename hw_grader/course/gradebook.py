@@ -28,8 +28,8 @@ from traitlets.config.loader import PyFileConfigLoader
 from hw_grader.course.records import STAGING
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.run_cells import Times
 from hw_grader.notebook.submission import Submission
+from hw_grader.notebook.time_limits import TimeLimits
 
 
 class GradebookError(Exception):
@@ -53,7 +53,7 @@ class Writer:
     times: the limits that the records were made under; with others they would be made once more.
     """
 
-    def __init__(self, root: Path, times: Times) -> None:
+    def __init__(self, root: Path, times: TimeLimits) -> None:
         self.root = root
         self.config = PyFileConfigLoader("nbgrader_config.py", path=str(root)).load_config()
         self.config.merge(Config({"NbGrader": {"log_level": logging.WARNING}, "GradeInSandbox": asdict(times)}))

@@ -24,12 +24,13 @@ from hw_grader.driving.judge_processes import judge_of
 from hw_grader.driving.verdict import Record, Verdict, visible
 from hw_grader.notebook.release import Call, Cell, Release
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.run_cells import Ran, Times, run_cells
+from hw_grader.notebook.run_cells import Ran, run_cells
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.unused_cells import unused
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 
 
-def submission_key(notebook: NotebookNode, release: Release, times: Times) -> str:
+def submission_key(notebook: NotebookNode, release: Release, times: TimeLimits) -> str:
     """Changes whenever the verdict could: what was handed in, then, after a dash, all that grades it."""
     ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
     ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
@@ -47,12 +48,14 @@ def is_same_work(key: str, other: str) -> bool:
     return key.partition("-")[0] == other.partition("-")[0]
 
 
-def grade_bytes(data: bytes, release: Release, sandbox: Sandbox, student: str, times: Times | None = None) -> Record:
+def grade_bytes(
+    data: bytes, release: Release, sandbox: Sandbox, student: str, times: TimeLimits | None = None
+) -> Record:
     """The record of a submitted notebook file."""
-    return grade(restore(data, release), release, sandbox, student, times or Times())
+    return grade(restore(data, release), release, sandbox, student, times or TimeLimits())
 
 
-def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: Times) -> Record:
+def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: TimeLimits) -> Record:
     """The record of a restored notebook (see restore.py)."""
     left_out = frozenset() if release.runs_all else unused(notebook.cells, release)
     deadline = time.monotonic() + times.total_s  # of both times, if there are two
@@ -89,7 +92,7 @@ def _grade(
     release: Release,
     sandbox: Sandbox,
     student: str,
-    times: Times,
+    times: TimeLimits,
     left_out: frozenset[int],
     deadline: float,
 ) -> Record:
@@ -140,7 +143,7 @@ NOT_APART = (
 class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
-    def __init__(self, sandbox: Sandbox, times: Times, deadline: float, draw: Callable[[str], int]) -> None:
+    def __init__(self, sandbox: Sandbox, times: TimeLimits, deadline: float, draw: Callable[[str], int]) -> None:
         """draw: a number that nobody can know, the same for the same words."""
         self.times, self.deadline, self.draw = times, deadline, draw
         self.rooms, self.judge = Rooms(sandbox), judge_of(sandbox)

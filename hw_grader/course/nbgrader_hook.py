@@ -20,6 +20,7 @@ from hw_grader.driving.verdict import Record
 from hw_grader.notebook.outputs import verdict_outputs
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.submission import remove_links
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import SHARED, SandboxError, why_not
 
 UNSAFE = "HW_GRADER_UNSAFE"  # set to 1: grade without a sandbox
@@ -33,9 +34,9 @@ def is_sandboxed() -> bool:
 class GradeInSandbox(NbGraderPreprocessor):
     """Fills in the outputs of a restored submission: what its cells print, and each check's verdict."""
 
-    cell_s = Float(grading.Times.cell_s, help="seconds that one cell may take").tag(config=True)
-    case_s = Float(grading.Times.case_s, help="seconds that one case of a check may take").tag(config=True)
-    total_s = Float(grading.Times.total_s, help="seconds that one submission may take").tag(config=True)
+    cell_s = Float(TimeLimits.cell_s, help="seconds that one cell may take").tag(config=True)
+    case_s = Float(TimeLimits.case_s, help="seconds that one case of a check may take").tag(config=True)
+    total_s = Float(TimeLimits.total_s, help="seconds that one submission may take").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         about, course = resources["nbgrader"], self.parent.parent.coursedir
@@ -50,7 +51,7 @@ class GradeInSandbox(NbGraderPreprocessor):
 
     def record(self, nb: NotebookNode, release: Release, solution: Path, student: str, root: Path) -> Record:
         """The record of this submission: kept, or made now."""
-        times = grading.Times(self.cell_s, self.case_s, self.total_s)
+        times = TimeLimits(self.cell_s, self.case_s, self.total_s)
         kept = records.load(root, release.assignment, student, grading.submission_key(nb, release, times))
         if kept is not None and kept.state != "grader-fault":
             return kept

@@ -28,8 +28,8 @@ from nbformat import NotebookNode
 from hw_grader.course.grading import submission_key
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.run_cells import Times
 from hw_grader.notebook.submission import Submission, find_submission
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.messages import Wire, WireError
 
 READ_S = 60
@@ -38,14 +38,14 @@ MEMORY_BYTES = 2 * 2**30
 _START_S = 120
 
 
-def handed_in(folder: Path, student: str, release: Release, times: Times) -> Submission:
+def handed_in(folder: Path, student: str, release: Release, times: TimeLimits) -> Submission:
     """A student's folder read and put in order, here and now: `data` is the notebook as it is graded."""
     found = find_submission(folder, student, release.assignment, release.notebook)
     refused = found.notes[-1] if found.notes and not found.data else ""
     return _put_in_order(found, release, times, refused)
 
 
-def _put_in_order(found: Submission, release: Release, times: Times, refused: str = "") -> Submission:
+def _put_in_order(found: Submission, release: Release, times: TimeLimits, refused: str = "") -> Submission:
     notebook = restore(found.data, release, refused)
     found.data = found.restored = json.dumps(notebook).encode()
     found.key = submission_key(notebook, release, times)
@@ -59,7 +59,7 @@ class Reader:
         self.read_s, self.cpu_s, self.memory_bytes = read_s, cpu_s, memory_bytes
         self.process: subprocess.Popen | None = None
 
-    def read(self, folder: Path, student: str, release: Release, solution: Path, times: Times) -> Submission:
+    def read(self, folder: Path, student: str, release: Release, solution: Path, times: TimeLimits) -> Submission:
         """As `handed_in`; a folder that takes too long or too much is unreadable, and says so."""
         request = {"folder": str(folder.absolute()), "student": student, "solution": str(solution.absolute()),
                    "times": asdict(times), "limits": [self.cpu_s, self.memory_bytes]}  # fmt: skip
@@ -108,7 +108,7 @@ atexit.register(READER.close)
 
 def restored(path: Path, release: Release, solution: Path) -> NotebookNode:
     """A submitted notebook, put in order; one that must not be read is `unreadable`, with the reason."""
-    found = READER.read(path.parent, path.parent.parent.name, release, solution, Times())
+    found = READER.read(path.parent, path.parent.parent.name, release, solution, TimeLimits())
     return nbformat.from_dict(json.loads(found.restored))
 
 
@@ -137,7 +137,7 @@ def _answer(wire: Wire, request: dict) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         release = _release(request["solution"])
-        found = handed_in(Path(request["folder"]), request["student"], release, Times(**request["times"]))
+        found = handed_in(Path(request["folder"]), request["student"], release, TimeLimits(**request["times"]))
         about = {"timestamp": found.timestamp, "notes": found.notes, "key": found.key}
         wire.send(about, found.restored)
         code = 0

@@ -35,6 +35,21 @@ def save(root: Path, record: Record) -> None:
     part.replace(path)
 
 
+def note_gradebook(root: Path, record: Record, timestamp: str) -> None:
+    """Remembers that the gradebook has this record, for what was handed in at that time."""
+    _in_gradebook(root, record).write_text(f"{record.key} {timestamp}")
+
+
+def is_in_gradebook(root: Path, record: Record, timestamp: str) -> bool:
+    """Whether the gradebook has this very record, with when it was handed in."""
+    mark = _in_gradebook(root, record)
+    return mark.exists() and mark.read_text() == f"{record.key} {timestamp}"
+
+
+def _in_gradebook(root: Path, record: Record) -> Path:
+    return path_of(root, record.assignment, record.student).with_suffix(".written")
+
+
 def changes(old: Record, new: Record) -> str:
     """`ada: 45 -> 50 (ring 0 -> 5)` where the same work has other points than before; empty if it has not."""
     before, after = ({v.grade_id: v.points for v in record.verdicts} for record in (old, new))

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.driving.verdict import Verdict
 from hw_grader.notebook.release import Release
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import SHARED
 
 REFERENCE = "the reference solution"
@@ -26,7 +27,7 @@ class CalibrationError(Exception):
 
 
 def calibrated(
-    release: Release, solution: Path, root: Path, times: Times, measured: Callable[..., dict] | None = None
+    release: Release, solution: Path, root: Path, times: TimeLimits, measured: Callable[..., dict] | None = None
 ) -> Release:
     """The release with its `runs_all`, from records/ if they are known.
 
@@ -48,7 +49,7 @@ def calibrated(
     return replace(release, runs_all=known["runs_all"])
 
 
-def measure(release: Release, data: bytes, times: Times) -> dict[str, Any]:
+def measure(release: Release, data: bytes, times: TimeLimits) -> dict[str, Any]:
     """Grades the solution with the cells that an answer uses, then with every cell run."""
     for runs_all in (False, True):
         bad = [v for v in _verdicts(replace(release, runs_all=runs_all), data, times) if v.state != "pass"]
@@ -58,5 +59,5 @@ def measure(release: Release, data: bytes, times: Times) -> dict[str, Any]:
     raise CalibrationError(f"{release.assignment}: {REFERENCE} does not pass its own checks: {said}")
 
 
-def _verdicts(release: Release, data: bytes, times: Times) -> list[Verdict]:
+def _verdicts(release: Release, data: bytes, times: TimeLimits) -> list[Verdict]:
     return grade_bytes(data, release, SHARED.get(), REFERENCE, times).verdicts

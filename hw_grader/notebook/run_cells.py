@@ -11,21 +11,13 @@ from nbformat import NotebookNode
 from hw_grader.driving.driver_processes import Stop, why_stopped
 from hw_grader.notebook.outputs import clean_outputs
 from hw_grader.notebook.release import Release
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.unused_cells import NOTE
 from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Process, Sandbox
 
 INTERRUPT_S = 1.5
 MAX_OUTPUT_CHARS = 50_000_000  # of all cells together: some hundred pictures
-
-
-@dataclass(frozen=True)
-class Times:
-    """How long a submission may take, in seconds."""
-
-    cell_s: float = 60
-    case_s: float = 75  # more than the 60 s after which launch and simulate stop by themselves
-    total_s: float = 600
 
 
 @dataclass
@@ -47,7 +39,7 @@ def run_cells(
     notebook: NotebookNode,
     release: Release,
     sandbox: Sandbox,
-    times: Times,
+    times: TimeLimits,
     left_out: frozenset[int],
     deadline: float,
 ) -> Ran:
@@ -78,7 +70,7 @@ def run_cells(
     return ran
 
 
-def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times, deadline: float) -> None:
+def _run_cell(process: Process, place: int, source: str, ran: Ran, times: TimeLimits, deadline: float) -> None:
     limit_s = max(0.1, min(times.cell_s, deadline - time.monotonic()))
     started = time.monotonic()
     try:
@@ -101,7 +93,7 @@ def _run_cell(process: Process, place: int, source: str, ran: Ran, times: Times,
         ran.sources[file] = [count, source]
 
 
-def _leave(place: int, ran: Ran, times: Times) -> None:
+def _leave(place: int, ran: Ran, times: TimeLimits) -> None:
     """A cell that comes after the submission's time: what was defined before it stays."""
     said = f"not run: the submission's {times.total_s:.0f} s were over"
     if not any(said in note for note in ran.notes):

@@ -27,9 +27,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from hw_grader.sandbox.cpu_share import Share
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.messages import Wire
-from hw_grader.sandbox.share import Share
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (

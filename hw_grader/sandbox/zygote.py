@@ -25,7 +25,7 @@ from pathlib import Path
 import hw_utils
 from hw_grader.sandbox import call_filter, jailed_process, lockdown, memory_in_use, no_checks
 from hw_utils.processes import start_by_fork
-from hw_utils.processes.before_forks import share_with_forks
+from hw_utils.processes.copy_on_write import share_with_forks
 from hw_utils.processes.fork_server import know_modules
 
 ROLES = ("cells", "answers", "drive", "judge")

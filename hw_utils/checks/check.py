@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from hw_utils.checks import draws
-from hw_utils.checks.slips import cause_of_error
+from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.calls.wait_for import stand_alone
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs, ranks_text
@@ -48,7 +48,7 @@ class Check:
     # "hint 2 of exercise 2.2" -> what a failure that it explains says, as a regex; the first that is found is named
     hints: Mapping[str, str] = field(default_factory=dict)
     # What an exception of the answer says, as a regex -> what it comes from in this exercise; other exceptions are
-    # put into the words of `slips`.
+    # put into the words of `common_mistakes`.
     errors: Mapping[str, str] = field(default_factory=dict)
     look: str = ""  # what to print next if no known mistake gives such data
     is_formula: bool = False  # the answer gives a value, and leaves what it is given as it is

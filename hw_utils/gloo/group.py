@@ -22,8 +22,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from hw_utils.core.calls.arguments import as_timedelta
-from hw_utils.core.calls.kernels import Front
-from hw_utils.core.calls.operations import DTYPE_CODES, caller
+from hw_utils.core.calls.c10d_operations import Front
+from hw_utils.core.calls.public_calls import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_unlike, messages_unlike

@@ -14,14 +14,11 @@ from typing import Any
 
 import torch
 
-from hw_utils.core.calls.operations import (
-    ALIASES,
-    DTYPE_CODES,
-    ENTRIES,
+from hw_utils.core.calls.public_calls import ALIASES, DTYPE_CODES, ENTRIES, not_compiled
+from hw_utils.core.calls.tensor_layout import (
     TAKE_GAPS,
     asks_its_class,
     no_memory,
-    not_compiled,
     require_dense,
     require_one_order,
     sparse_parts,

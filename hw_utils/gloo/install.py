@@ -13,7 +13,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.calls.kernels import Kernels
+from hw_utils.core.calls.c10d_operations import Kernels
 from hw_utils.gloo.group import LedgerGroup
 from hw_utils.gloo.rank_ledger import Keeper
 from hw_utils.gloo.shared_state import RUNNING, WAIT, Board, Publisher

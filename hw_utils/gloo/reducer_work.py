@@ -54,7 +54,7 @@ class CppWorks:
 
     def __init__(self) -> None:
         self._awaited: dict[int, list[CppWork]] = {}  # number of the backward pass -> its works
-        self._not_over: dict[int, CppWork] = {}  # C++ of torch 2.6 keeps no Python object alive: it would wait for ever
+        self._not_over: dict[int, CppWork] = {}  # C++ keeps no Python object alive: it would wait for ever
         self._handed: dict[int, CppWork] = {}  # reducer -> what its join() has given it
 
     def take(self, row: LedgerWork) -> CppWork:

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from hw_utils.core.memory.books import HOLDERS, Memory
+from hw_utils.core.memory.accounting import HOLDERS, Memory
 from hw_utils.pictures.figure import FEW_RANKS, alt, axes, bytes_text, outside_legend, seconds_unit
 
 HOLDER_COLORS = dict(

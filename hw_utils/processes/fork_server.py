@@ -21,7 +21,7 @@ import threading
 import traceback
 from dataclasses import dataclass, field
 
-from hw_utils.processes.before_forks import share_with_forks
+from hw_utils.processes.copy_on_write import share_with_forks
 
 MAX_MESSAGE = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -36,7 +36,7 @@ def preload_first() -> None:
     import torch.distributed  # noqa: F401
 
     import hw_utils.processes.rank  # noqa: F401
-    from hw_utils.core.calls.kernels import Kernels
+    from hw_utils.core.calls.c10d_operations import Kernels
     from hw_utils.core.versions import torch_version
     from hw_utils.gloo.group import LedgerGroup
 

@@ -3,7 +3,7 @@
 Stands on core. Lessons take `run_threads` and `watch`, checks the interleavings and the rendezvous.
 """
 
+from hw_utils.threads.layer_trace import watch
 from hw_utils.threads.run import run_threads
-from hw_utils.threads.traced import watch
 
 __all__ = ["run_threads", "watch"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import Explorer, Outcome
-from hw_utils.threads.points import about
-from hw_utils.threads.story import tell
+from hw_utils.threads.switch_points import about
 
 
 class Calls:

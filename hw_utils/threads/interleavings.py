@@ -21,9 +21,9 @@ from typing import Any
 
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source import locate
+from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.points import points_in
-from hw_utils.threads.story import source_of, tell
+from hw_utils.threads.switch_points import points_in
 from hw_utils.threads.turns import Stopped, Turns
 
 _STEP_LIMIT = 20_000

@@ -13,16 +13,15 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hw_utils.core.errors import Deadlock, Failure, Frame, TimedOut, Waiting, WaitTable, WorkerFailed, ranks_text
+from hw_utils.core.errors import Deadlock, Failure, Frame, TimedOut, WaitTable, WorkerFailed, ranks_text
 from hw_utils.core.run import Run
 from hw_utils.core.source import is_students, locate
 from hw_utils.core.trace import Trace
+from hw_utils.threads.deadlock import LOOK_S, BlockedThreads, rows_of, sentence_of
 from hw_utils.threads.rank_thread import Bell, RankThread, StoppedForGood, sleep_that_ends, split_output
 from hw_utils.threads.thread_frames import Stand, is_held, stand_of
 from hw_utils.threads.turns import Stopped
 
-_LOOK_S = 0.05  # between two looks at where the threads stand
-_STILL_S = 0.3  # all blocked for this long, at the same places: a deadlock
 _STOP_S = 2.0  # to end threads that catch what is thrown at them
 _POLITE_S = 0.3  # after which their own handlers are ended too
 _MAX_THREADS = 256
@@ -67,7 +66,7 @@ class _Gang:
         self.ranks = [RankThread(self, rank) for rank in range(world_size)]
         self.broken: list[threading.Barrier] = []
         self.raised: list[RankThread] = []
-        self.since: dict[int, tuple[Any, float]] = {}  # rank -> where it is blocked, since when
+        self.blocked = BlockedThreads()
         self.seconds = 0.0
 
     def run(self) -> None:
@@ -95,26 +94,15 @@ class _Gang:
     def _watch(self) -> Callable | None:
         """Waits for the end; what to raise if it is not a good one."""
         while True:
-            self.news.wait(_LOOK_S)
+            self.news.wait(LOOK_S)
             if any(rank.error is not None for rank in self.ranks):
                 return self._failed
             if not self.alive():
                 return None
-            if self._all_blocked():
+            if self.blocked.are_still(self.stands(), time.perf_counter() - self.start_s):
                 return self._deadlock
             if time.perf_counter() - self.start_s > self.timeout_s:
                 return self._timed_out
-
-    def _all_blocked(self) -> bool:
-        now_s = time.perf_counter() - self.start_s
-        if now_s < _LOOK_S:
-            return False
-        stands = self.stands()
-        for rank, stand in stands.items():
-            place = (stand.line, *map(id, stand.locks)) if stand.blocked else None
-            if place is None or self.since.get(rank, (None, 0.0))[0] != place:
-                self.since[rank] = (place, now_s)
-        return all(s.blocked and now_s - self.since[r][1] >= _STILL_S for r, s in stands.items()) and bool(stands)
 
     def _stop(self) -> list[int]:
         """Ends the threads that are left; the ranks that could not be ended."""
@@ -171,46 +159,15 @@ class _Gang:
         return TimedOut([failure for _, failure in failures], note="\n".join(_left_running(left)))
 
     def _deadlock(self, waits: dict[int, Stand], left: list[int]) -> Deadlock:
-        rows = [self._row(rank, stand, waits) for rank, stand in sorted(waits.items())]
-        return Deadlock(WaitTable(rows, sentence="; ".join([self._sentence(waits), *_left_running(left)])))
-
-    def _row(self, rank: int, stand: Stand, waits: dict[int, Stand]) -> Waiting:
-        together = {r for r, s in waits.items() if s.thing is stand.thing}
-        peers = tuple(r for r in range(self.world_size) if r not in together and r != rank)
-        gone = [r for r in peers if r not in waits]
-        note = f"{ranks_text(gone)} {_has(gone)} returned" if gone else ""
-        if isinstance(stand.thing, threading.Barrier):
-            note = "; ".join(filter(None, [f"{len(together)} of {stand.thing.parties} are here", note]))
-        where = locate(stand.file, stand.line) if stand.line else None
-        return Waiting(rank, stand.call, peers, self.since.get(rank, (None, 0.0))[1], where, note=note)
-
-    def _sentence(self, waits: dict[int, Stand]) -> str:
-        by_thing: dict[int, list[int]] = {}
-        for rank, stand in waits.items():
-            by_thing.setdefault(id(stand.thing), []).append(rank)
-        parts = [
-            f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {_named(waits[ranks[0]])}"
-            for ranks in by_thing.values()
-        ]
-        gone = [r.rank for r in self.ranks if r.rank not in waits]
-        return "; ".join(parts) + (f"; {ranks_text(gone)} {_has(gone)} returned" if gone else "")
-
-
-def _named(stand: Stand) -> str:
-    if isinstance(stand.thing, threading.Barrier):
-        return f"{stand.call} for {stand.thing.parties} ranks"
-    if stand.call == "Lock.acquire":
-        return "Lock.acquire for a lock that nobody releases"
-    return stand.call
+        rows = rows_of(waits, self.world_size, self.blocked.since_s)
+        return Deadlock(
+            WaitTable(rows, sentence="; ".join([sentence_of(waits, self.world_size), *_left_running(left)]))
+        )
 
 
 def _place(stand: Stand) -> str:
     where = locate(stand.file, stand.line)
     return f"{where}: {where.source}" if where.source else str(where)
-
-
-def _has(ranks: Sequence[int]) -> str:
-    return "has" if len(ranks) == 1 else "have"
 
 
 def _were(ranks: Sequence[int]) -> str:

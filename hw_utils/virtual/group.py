@@ -13,17 +13,10 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.arguments import one_tensor, op_of, root_of
-from hw_utils.core.calls.kernels import Front, Kernels
+from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.mismatch import check_alike, late_text
-from hw_utils.core.calls.operations import (
-    OBJECT_OPS,
-    TAKE_GAPS,
-    asks_its_class,
-    caller,
-    not_compiled,
-    require_one_order,
-    sizes_of,
-)
+from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
+from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class, require_one_order, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, sparse

@@ -26,8 +26,8 @@ from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.source import is_students, locate
 from hw_utils.virtual import deadlock, stuck_threads
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.apart.hub import DeviceHubEngine, Hub, HubEngine, preloadable
-from hw_utils.virtual.device.cuda import said
+from hw_utils.virtual.apart.engine_server import DeviceServedEngine, EngineServer, ServedEngine, preloadable
+from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, misses_of_thread, sendable, time_limit
@@ -46,7 +46,7 @@ from hw_utils.virtual.ranks.own.watched_calls import note_writes
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.progress import lit
-from hw_utils.virtual.ranks.shapes.messages import nothing_moves, shapes_only
+from hw_utils.virtual.ranks.shapes.communication import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
@@ -304,35 +304,35 @@ class _Cluster:
 class _Apart(_Cluster):
     """One attempt with a process a rank; the engine is here, see `apart`."""
 
-    Engine, DeviceEngine, is_here = HubEngine, DeviceHubEngine, False
+    Engine, DeviceEngine, is_here = ServedEngine, DeviceServedEngine, False
 
     def without_values(self) -> AbstractContextManager:
         return nothing_moves(packed_tensors)
 
     def parts(self) -> tuple:
-        self.hub = Hub(self.engine, self.call, self.job, self.streams)
-        return (self.hub.processes,)
+        self.server = EngineServer(self.engine, self.call, self.job, self.streams)
+        return (self.server.processes,)
 
     def host(self, carrier) -> None:
-        self.engine.Carrier(self.world_size, self.hub.serve, Stop).host(self.engine.run)
-        self.returned = [result is not None for result in self.hub.results]
+        self.engine.Carrier(self.world_size, self.server.serve, Stop).host(self.engine.run)
+        self.returned = [result is not None for result in self.server.results]
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
-        return self.hub.processes.frames(rank)
+        return self.server.processes.frames(rank)
 
     def exception_of(self, failure: Failure) -> bytes | None:
-        return self.hub.exceptions.get(failure.rank)
+        return self.server.exceptions.get(failure.rank)
 
     def books(self) -> dict:
-        parts = [part for rank in sorted(self.hub.memory) for part in self.hub.memory[rank]]
+        parts = [part for rank in sorted(self.server.memory) for part in self.server.memory[rank]]
         return {"memory": parts} if self.job.get("memory") else {}
 
     def device_streams(self) -> np.ndarray | None:
-        found = self.hub.device_streams
+        found = self.server.device_streams
         return np.concatenate([found[rank] for rank in sorted(found)]) if found else None
 
     def packed_results(self) -> dict:
-        return {"each": self.hub.results}
+        return {"each": self.server.results}
 
 
 @contextmanager

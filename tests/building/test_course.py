@@ -5,10 +5,11 @@ from __future__ import annotations
 import nbformat
 import pytest
 
-from hw_grader.course.grading import Times, submission_key
+from hw_grader.course.grading import submission_key
 from hw_grader.course.nbgrader_hook import GradeInSandbox
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.time_limits import TimeLimits
 from tests.building.test_build import cell
 from tools.lesson import ROOT, read_lesson
 from tools.sample_class import MISTAKES, REFERENCE, STARTER, mistakes, source_of, write_class
@@ -66,6 +67,6 @@ def test_what_make_grade_recorded_is_found_by_the_writer_of_the_gradebook():
     release = read_release(ROOT / "solutions" / lesson.product)
     notebook = restore((ROOT / "notebooks" / lesson.product).read_bytes(), release)
     hook = GradeInSandbox()
-    by_writer = submission_key(notebook, release, Times(hook.cell_s, hook.case_s, hook.total_s))
-    assert by_writer == submission_key(notebook, release, Times())
+    by_writer = submission_key(notebook, release, TimeLimits(hook.cell_s, hook.case_s, hook.total_s))
+    assert by_writer == submission_key(notebook, release, TimeLimits())
     assert cell(notebook, "setup").source

@@ -207,6 +207,34 @@ def test_a_door_says_what_its_room_stands_on():
     assert {room: names for room, names in wrong.items() if names} == {}
 
 
+def stands_on(room: str) -> set[str]:
+    """What a folder inside a room imports from beside it and from other rooms, by the name where their paths part."""
+    trees, found = sources(), set()
+    for name in trees:
+        if not f"{name}.".startswith(f"{room}."):
+            continue
+        for other in imported(statements(trees[name]), set(trees)):
+            theirs, ours = other.split("."), room.split(".")
+            n_same = next(k for k, (a, b) in enumerate(zip([*theirs, ""], [*ours, ""])) if a != b)
+            found |= {theirs[n_same]} if n_same < len(ours) else set()
+    return found
+
+
+def test_a_door_inside_a_room_says_what_it_stands_on():
+    inner = {name for name in sources() if name.count(".") > 1 and (ROOT / name.replace(".", "/")).is_dir()}
+    wrong = {}
+    for room in inner:
+        words = re.search(
+            r"Stands\s+on\s+(.*?)[.;:](?=\s|$)", docstring(ROOT / room.replace(".", "/") / "__init__.py"), re.S
+        )
+        if words is not None:
+            said, true = set(re.findall(r"\w+", words[1])), stands_on(room)
+            beside = {path.stem for path in (ROOT / room.replace(".", "/")).parent.iterdir()} | {"core", "scripts"}
+            if (said & beside) ^ true:
+                wrong[room] = (said & beside) ^ true
+    assert wrong == {}
+
+
 def test_only_pictures_know_matplotlib():
     drawing = {
         name for name, tree in sources().items() if "matplotlib" in outside(tree) and name.startswith("hw_utils")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
 from hw_utils import WorkerFailed, simulate
-from hw_utils.checks.slips import cause_of_error, slip
+from hw_utils.checks.common_mistakes import cause_of_error, slip
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torch import nn
 
 from hw_utils import plots
 from hw_utils.core.memory import HOLDERS, Memory
-from hw_utils.core.memory.books import RECORD
+from hw_utils.core.memory.accounting import RECORD
 from hw_utils.pictures import memory as pictures
 from hw_utils.pictures.figure import on_page
 from hw_utils.pictures.player import play

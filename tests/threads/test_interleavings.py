@@ -10,9 +10,9 @@ from threading import Condition, Lock
 
 import pytest
 
+from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import explore
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.story import tell
 from hw_utils.threads.turns import Stopped, Turns
 
 

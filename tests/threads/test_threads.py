@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hw_utils.core.errors import Deadlock, TimedOut, WorkerFailed
+from hw_utils.threads.layer_trace import watch
 from hw_utils.threads.run import run_threads
-from hw_utils.threads.traced import watch
 
 
 @pytest.fixture(autouse=True)

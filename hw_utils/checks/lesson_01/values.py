@@ -9,6 +9,7 @@ import torch
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_01.messages import (
     HIDDEN,
     free,
@@ -18,7 +19,6 @@ from hw_utils.checks.lesson_01.messages import (
     require_messages,
     require_no_collective,
 )
-from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.checks.slips import came
+from hw_utils.checks.common_mistakes import came
 from hw_utils.core.collective_algorithms import steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_02.played_costs import list_of
-from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch.optim import SGD, Adam
 
+from hw_utils.checks.common_mistakes import slip
 from hw_utils.checks.lesson_03.problem import curve_in_one_process
-from hw_utils.checks.slips import slip
 from hw_utils.material.recipe import Recipe
 
 

@@ -18,7 +18,7 @@ from hw_utils.checks.lesson_03.problem import (
     results_of,
     small_recipe,
 )
-from hw_utils.checks.lesson_04.carried import note_inputs, require_together, take_out
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_together, take_out
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 

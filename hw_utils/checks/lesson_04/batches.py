@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hw_utils.checks.slips import came
+from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import CheckFailed
 
 LABEL_OF_0 = 1000  # example k has the label k more than that

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import gradient_judges
 from hw_utils.checks.lesson_04.batches import LABEL_OF_0, judge_batches
-from hw_utils.checks.lesson_04.carried import note_inputs
+from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_04.loop import observed
 
 ALL = ["weight", "bias", "scalar"]

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_04.seconds import judge_seconds
 from hw_utils.checks.lesson_04.softmax import Softmax, cross_entropy, descend
-from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 
 SINGLE = 1e-4  # relative: float32 sums of a few hundred numbers in any order

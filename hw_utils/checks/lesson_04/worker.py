@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import judges, training
-from hw_utils.checks.lesson_04.carried import note_inputs, take_out
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, take_out
 from hw_utils.checks.lesson_04.loop import observed
 from hw_utils.checks.lesson_04.predicted import judge_calls
 from hw_utils.material import models

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hw_utils.checks.lesson_05.attribution import step_under, waterfall
 from hw_utils.checks.lesson_05.buckets import bucketed_all_reduce
-from hw_utils.checks.lesson_05.causes import step_under, waterfall
 from hw_utils.checks.lesson_05.costs import (
     amdahl_speedup,
     bucketed_s,

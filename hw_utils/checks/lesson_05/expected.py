@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hw_utils.checks.slips import came, slip
+from hw_utils.checks.common_mistakes import came, slip
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.simulate import simulate

@@ -9,7 +9,7 @@ import torch
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.slips import came
+from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 from hw_utils.material.timed_layers import Branches

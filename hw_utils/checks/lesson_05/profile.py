@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.common_mistakes import slip
 from hw_utils.checks.lesson_05.expected import number_of, require
 from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, watched
-from hw_utils.checks.slips import slip
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace

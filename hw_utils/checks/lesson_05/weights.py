@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from hw_utils.checks.lesson_04.carried import is_made_of, note_inputs
+from hw_utils.checks.lesson_04.collective_contents import is_made_of, note_inputs
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.models import SimpleCNN
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import Any
 
-from hw_utils.threads.points import about
+from hw_utils.threads.switch_points import about
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks.slips import came
+from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import ranks_text
 
 GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another

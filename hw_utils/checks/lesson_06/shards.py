@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks import draws
-from hw_utils.checks.slips import cause_of_error
+from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.kept_tensors import kept_tensors as kept_here

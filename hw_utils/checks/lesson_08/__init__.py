@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hw_utils.checks.lesson_08.bubbles import bubble_of_ideal, bubble_of_total
 from hw_utils.checks.lesson_08.cut import stage, stage_lets_go
 from hw_utils.checks.lesson_08.orders import interleaved_order, zero_bubble_order
 from hw_utils.checks.lesson_08.schedules import (
@@ -11,7 +12,6 @@ from hw_utils.checks.lesson_08.schedules import (
     one_f_one_b_in_flight,
     one_f_one_b_in_time,
 )
-from hw_utils.checks.lesson_08.shares import bubble_of_ideal, bubble_of_total
 from hw_utils.checks.lesson_08.stages_alike import balance
 
 __all__ = [

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, in_use, taken
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
-from hw_utils.checks.slips import came
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_08.shares import whole_numbers
+from hw_utils.checks.lesson_08.bubbles import whole_numbers
 from hw_utils.core.errors import CheckFailed
 
 _CLOSE_S = 1e-9

@@ -1,6 +1,7 @@
 """How a call of torch.distributed reaches a process group that is written in Python, and what it was.
 
-`operations` says which public function was called, from which line; `kernels` brings the calls of C++ code; `wait_for`
-words what ranks wait for in them, `mismatch` calls that do not fit; `patched` puts one function in another's place.
-Stands on `source` and `errors`; gloo and virtual take all of them.
+`public_calls` says which public function was called, from which line, and `tensor_layout` what its tensors are in
+memory; `c10d_operations` brings the calls of C++ code; `wait_for` words what ranks wait for in them, `mismatch` calls
+that do not fit; `patched` puts one function in another's place.
+Stands on source, errors, trace, network and collective_algorithms; mostly gloo and virtual take them.
 """

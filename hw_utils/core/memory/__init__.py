@@ -1,13 +1,13 @@
 """Memory of a run: the bytes that each rank holds, whose they are, and when; a table behind `run.memory`.
 
-Stands on `source`. The engines take `watch.Watch`, which follows storages while ranks run; everybody else takes
-`Memory`, the finished books, `OutOfMemory`, and `own`, by which a program names what it keeps itself.
+Stands on source, calls and network. The engines take `watch.Watch`, which follows storages while ranks run; everybody
+else takes `Memory`, the finished books, `OutOfMemory`, and `own`, by which a program names what it keeps itself.
 """
 
 import sys
 
-from hw_utils.core.memory.books import HOLDERS, Memory, Peak
-from hw_utils.core.memory.cap import OutOfMemory
+from hw_utils.core.memory.accounting import HOLDERS, Memory, Peak
+from hw_utils.core.memory.out_of_memory import OutOfMemory
 
 __all__ = ["HOLDERS", "Memory", "OutOfMemory", "Peak", "own"]
 

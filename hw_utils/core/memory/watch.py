@@ -19,9 +19,9 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from hw_utils.core.calls.dispatch import PLAIN, beneath_transforms
+from hw_utils.core.memory.accounting import HOLDERS, RECORD
 from hw_utils.core.memory.allocation_sites import NOBODY, Sites
-from hw_utils.core.memory.books import HOLDERS, RECORD
-from hw_utils.core.memory.cap import OutOfMemory
+from hw_utils.core.memory.out_of_memory import OutOfMemory
 
 PARAMETERS, GRADIENTS, OPTIMIZER, ACTIVATIONS, GATHERED, BUFFERS, OTHER = range(len(HOLDERS))
 _STRENGTH = (3, 3, 3, 2, 3, 1, 0)  # of an owner's claim: a stronger one counts, of equal ones the first

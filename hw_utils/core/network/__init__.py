@@ -1,8 +1,8 @@
 """What ranks run on, as data: links, devices, and clusters of hosts; a model of what each costs.
 
-Stands on nothing of ours. Everybody takes `Network`, a link between any two ranks; `Cluster`, hosts with devices and
-two kinds of links; `Device`; `Fold`, which ranks do the same; and the presets of presets.py by their names,
-`Cluster.named("h100x64")`.
+Stands on collective_algorithms. Everybody takes `Network`, a link between any two ranks; `Cluster`, hosts with
+devices and two kinds of links; `Device`; `Fold`, which ranks do the same; and the presets of presets.py by their
+names, `Cluster.named("h100x64")`.
 """
 
 from hw_utils.core.network.cluster import Cluster

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.core.memory.books import Memory
+from hw_utils.core.memory.accounting import Memory
 from hw_utils.core.run import Run
 from hw_utils.core.source import locate
 from hw_utils.core.trace import Trace

@@ -13,7 +13,7 @@ from html import escape
 
 import numpy as np
 
-from hw_utils.core.memory.books import HOLDERS, Memory
+from hw_utils.core.memory.accounting import HOLDERS, Memory
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit

@@ -1,4 +1,4 @@
-"""Ranks that have a process and a virtual device each: streams are the process's, when a message crosses is the hub's.
+"""Ranks with a process and a virtual device each: streams are the process's, when a message crosses is the server's.
 
 A call carries the time at which it begins on the rank's current stream; the answer, the time at which it is over.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import threading
 
+from hw_utils.virtual.apart.engine_proxy import EngineProxy
 from hw_utils.virtual.apart.handles import RemoteWork
-from hw_utils.virtual.apart.member import Member
 from hw_utils.virtual.device.engine import HOST_WAITS
 from hw_utils.virtual.device.streams import TimeLines
 
@@ -17,12 +17,12 @@ class RemoteWorkOnStream(RemoteWork):
     """`wait` lets the current stream wait, and the host only for a barrier."""
 
     def wait(self, timeout=None) -> bool:
-        member = self.member
-        with member.lines.waiting() as stream:
+        proxy = self.proxy
+        with proxy.lines.waiting() as stream:
             super().wait(timeout)
-            member.clock[member.rank] = max(member.clock_s, self.done_s)  # another stream may have waited first
+            proxy.clock[proxy.rank] = max(proxy.clock_s, self.done_s)  # another stream may have waited first
         if self.name in HOST_WAITS:
-            member.lines.wait_until(stream.free_s)
+            proxy.lines.wait_until(stream.free_s)
         return True
 
 
@@ -41,7 +41,7 @@ class _Current(threading.local):
         self.stream = stream
 
 
-class DeviceMember(Member):
+class DeviceEngineProxy(EngineProxy):
     """A rank whose operations are enqueued on its own device's streams."""
 
     Work = RemoteWorkOnStream

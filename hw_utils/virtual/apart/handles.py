@@ -1,4 +1,4 @@
-"""What a rank's process holds of a call that the hub makes for it."""
+"""What a rank's process holds of a call that the server makes for it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class RemoteWork(WithFuture, Work):
     """A collective, or a message: both are waited for alike."""
 
     def __init__(
-        self, member, number: int, name: str, outputs: list[torch.Tensor], sent: torch.Tensor | None = None, *,
+        self, proxy, number: int, name: str, outputs: list[torch.Tensor], sent: torch.Tensor | None = None, *,
         by_shape: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         self.by_shape = by_shape  # what comes is in the order of the outputs' shapes, not of their memory
-        self.member, self.number, self.name, self.outputs = member, number, name, outputs
+        self.proxy, self.number, self.name, self.outputs = proxy, number, name, outputs
         self.is_done, self.has_outputs, self.source, self.done_s = False, False, -1, -1.0
         self.members = None
         self.sent = None if sent is None else (sent, _bytes_of(sent))
@@ -40,7 +40,7 @@ class RemoteWork(WithFuture, Work):
         if self.is_done:
             return
         self.is_done = True
-        self.member.under_way.pop(self.number, None)
+        self.proxy.under_way.pop(self.number, None)
         data, self.source, self.done_s = found
         self.fill(data)
 
@@ -59,9 +59,9 @@ class RemoteWork(WithFuture, Work):
     def wait(self, timeout=None) -> bool:
         with self.lock:
             if not self.is_done:
-                found, others = self.member.ask("wait", self.number, timeout)
+                found, others = self.proxy.ask("wait", self.number, timeout)
                 self.take(found)
-                self.member.fill(others)
+                self.proxy.fill(others)
                 if self.sent is not None and _bytes_of(self.sent[0]) != self.sent[1]:
                     raise RuntimeError(
                         f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
@@ -73,13 +73,13 @@ class RemoteWork(WithFuture, Work):
 
     def waits_for(self) -> tuple[int, ...]:
         """The ranks that have not come yet."""
-        return self.member.ask("waits_for", self.number)
+        return self.proxy.ask("waits_for", self.number)
 
     def is_completed(self) -> bool:
         if not self.lock.acquire(blocking=False):
             return False  # another thread waits for it
         try:
-            found = None if self.is_done else self.member.ask("test", self.number)
+            found = None if self.is_done else self.proxy.ask("test", self.number)
             if found is not None:
                 self.take(found)
         finally:
@@ -113,10 +113,10 @@ class RemoteWork(WithFuture, Work):
 
     @property
     def pending(self) -> dict[int, list]:
-        return self.member.pending
+        return self.proxy.pending
 
     def future_is_taken(self) -> None:
-        self.member.listen_for(self)
+        self.proxy.listen_for(self)
 
 
 def _bytes_of(tensor: torch.Tensor) -> bytes:

@@ -1,4 +1,4 @@
-"""Tensors on their way between a rank's process and the hub: dtype and bytes, in the order of memory."""
+"""Tensors on their way between a rank's process and the server: dtype and bytes, in the order of memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of ranks: forked from the hub, spoken to over a pair of sockets each, and looked after."""
+"""The processes of ranks: forked from the server, spoken to over a pair of sockets each, and looked after."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RankProcesses:
         self.pids: list[int] = []
         self.status: dict[int, int] = {}
         gc.collect()
-        gc.freeze()  # else every collection in a rank would copy all pages of the hub's objects
+        gc.freeze()  # else every collection in a rank would copy all pages of the server's objects
         for rank in range(world_size):
             line, bell = socket.socketpair(), socket.socketpair()
             pid = os.fork()
@@ -115,9 +115,9 @@ def _become(rank: int, line: Connection, bell: Connection, call: bytes, job: dic
     try:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        from hw_utils.virtual.apart import life
+        from hw_utils.virtual.apart import rank_main
 
-        life.live(rank, line, bell, call, job, stack_file)
+        rank_main.live(rank, line, bell, call, job, stack_file)
         status = 0
     finally:
         os._exit(status)

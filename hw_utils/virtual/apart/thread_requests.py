@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hw_utils.virtual.apart.lanes import Lane
 from hw_utils.virtual.apart.rank_processes import RankProcesses
+from hw_utils.virtual.apart.rank_threads import Lane
 from hw_utils.virtual.stuck_threads import (
     GONE,
     LOOK_S,

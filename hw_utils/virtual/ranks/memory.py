@@ -27,7 +27,7 @@ def books_of_all(engine, job: dict, mode=None) -> AbstractContextManager:
     return watched(watch, engine, mode)
 
 
-def books_of_one(member, job: dict, mode=None) -> AbstractContextManager:
+def books_of_one(proxy, job: dict, mode=None) -> AbstractContextManager:
     """Those of a rank that has this process to itself; mode: one that sees its operations anyway."""
     from hw_utils.core.memory.holders import watched
     from hw_utils.core.memory.watch import Watch
@@ -36,15 +36,15 @@ def books_of_one(member, job: dict, mode=None) -> AbstractContextManager:
         return threading.current_thread() is threading.main_thread()
 
     def time_s(_: int) -> float:
-        spent_s = thread_time() - member.cpu_start_s if member.is_measured and is_first_thread() else 0.0
-        return member.clock_s + spent_s
+        spent_s = thread_time() - proxy.cpu_start_s if proxy.is_measured and is_first_thread() else 0.0
+        return proxy.clock_s + spent_s
 
     def forgive(cpu_s: float) -> None:
         if is_first_thread():
-            member.cpu_start_s += cpu_s
+            proxy.cpu_start_s += cpu_s
 
     watch = Watch(
-        [member.rank], lambda: member.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
-        forgive=None if member.is_free else forgive,
+        [proxy.rank], lambda: proxy.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
+        forgive=None if proxy.is_free else forgive,
     )  # fmt: skip
-    return watched(watch, member, mode)
+    return watched(watch, proxy, mode)

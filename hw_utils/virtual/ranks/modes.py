@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _python_dispatch
 
-from hw_utils.core.calls.operations import not_compiled
+from hw_utils.core.calls.public_calls import not_compiled
 
 n_modes = torch._C._len_torch_dispatch_stack  # of the running thread
 

@@ -53,7 +53,7 @@ def switch_of(engine, turns: Turns, carrier) -> Callable[[int], None]:
     def switch(rank: int) -> None:
         nonlocal unseen
         who = due.pop() if due and not agents else next_rank()
-        if who is rank:  # not ==: threads of one rank count as its number, see apart/lanes.py
+        if who is rank:  # not ==: threads of one rank count as its number, see apart/rank_threads.py
             return
         if unseen:
             unseen -= 1

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from hw_utils.core.calls.operations import require_dense
+from hw_utils.core.calls.tensor_layout import require_dense
 
 _REDUCE = {
     "SUM": torch.add,

@@ -8,7 +8,7 @@ from struct import Struct
 
 import numpy as np
 
-from hw_utils.core.calls.operations import OBJECT_OPS
+from hw_utils.core.calls.public_calls import OBJECT_OPS
 from hw_utils.core.trace import BLOCKING, RECORD, SENDS, joined
 
 ROW = RECORD.itemsize  # bytes

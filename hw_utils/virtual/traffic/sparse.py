@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.core.calls.operations import sparse_parts
+from hw_utils.core.calls.tensor_layout import sparse_parts
 from hw_utils.virtual.traffic.reductions import reduce_name
 
 KIND = "sparse_all_reduce"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from hw_utils.core.calls.operations import no_memory
+from hw_utils.core.calls.tensor_layout import no_memory
 
 # Both are this process's memory: a slice of the first is bytes, the second is for writing.
 memory = (ctypes.c_char * sys.maxsize).from_address(0)

@@ -16,7 +16,7 @@ import jsonschema
 import nbformat
 import pytest
 
-from hw_grader.course import exports, records
+from hw_grader.course import exports, gradescope, records
 from hw_grader.course.feedback import MAX_BYTES, page
 from hw_grader.course.similarity import alike, report, runs_text
 from hw_grader.driving.verdict import Record, Verdict
@@ -105,16 +105,16 @@ def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
 
 def test_gradescope_results_follow_the_schema(course):
     for one in records.all_of(course, ASSIGNMENT):
-        results = exports.as_gradescope(one)
+        results = gradescope.as_gradescope(one)
         jsonschema.validate(results, GRADESCOPE)
         assert ("not your mark" in results["output"]) == (not one.is_graded)
-    assert exports.as_gradescope(record("ada", "pass", "fail"))["score"] == 5
+    assert gradescope.as_gradescope(record("ada", "pass", "fail"))["score"] == 5
 
 
 def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
     solution = make_course(tmp_path)
     path = tmp_path / "autograder.zip"
-    exports.autograder_zip(path, read_release(solution), solution, ROOT)
+    gradescope.autograder_zip(path, read_release(solution), solution, ROOT)
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         assert {
@@ -129,7 +129,7 @@ def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
 @pytest.mark.slow
 def test_the_autograder_grades_in_a_container_without_namespaces(tmp_path):
     solution = make_course(tmp_path / "course")
-    exports.autograder_zip(tmp_path / "autograder.zip", read_release(solution), solution, ROOT)
+    gradescope.autograder_zip(tmp_path / "autograder.zip", read_release(solution), solution, ROOT)
     box = tmp_path / "autograder"
     with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
         archive.extractall(box / "source")

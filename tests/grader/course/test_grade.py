@@ -16,10 +16,11 @@ from nbgrader.api import Gradebook
 
 from hw_grader import grade
 from hw_grader.course import records
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.notebook.release import ReleaseError, parse_calls, read_release
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import inside, needs_sandbox
 from tests.grader.small_course import (
@@ -234,10 +235,10 @@ def test_grading_twice_needs_no_more_memory_than_once(release, sandbox):
 @pytest.mark.slow
 def test_a_reference_that_fails_its_own_check_is_said_before_a_class_is_graded(release, sandbox, tmp_path):
     path = make_course(tmp_path)
-    assert calibrated(read_release(path), path, tmp_path, Times()).runs_all is False
+    assert calibrated(read_release(path), path, tmp_path, TimeLimits()).runs_all is False
     path.write_text(path.read_text().replace("Hello, {name}!", "Bye, {name}!"))
     with pytest.raises(CalibrationError, match="does not pass its own checks: check-hello"):
-        calibrated(read_release(path), path, tmp_path, Times())
+        calibrated(read_release(path), path, tmp_path, TimeLimits())
 
 
 def test_without_bubblewrap_grading_refuses_and_names_the_package(course):

@@ -16,7 +16,7 @@ import pytest
 from nbconvert.exporters import HTMLExporter
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course import exports, records
+from hw_grader.course import exports, gradescope, records
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
@@ -25,7 +25,7 @@ from hw_grader.driving.verdict import Record, visible
 from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.run_cells import Times
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
 from hw_grader.term.class_list import ClassList
@@ -79,7 +79,7 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
     """Each attack is right in the cases that the student sees."""
     root, release = course
     data = as_bytes(submission({"ping_pong": ATTACKS[name] + BODY}))
-    record = grade_bytes(data, release, sandbox, name, Times())
+    record = grade_bytes(data, release, sandbox, name, TimeLimits())
     verdict = verdict_of(record)
     assert verdict.hidden
     assert verdict.points == 0
@@ -88,7 +88,7 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
     records.save(root, record)
     rows = exports.scores(root, ASSIGNMENT)
     channels = {
-        "gradescope": json.dumps(exports.as_gradescope(record)),
+        "gradescope": json.dumps(gradescope.as_gradescope(record)),
         "csv": exports.as_csv(rows),
         "canvas": as_lms("canvas", root, ASSIGNMENT, ClassList([])),
         "autograded": json.dumps(notebook),
@@ -107,9 +107,9 @@ def test_seconds_in_a_hidden_case_are_not_told(course):
     waits = "    import threading\n    if n_rounds > 700:\n        threading.Event().wait(3)\n"  # real seconds
     text = HEAD + waits + BODY
     with Sandbox() as sandbox:
-        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", Times())
+        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", TimeLimits())
     assert record.seconds > 3
-    assert exports.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
+    assert gradescope.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
 
 
 @needs_sandbox

@@ -11,10 +11,11 @@ from nbgrader.api import Gradebook
 
 from hw_grader.course import exports, records
 from hw_grader.course.gradebook import Writer
-from hw_grader.course.grading import Times, submission_key
+from hw_grader.course.grading import submission_key
 from hw_grader.driving.verdict import Record, Verdict
 from hw_grader.grade import releases, submissions
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.time_limits import TimeLimits
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, MAX_POINTS, as_bytes, hand_in, make_course, submission
 
 DUE = "2026-03-01 12:00:00"
@@ -47,7 +48,7 @@ def graded_course(root: Path, config: str) -> Path:
         if when:
             (folder / "timestamp.txt").write_text(when + "\n")
     (release,) = releases(root)
-    writer = Writer(root, Times())
+    writer = Writer(root, TimeLimits())
     writer.prepare(release.assignment)
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=DUE)
@@ -59,7 +60,7 @@ def graded_course(root: Path, config: str) -> Path:
             else Verdict(c.grade_id, "fail", 0.0, c.points, "wrong", "wrong")
             for c in release.checks
         ]
-        key = submission_key(restore(handed_in.data, release), release, Times())
+        key = submission_key(restore(handed_in.data, release), release, TimeLimits())
         records.save(root, Record(ASSIGNMENT, handed_in.student, release.notebook, key, verdicts))
         writer.write(handed_in, release.notebook)
     return root

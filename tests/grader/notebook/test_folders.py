@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hw_grader.course.grading import Times
 from hw_grader.course.reader import Reader, handed_in
 from hw_grader.grade import submissions
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import MAX_NAME_BYTES, entries, find_submission, remove_links, student_name
+from hw_grader.notebook.time_limits import TimeLimits
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, NOTEBOOK, as_bytes, hand_in, make_course, submission
 
 FOLDERS = {}
@@ -183,7 +183,7 @@ def test_a_folder_of_any_kind_is_a_row_that_says_why(name, tmp_path, course, rea
     path.mkdir(parents=True)
     request.addfinalizer(lambda: subprocess.run(["rm", "-rf", path], check=True))  # Python's own way is recursive
     FOLDERS[name](path)
-    found = reader.read(path, "eve", release, solution, Times())
+    found = reader.read(path, "eve", release, solution, TimeLimits())
     notebook = is_a_row(found, release)
     assert FOLDERS[name].__doc__ in notebook.metadata["hw_grader"]["unreadable"] + str(found.notes)
     remove_links(path)
@@ -221,11 +221,11 @@ def test_statements_by_the_megabyte_are_not_parsed_one_by_one(tmp_path, course, 
     path = tmp_path / "eve" / ASSIGNMENT
     path.mkdir(parents=True)
     (path / f"{NOTEBOOK}.ipynb").write_bytes(as_bytes(nbformat.v4.new_notebook(cells=cells)))
-    found = reader.read(path, "eve", release, solution, Times())
+    found = reader.read(path, "eve", release, solution, TimeLimits())
     assert "unreadable" not in is_a_row(found, release).metadata["hw_grader"]
     cells = [nbformat.v4.new_code_cell("1;" * 100_000) for _ in range(40)]
     (path / f"{NOTEBOOK}.ipynb").write_bytes(as_bytes(nbformat.v4.new_notebook(cells=cells)))
-    found = reader.read(path, "eve", release, solution, Times())
+    found = reader.read(path, "eve", release, solution, TimeLimits())
     assert "is the limit" in is_a_row(found, release).metadata["hw_grader"]["unreadable"]
 
 
@@ -237,10 +237,10 @@ def test_what_takes_too_much_time_or_memory_is_one_row_and_the_next_is_read(tmp_
     good = hand_in(tmp_path, "ada", as_bytes(submission()))
     for limits in ({"cpu_s": 1}, {"memory_bytes": 400 * 2**20}, {"read_s": 0.05}):
         reader = Reader(**limits)
-        about = is_a_row(reader.read(path, "eve", release, solution, Times()), release).metadata["hw_grader"]
+        about = is_a_row(reader.read(path, "eve", release, solution, TimeLimits()), release).metadata["hw_grader"]
         assert about.get("unreadable"), limits
         if "read_s" not in limits:
-            found = reader.read(good, "ada", release, solution, Times())
+            found = reader.read(good, "ada", release, solution, TimeLimits())
             assert "unreadable" not in is_a_row(found, release).metadata["hw_grader"]
         reader.close()
 
@@ -328,12 +328,12 @@ def test_fuzz_any_folder_and_any_zip_is_a_row(course, tmp_path_factory, names, d
                 file.write(data if n % 3 < 2 else archive)
     (path / "all.zip").write_bytes(archive)
     (path / "timestamp.txt").write_bytes(data)
-    is_a_row(handed_in(path, "eve", release, Times()), release)
+    is_a_row(handed_in(path, "eve", release, TimeLimits()), release)
 
 
 def test_what_is_read_is_what_was_handed_in(tmp_path, course, reader):
     _, release, solution = course
     folder = hand_in(tmp_path, "ada", as_bytes(submission()))
-    notebook = is_a_row(reader.read(folder, "ada", release, solution, Times()), release)
+    notebook = is_a_row(reader.read(folder, "ada", release, solution, TimeLimits()), release)
     sources = {c.metadata.get("nbgrader", {}).get("grade_id"): c.source for c in notebook.cells}
     assert all(text in sources[name] for name, (_, text, *_) in EXERCISES.items())

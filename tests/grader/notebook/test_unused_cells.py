@@ -11,11 +11,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.course.reference_solution import measure
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Call, Cell, Release, read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.unused_cells import NOTE, unused
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
@@ -292,9 +293,9 @@ class TestGraded:
     def test_a_lesson_whose_solution_needs_such_a_cell_has_all_of_them_run(self, tmp_path, monkeypatch):
         release = with_picture(tmp_path, "one = 1")
         leave_out(monkeypatch, "one = 1")
-        assert not measure(release, as_bytes(submission(before="one = 1")), Times())["runs_all"]
+        assert not measure(release, as_bytes(submission(before="one = 1")), TimeLimits())["runs_all"]
         monkeypatch.setattr(Record, "lacks_a_name", False)
-        assert measure(release, as_bytes(needing_one()), Times())["runs_all"]
+        assert measure(release, as_bytes(needing_one()), TimeLimits())["runs_all"]
 
     def test_nbgrader_gives_the_same_marks_and_shows_the_note(self, tmp_path):
         with_picture(tmp_path, PICTURE_01)

@@ -11,11 +11,12 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.course.nbgrader_hook import write_verdicts
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.report import _said
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.sandbox import Sandbox
@@ -28,7 +29,7 @@ pytestmark = [
 ]
 _HERE = Path(__file__).parents[1] / "hostile"
 HOSTILE = sorted({*_HERE.rglob("*.py")} - {*_HERE.glob("lessons/**/*.py"), *_HERE.glob("bodies/*.py")})
-TIMES = Times(cell_s=5, case_s=6, total_s=60)
+TIMES = TimeLimits(cell_s=5, case_s=6, total_s=60)
 LIMITS = Limits(memory_bytes=2 * 2**30, scratch_bytes=256 * 2**20, processes=256)
 
 
@@ -146,7 +147,7 @@ def test_a_cause_in_the_report_is_a_checks_own(place, tmp_path, line):
 
 
 def test_after_the_submissions_time_no_cell_is_run_and_it_is_said(place):
-    times = Times(cell_s=5, case_s=6, total_s=0)
+    times = TimeLimits(cell_s=5, case_s=6, total_s=0)
     record = grade_bytes(as_bytes(submission(extra="print('run')")), place.release, place.sandbox, "ada", times)
     assert record.points == 0
     assert [note for note in record.notes if "not run: the submission's 0 s were over" in note] != []

@@ -12,8 +12,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.course.grading import Times, grade_bytes
+from hw_grader.course.grading import grade_bytes
 from hw_grader.notebook.release import Release, read_release
+from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
 
@@ -29,7 +30,7 @@ IMPORTS = (
     "import threading, time\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\n"
     "from torch.nn.functional import mse_loss\n"
 )
-TIMES = Times(cell_s=20, case_s=40, total_s=300)
+TIMES = TimeLimits(cell_s=20, case_s=40, total_s=300)
 
 
 @lru_cache

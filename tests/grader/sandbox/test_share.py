@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hw_grader.sandbox.cpu_share import Share
 from hw_grader.sandbox.sandbox import Sandbox
-from hw_grader.sandbox.share import Share
 from tests.grader.in_sandbox import inside, needs_sandbox
 
 SPINS = "import os\nfor n in range(30):\n    if os.fork() == 0:\n        os.setsid()\n        while True: pass\n"

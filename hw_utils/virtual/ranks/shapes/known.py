@@ -48,17 +48,3 @@ def is_index(dtype: torch.dtype) -> bool:
 def is_small(n_bytes: int, dtype: torch.dtype) -> bool:
     """Whether a tensor of so many bytes keeps its values."""
     return n_bytes <= (KNOWN_INDEX_BYTES if dtype in _INDEX else KNOWN_BYTES)
-
-
-class NoValue(RuntimeError):
-    """A program wants to know the value of a tensor that has none."""
-
-    def __init__(self, what: str, tensor: torch.Tensor | None = None) -> None:
-        dtype = "" if tensor is None else str(tensor.dtype).removeprefix("torch.")
-        whose = "a tensor" if tensor is None else f"a {dtype} tensor of shape {tuple(tensor.shape)}"
-        super().__init__(
-            f'{what} needs the values of {whose}, and with values="shapes" it has none: it comes from random or '
-            "uninitialised numbers, or is large. What works: numbers of Python, tensors made from them "
-            "(torch.tensor(3.0), arange, integers) and what is computed from those alone. Next step: decide by sizes, "
-            'steps or ranks instead, leave the line out of this run, or take values="real"'
-        )

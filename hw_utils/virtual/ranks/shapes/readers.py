@@ -11,7 +11,8 @@ from torch import _tensor_str
 from torch.jit import _builtins
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.virtual.ranks.shapes.known import NoValue, is_known
+from hw_utils.virtual.ranks.shapes.data_dependent import NoValue
+from hw_utils.virtual.ranks.shapes.known import is_known
 
 _READERS = {"tolist": "tolist()", "numpy": "numpy()", "__array__": "numpy", "__dlpack__": "__dlpack__()"}
 _PRINTED = _tensor_str._str

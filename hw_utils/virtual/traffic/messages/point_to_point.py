@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.calls.operations import no_memory
+from hw_utils.core.calls.tensor_layout import no_memory
 from hw_utils.virtual.traffic.rows import END, plain_row_of, put_end
 from hw_utils.virtual.traffic.tensor_bytes import memory, writable
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from torch.nn.parallel import DistributedDataParallel
 
 from hw_utils import Cluster, WorkerFailed, simulate
-from hw_utils.virtual.device import cuda_names
+from hw_utils.virtual.device import torch_cuda_api
 from hw_utils.virtual.device.streams import TimeLines
 from hw_utils.virtual.engine import Engine
 
@@ -29,22 +29,22 @@ def on_device(worker, n: int = 1, **options):
 def cuda():
     cluster = Cluster.named("h100x2")
     lines = TimeLines(Engine(2, cluster, "free", 0, [0]), cluster.device, 2)
-    return lines, cuda_names.of_cuda(lines, cluster, None)
+    return lines, torch_cuda_api.of_cuda(lines, cluster, None)
 
 
 def test_each_public_name_of_torch_cuda_is_modelled_or_refused_or_left(cuda):
     found = {name for name in dir(torch.cuda) if not name.startswith("_")}
-    assert found - cuda[1].keys() - cuda_names.LEFT == set()
-    assert not cuda[1].keys() & cuda_names.LEFT
+    assert found - cuda[1].keys() - torch_cuda_api.LEFT == set()
+    assert not cuda[1].keys() & torch_cuda_api.LEFT
 
 
 def test_each_public_name_of_torch_accelerator_is_modelled(cuda):
     plain = {"Any", "cache", "deprecated", "graphs", "memory", "random", "torch"}
     found = {name for name in dir(torch.accelerator) if not name.startswith("_")}
-    assert found - cuda_names.of_accelerator(*cuda).keys() - plain == set()
+    assert found - torch_cuda_api.of_accelerator(*cuda).keys() - plain == set()
 
 
-@pytest.mark.parametrize("name", cuda_names.REFUSED)
+@pytest.mark.parametrize("name", torch_cuda_api.REFUSED)
 def test_what_a_virtual_device_has_not_is_refused_with_what_works(cuda, name):
     with pytest.raises(RuntimeError, match=f"no torch.cuda.{name}: "):
         cuda[1][name]()

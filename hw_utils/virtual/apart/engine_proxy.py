@@ -1,4 +1,4 @@
-"""What stands in the engine's place in a rank's process: it asks the hub."""
+"""What stands in the engine's place in a rank's process: it asks the engine's server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hw_utils.virtual.group import Members
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
 
-_start = threading.Thread.start  # a program's threads begin as `life` says
+_start = threading.Thread.start  # a program's threads begin as `rank_main` says
 
 
 class _OfThread(threading.local):
@@ -39,7 +39,7 @@ class _Clock:
         self.own.clock_s = to_s
 
 
-class Member:
+class EngineProxy:
     """A rank, with what its groups, clock and stores expect of an engine."""
 
     Work = RemoteWork  # what a call gives back
@@ -73,7 +73,7 @@ class Member:
     # asking
 
     def stamp(self) -> tuple[float, float]:
-        """What the hub needs to know of the time when a thread asks for something."""
+        """What the server needs to know of the time when a thread asks for something."""
         return self.own.clock_s, self._spent_s()
 
     def _spent_s(self) -> float:
@@ -101,9 +101,9 @@ class Member:
         self._say(self.stamp(), name, arguments)
 
     def ask(self, name: str, *arguments) -> Any:
-        """The hub's answer; the thread's clock is then what the hub says.
+        """The server's answer; the thread's clock is then what the server says.
 
-        Raises what the hub raised.
+        Raises what the server raised.
         """
         with timer.stands_still(lambda: self.clock_s):
             is_right, value, self.own.clock_s = self._answer(self._say(self.stamp(), name, arguments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.core.memory.books import HOLDERS
+from hw_utils.core.memory.accounting import HOLDERS
 
 MOST_NAMED = 4  # named in the error, the largest first
 

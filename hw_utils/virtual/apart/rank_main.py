@@ -23,9 +23,9 @@ from hw_utils.core.errors import Failure
 from hw_utils.core.source import ASKS_WHERE
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import handles, packed_tensors
-from hw_utils.virtual.apart.devices import DeviceMember
-from hw_utils.virtual.apart.member import Member
-from hw_utils.virtual.device.cuda import said
+from hw_utils.virtual.apart.devices import DeviceEngineProxy
+from hw_utils.virtual.apart.engine_proxy import EngineProxy
+from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.failures import failure_of, sendable
 from hw_utils.virtual.group import shown_to_modes
 from hw_utils.virtual.ranks.children import left_by, result_of
@@ -34,7 +34,7 @@ from hw_utils.virtual.ranks.memory import books_of_one
 from hw_utils.virtual.ranks.own.environment import MASTER_PORT
 from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.shapes.messages import shapes_only
+from hw_utils.virtual.ranks.shapes.communication import shapes_only
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic.stores import virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
@@ -45,14 +45,14 @@ class _Printed(io.TextIOBase):
 
     encoding, errors = "utf-8", "replace"
 
-    def __init__(self, member: Member, is_out: bool) -> None:
-        self.member, self.is_out = member, is_out
+    def __init__(self, proxy: EngineProxy, is_out: bool) -> None:
+        self.proxy, self.is_out = proxy, is_out
 
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         if text:
-            self.member.tell("printed", self.is_out, text)
+            self.proxy.tell("printed", self.is_out, text)
         return len(text)
 
     def fileno(self) -> int:
@@ -82,16 +82,16 @@ def _logged(instead: dict):
 
 
 @contextmanager
-def _books_told(member: Member, watch):
-    """However the worker ends, the hub gets what its rank held until then."""
+def _accounts_told(proxy: EngineProxy, watch):
+    """However the worker ends, the server gets what its rank held until then."""
     is_early = True
     try:
         yield
         is_early = False
     finally:
         if watch is not None:
-            watch.end(member.rank, is_early=is_early)
-            member.tell("kept_memory", watch.parts())
+            watch.end(proxy.rank, is_early=is_early)
+            proxy.tell("kept_memory", watch.parts())
 
 
 class _Before:
@@ -100,15 +100,15 @@ class _Before:
     So events, queues and futures, which are made of conditions, carry a thread's clock to the next one.
     """
 
-    def __init__(self, member: Member) -> None:
-        self.member = member
+    def __init__(self, proxy: EngineProxy) -> None:
+        self.proxy = proxy
         self.left_s: WeakKeyDictionary = WeakKeyDictionary()  # lock -> when it was last let go
 
     def take(self, lock) -> None:
-        self.member.catch_up(self.left_s.get(lock, 0.0))
+        self.proxy.catch_up(self.left_s.get(lock, 0.0))
 
     def let_go(self, lock) -> None:
-        self.left_s[lock] = self.member.clock_s
+        self.left_s[lock] = self.proxy.clock_s
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -125,12 +125,12 @@ class _Before:
             leave(self, *error)
 
         def wait_for_it(self, timeout: float | None = None) -> bool:
-            began_s = before.member.clock_s
+            began_s = before.proxy.clock_s
             before.let_go(self._lock)
             is_notified = wait(self, timeout)
             before.take(self._lock)
             if not is_notified and timeout is not None:
-                before.member.catch_up(began_s + max(timeout, 0))
+                before.proxy.catch_up(began_s + max(timeout, 0))
             return is_notified
 
         with ExitStack() as stack:
@@ -140,7 +140,7 @@ class _Before:
 
 
 @contextmanager
-def _threads_of_their_own(member: Member, *begin: Callable[[], None]) -> Iterator[None]:
+def _threads_of_their_own(proxy: EngineProxy, *begin: Callable[[], None]) -> Iterator[None]:
     """While it lasts, threads that the program starts have the modes of its first one, and clocks.
 
     A thread begins when it is started; who joins it is not before it.
@@ -149,27 +149,27 @@ def _threads_of_their_own(member: Member, *begin: Callable[[], None]) -> Iterato
     start, join = thread.start, thread.join
 
     def begin_and_start(self: threading.Thread) -> None:
-        run, at_s = self.run, member.clock_s
+        run, at_s = self.run, proxy.clock_s
 
         def begin_and_run() -> None:
-            member.begin_thread(at_s)
+            proxy.begin_thread(at_s)
             for part in begin:
                 part()
             try:
                 run()
             finally:
-                self.ended_s = member.clock_s
+                self.ended_s = proxy.clock_s
 
         self.run = begin_and_run
         start(self)
 
     def join_it(self: threading.Thread, timeout: float | None = None) -> None:
-        began_s = member.clock_s
+        began_s = proxy.clock_s
         join(self, timeout)
         is_late = timeout is not None and self.is_alive()
-        member.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
+        proxy.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
 
-    with _Before(member).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
+    with _Before(proxy).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
         yield
 
 
@@ -179,8 +179,8 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     faulthandler.enable(stack, all_threads=False)
     if ASKS_WHERE is not None:
         faulthandler.register(ASKS_WHERE, stack, all_threads=False)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the hub's ends the run, as an error of this rank's
-    member = (DeviceMember if job["compute"] == "device" else Member)(rank, line, bell, job)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the server's ends the run, as an error of this rank's
+    proxy = (DeviceEngineProxy if job["compute"] == "device" else EngineProxy)(rank, line, bell, job)
     torch.set_num_threads(1)
     torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
     random.seed(rank)
@@ -188,53 +188,53 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
     os.environ.update(environment(rank, job["world_size"], MASTER_PORT, job["network"].ranks_per_host))
     try:
         with ExitStack() as stack_:
-            groups, books, shapes, begin = Groups(member, is_alone=True), None, None, []
+            groups, books, shapes, begin = Groups(proxy, is_alone=True), None, None, []
             if job.get("values") == "shapes":
                 shapes = stack_.enter_context(shapes_only(packed_tensors, handles))
                 begin.append(shapes.begin)
             if job.get("memory"):
-                books = books_of_one(member, job, shapes)
+                books = books_of_one(proxy, job, shapes)
             for part in (
-                _logged({sys.stdout: _Printed(member, True), sys.stderr: _Printed(member, False)}),
-                redirect_stdout(_Printed(member, True)),
-                redirect_stderr(_Printed(member, False)),
-                virtual_clock(member),
+                _logged({sys.stdout: _Printed(proxy, True), sys.stderr: _Printed(proxy, False)}),
+                redirect_stdout(_Printed(proxy, True)),
+                redirect_stderr(_Printed(proxy, False)),
+                virtual_clock(proxy),
                 groups.installed(),
-                virtual_stores(member),
+                virtual_stores(proxy),
                 virtual_futures(),
                 asynchronous_ranges(),
                 shown_to_modes(),
             ):
                 stack_.enter_context(part)
             watch, mode = stack_.enter_context(books) if books is not None else (None, None)
-            if member.lines is not None:
-                member.lines.shapes = shapes
-                mode.looks.insert(0, member.lines.saw)
-                stack_.enter_context(said(member.lines, job["network"], watch))
-                begin += [member.lines.begin, *([] if mode is shapes else [mode.begin])]
-            stack_.enter_context(_threads_of_their_own(member, *begin))
-            with left_by(stack_.close), _books_told(member, watch):
+            if proxy.lines is not None:
+                proxy.lines.shapes = shapes
+                mode.looks.insert(0, proxy.lines.saw)
+                stack_.enter_context(said(proxy.lines, job["network"], watch))
+                begin += [proxy.lines.begin, *([] if mode is shapes else [mode.begin])]
+            stack_.enter_context(_threads_of_their_own(proxy, *begin))
+            with left_by(stack_.close), _accounts_told(proxy, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
-                member.resume_compute()
+                proxy.resume_compute()
                 result = result_of(worker, rank, job["world_size"], *args)
                 threading._shutdown()  # as when a process ends: it waits for threads that are no daemons
-                member.finish()
+                proxy.finish()
             data = bytes(pickling.dump(result, "the value that the worker returned"))
-            if member.lines is not None:
-                member.tell("kept_streams", member.lines.records())
-            member.end("returned", data)
+            if proxy.lines is not None:
+                proxy.tell("kept_streams", proxy.lines.records())
+            proxy.end("returned", data)
     except pickling.Unpicklable as error:
-        member.end("failed", Failure(rank, "unpicklable", str(error)), None)
+        proxy.end("failed", Failure(rank, "unpicklable", str(error)), None)
     except BaseException as error:
         failure = failure_of(rank, error)
         bare = Failure(rank, failure.kind, failure.reason, failure.frames)
-        member.end("failed", bare, sendable(error))
+        proxy.end("failed", bare, sendable(error))
     _wait_for_the_end(line)
 
 
 def _wait_for_the_end(line) -> None:
-    """Until the hub lets go: whoever reads its end knows how the rank ended."""
+    """Until the server lets go: whoever reads its end knows how the rank ended."""
     try:
         line.recv()
     except (EOFError, OSError):

@@ -1,4 +1,4 @@
-"""The hub: the engine of ranks that are processes. It makes their calls for them, one rank at a time."""
+"""The engine of ranks that are processes, and what makes their calls on it for them, one rank at a time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from hw_utils.core.errors import Failure
 from hw_utils.core.network import Cluster
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.apart.lanes import Lane, LaneAgenda, LaneGreenlets
 from hw_utils.virtual.apart.rank_processes import RankProcesses
+from hw_utils.virtual.apart.rank_threads import Lane, LaneAgenda, LaneGreenlets
 from hw_utils.virtual.apart.thread_requests import Standing, Stuck, ThreadRequests
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.ranks.turns import Stop
@@ -29,7 +29,7 @@ from hw_utils.virtual.traffic.work import VirtualWork
 MOST_BEATS = 2_000
 
 
-class HubEngine(Engine):
+class ServedEngine(Engine):
     """Its ranks compute elsewhere: their CPU time comes with their calls."""
 
     Agenda, Carrier = LaneAgenda, LaneGreenlets
@@ -49,7 +49,7 @@ class HubEngine(Engine):
     def resume_compute(self) -> None: ...
 
 
-class DeviceHubEngine(HubEngine):
+class DeviceServedEngine(ServedEngine):
     """Its ranks keep their own clocks, and say with each call when it begins."""
 
     def __init__(self, world_size: int, cluster: Cluster, compute, eager_bytes: int, lamp) -> None:
@@ -65,10 +65,10 @@ class DeviceHubEngine(HubEngine):
         return self._post(*message)
 
 
-class Hub:
+class EngineServer:
     """Serves the ranks of one run; `results[rank]` are bytes that only the caller opens."""
 
-    def __init__(self, engine: HubEngine, call: bytes, job: dict, streams) -> None:
+    def __init__(self, engine: ServedEngine, call: bytes, job: dict, streams) -> None:
         self.engine, self.streams = engine, streams
         self.results: list[bytes | None] = [None] * engine.world_size
         self.exceptions: dict[int, bytes | None] = {}

@@ -1,4 +1,4 @@
-"""What a program finds that says "cuda": the rank's virtual device; the functions of torch.cuda are in cuda_names.py.
+"""What a program finds that says "cuda": the rank's virtual device; its torch.cuda is torch_cuda_api.py.
 
 Values are computed on the CPU, so tensors say "cpu" when asked; a device that the program names is taken as said.
 """
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.network import Cluster
-from hw_utils.virtual.device import cuda_names, sharded_attention, sync_batch_norm
+from hw_utils.virtual.device import sharded_attention, sync_batch_norm, torch_cuda_api
 from hw_utils.virtual.device.streams import TimeLines
 
 _CPU = torch.device("cpu")
@@ -101,13 +101,13 @@ class Generator(metaclass=_OfAnyDevice):
 @contextmanager
 def said(lines: TimeLines, cluster: Cluster, watch) -> Iterator[None]:
     """While it lasts, "cuda" is the running rank's virtual device."""
-    cuda = cuda_names.of_cuda(lines, cluster, watch)
+    cuda = torch_cuda_api.of_cuda(lines, cluster, watch)
     places = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
     names = [(place, n, f) for place in places for n, f in cuda.items() if hasattr(place, n)]
-    accelerator = cuda_names.of_accelerator(lines, cuda)
+    accelerator = torch_cuda_api.of_accelerator(lines, cuda)
     places = (torch.accelerator, torch.accelerator.memory)
     names += [(place, n, f) for place in places for n, f in accelerator.items() if hasattr(place, n)]
-    names += [(torch.cpu, n, f) for n, f in cuda_names.of_any_device(lines).items() if hasattr(torch.cpu, n)]
+    names += [(torch.cpu, n, f) for n, f in torch_cuda_api.of_any_device(lines).items() if hasattr(torch.cpu, n)]
     names += [(place, n, f) for place, n, f in _elsewhere(lines) if hasattr(place, n)]
     names += [
         (place, "torch", sync_batch_norm.torch_of_devices(lines.shapes is None)) for place in sync_batch_norm.MODULES
@@ -143,8 +143,8 @@ def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
         (torch.cuda.memory, "_record_memory_history", _nothing),
         (torch.cuda.memory, "_snapshot", lambda *_, **__: {"segments": [], "device_traces": []}),
         (torch.cuda.memory, "_dump_snapshot", _nothing),
-        (torch.cuda.nccl, "version", lambda: cuda_names.NCCL),
-        (torch.version, "cuda", cuda_names.CUDA),
+        (torch.cuda.nccl, "version", lambda: torch_cuda_api.NCCL),
+        (torch.version, "cuda", torch_cuda_api.CUDA),
         (torch, "Stream", lines.Stream), (torch, "Event", lines.Event), (torch, "Generator", Generator),
         (torch, "compile", _compiled), (torch.nn.Module, "compile", _nothing),
         (_Tensor, "record_stream", _nothing),
