@@ -18,7 +18,7 @@ OLDEST = ".".join(map(str, (*TORCH_OLDEST, 0)))
 NEWEST = "newest"
 BESIDES = (
     "cloudpickle", "greenlet", "ipywidgets", "matplotlib", "numpy", "psutil", "scikit-learn", "tqdm", "torchvision",
-    "filelock", "hypothesis", "jupytext", "nbformat", "nbgrader", "pytest", "pytest-timeout",
+    "expecttest", "filelock", "hypothesis", "jupytext", "nbformat", "nbgrader", "pytest", "pytest-timeout",
 )  # fmt: skip
 SUITE = (
     "tests/core/test_torch_names.py", "tests/gloo/test_groups.py", "tests/processes/test_launch.py",

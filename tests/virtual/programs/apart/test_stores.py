@@ -74,6 +74,8 @@ def made_and_counted(rank: int, world_size: int, folder: str) -> list:
         inner.set("a", "1")
         store.set("b", "2")
         found += [store.num_keys(), inner.num_keys(), store.delete_key("b"), store.num_keys(), store.check(["inner/a"])]
+        if not hasattr(dist, "_StoreCollectives"):  # from torch 2.15 on
+            continue
         try:
             dist._StoreCollectives(store, 1, 2).barrier("here", LONG_AGO, True)  # C++ code waits, for rank 0
         except RuntimeError as error:
