@@ -37,7 +37,7 @@ lint: $(READY)
 drift: $(READY)
 	$(PY) -m tools.build --check
 nbval: $(READY)
-	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax --timeout=900 -p no:cacheprovider solutions
+	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax -p tests.kernels --timeout=900 -p no:cacheprovider solutions
 lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
 	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
 notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits, UNCHECKED=1 runs no check
