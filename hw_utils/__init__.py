@@ -8,15 +8,21 @@ from __future__ import annotations
 import importlib
 import sys
 
+from hw_utils.processes.copy_on_write import no_collections
+
 try:
-    from hw_utils.core import errors
-    from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
-    from hw_utils.core.network import Cluster, Fold, Network
-    from hw_utils.core.run import Run
-    from hw_utils.core.trace import Event, Trace
-    from hw_utils.launch import launch
-    from hw_utils.processes import start_by_fork
-    from hw_utils.simulate import simulate
+    with no_collections():
+        from hw_utils.core import errors
+        from hw_utils.processes import start_by_fork
+
+        if start_by_fork.available():
+            start_by_fork.start_early()  # it imports torch while this process does
+        from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
+        from hw_utils.core.network import Cluster, Fold, Network
+        from hw_utils.core.run import Run
+        from hw_utils.core.trace import Event, Trace
+        from hw_utils.launch import launch
+        from hw_utils.simulate import simulate
 except ModuleNotFoundError as error:
     if sys.argv[0] != "-m":  # python -m hw_utils doctor
         raise
@@ -38,7 +44,8 @@ _LATE = {  # imported when first used: they import much
 }
 
 
-start_by_fork.start_early()
+if not start_by_fork.available():
+    start_by_fork.start_early()  # several interpreters, which would take this one's cores
 errors.say_what_is_missing()
 
 
