@@ -7,6 +7,8 @@ ASSIGNMENT ?= *
 # One more than there are processors: there is always a test that waits, for a server, a browser or a time limit.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 PARALLEL = -n $(JOBS) --maxprocesses 8 --dist
+# Hundreds of processes import the package and the tests: what the first one compiles the others read.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report similarity selftest autograder bench predict figures publish newest site clean
 
@@ -37,7 +39,7 @@ lint: $(READY)
 drift: $(READY)
 	$(PY) -m tools.build --check
 nbval: $(READY)
-	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax -p tests.kernels --timeout=900 -p no:cacheprovider solutions
+	$(PY) -m pytest $(PARALLEL) loadfile --no-loadscope-reorder --nbval-lax -p tests.building.kernels --timeout=900 -p no:cacheprovider solutions
 lab: $(READY)  ## JupyterLab on notebooks/; the formgrader is in its Nbgrader menu
 	$(PY) -m jupyter lab --LabApp.default_url=/lab/tree/notebooks
 notebooks: $(READY)  ## lessons/ -> solutions/ -> notebooks/; REPLACE=1 drops edits, UNCHECKED=1 runs no check
