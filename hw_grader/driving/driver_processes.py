@@ -150,10 +150,18 @@ class Driving:
             for process, request in asked:
                 process.wire.send(request, blob, timeout_s=limit_s)
             for process, _ in asked:
-                replies.append(process.wire.receive(limit_s := self.limit_s()))
+                replies.append(self._reply(process, limit_s := self.limit_s()))
         except (EOFError, TimeoutError, WireError) as error:
             replies.append(({"stop": why_stopped(process, error, self.where, limit_s)}, b""))
         return replies
+
+    def _reply(self, process: Process | Branch, limit_s: float) -> tuple[dict, bytes]:
+        """What a process says; the driver may ask first what is to be seen of the answers' memory."""
+        while True:
+            reply, blob = process.wire.receive(limit_s)
+            if process is not self.driver or "look" not in reply:
+                return reply, blob
+            process.wire.send({"new": self.served[0].look()})
 
     def _ended(self, reply: dict) -> dict | None:
         """What to say instead if the answers' process is gone, or was stopped with its driver."""

@@ -5,6 +5,7 @@ Python's own collector knows every tensor that was made since: in a module, on a
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from gc import collect, freeze, get_objects  # our own: a student may replace gc's
 from threading import Thread
@@ -14,9 +15,11 @@ import torch
 from torch import nn
 
 from hw_grader.driving.lent import Lent
-from hw_grader.sandbox.bytes_in_use import bytes_in_use
 from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.virtual.ranks.own.copies import is_constant
+
+_libc = ctypes.CDLL(None)
+_MMAP_THRESHOLD, _LARGE_BYTES = -3, 2**17
 
 
 def begin() -> None:
@@ -36,6 +39,8 @@ class Answers:
     """A check's answers: the ones that were opened, and a copy for each rank of a run if they hold what can change."""
 
     def __init__(self, blob: bytes) -> None:
+        if hasattr(_libc, "mallopt"):  # a tensor's memory goes back to the kernel with the tensor
+            _libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
         self.blob, self.opened = blob, pickle.loads(blob)
         self.are_constant = is_constant(tuple(self.opened))
         self.copies: dict[str, list] = {}
@@ -73,13 +78,13 @@ class Answers:
         """A thread has nothing more to do than to send its reply."""
         self.leaving = [*(one for one in self.leaving if one.is_alive()), thread]
 
-    def bytes_in_use(self) -> int | None:
-        """What this process has in use, without copies that we keep of what was handed to the driver."""
+    def settle(self) -> None:
+        """Gives back what nobody uses: how much is in use is looked at from outside next."""
         for thread in self.leaving:  # its reply has come, and lies here, too, until it ends
             thread.join()
-        handed = (t for served in [*self.sessions.values()] for t in served.handed.contents.values())
-        in_use = bytes_in_use()
-        return None if in_use is None else in_use - sum(tensor.nbytes for tensor in handed)
+        collect()
+        if hasattr(_libc, "malloc_trim"):  # another C library than glibc has none
+            _libc.malloc_trim(0)
 
 
 def models_of(lent: Lent) -> list[nn.Module]:

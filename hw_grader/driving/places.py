@@ -6,7 +6,7 @@ has its own process, behind its own walls, what it knows came as its arguments a
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import torch
@@ -20,6 +20,7 @@ class Places:
 
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
     alters: bool = False  # what messages bring
+    look: Callable[[], list[int] | None] = lambda: None  # what the grader sees of the shared answers' memory
     known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
 
     def begin(self, own: list[str], *, alters: bool = False) -> None:

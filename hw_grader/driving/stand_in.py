@@ -168,9 +168,15 @@ class StandIn:
         """The same answer; what models of these kinds compute in it, forward and backward, they compute here."""
         return StandIn(self.path, self.number, self.__name__, kinds)
 
-    def bytes_in_use(self) -> int | None:
-        """How much the answers' process has in use, whatever holds it; None where each rank has one of its own."""
-        return None if PLACES.own else self._session().call({"in_use": True})
+    def new_bytes(self) -> list[int] | None:
+        """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
+
+        None where each rank has a process of its own, and where it cannot be seen.
+        """
+        if PLACES.own:
+            return None
+        self._session().call({"settle": True})
+        return PLACES.look()
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

@@ -34,14 +34,15 @@ from hw_grader.sandbox.messages import Wire
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
-    *(f"sandbox/{n}" for n in ("bytes_in_use", "call_filter", "jailed_process", "memory_in_use", "no_checks")),
+    *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
     *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "opened_answers", "parcel", "places")),
 )  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
-_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE")
+_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE",
+                 "SYS_PTRACE")  # fmt: skip
 _START_S = 120
 _ANSWER_S = 30
 _PARENTS_BYTES = 2**30  # what the two warm parents take, with room for what only the kernel counts
@@ -92,6 +93,10 @@ class Process:
     def interrupt(self) -> None:
         """As if the student had pressed stop."""
         self.sandbox.ask({"do": "interrupt", "number": self.number})
+
+    def look(self) -> list[int] | None:
+        """Bytes of its memory that are new since each earlier look; None where that is not to be seen."""
+        return self.sandbox.ask({"do": "look", "number": self.number})["new"]
 
     def end(self) -> Ended:
         """Ends the process and everything that it started."""
@@ -328,7 +333,7 @@ _VALUES = {
     "HOME": "/scratch/.home", "TMPDIR": "/tmp", "IPYTHONDIR": "/scratch/.home/ipython",
     "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "Agg", "LANG": "C.UTF-8",
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-    "GLOO_SOCKET_IFNAME": "lo", "HW_UTILS_PRELOAD": "0",
+    "GLOO_SOCKET_IFNAME": "lo", "HW_UTILS_PRELOAD": "0", "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip
 
 

@@ -19,11 +19,11 @@ import sys
 import time
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import hw_utils
-from hw_grader.sandbox import call_filter, jailed_process, lockdown, memory_in_use, no_checks
+from hw_grader.sandbox import call_filter, changed_pages, jailed_process, lockdown, memory_in_use, no_checks
 from hw_utils.processes import start_by_fork
 from hw_utils.processes.copy_on_write import share_with_forks
 from hw_utils.processes.fork_server import know_modules
@@ -47,6 +47,7 @@ class Jailed:
     exited: bool = False
     over_memory: bool = False
     peak_bytes: int = 0
+    looks: list[changed_pages.Pages] = field(default_factory=list)
 
 
 class Zygote:
@@ -142,6 +143,18 @@ class Zygote:
         if number in self.jailed:
             os.kill(self.jailed[number].pid, signal.SIGINT)
         return {"interrupted": number}
+
+    def do_look(self, number: int) -> dict:
+        """How many bytes of its memory are new since each earlier look; None where that is not to be seen."""
+        process = self.jailed[number]
+        try:
+            now = changed_pages.pages_of(process.pid)
+            beside = changed_pages.bytes_beside(process.pid)
+        except OSError:  # no walls, or a kernel that does not let us
+            return {"new": None}
+        new = [changed_pages.n_changed(before, now) * changed_pages.PAGE + beside for before in process.looks]
+        process.looks.append(now)
+        return {"new": new}
 
     def do_end(self, number: int) -> dict:
         """Kills the process and all it has started; they are gone when the answer comes."""

@@ -174,8 +174,8 @@ class Call:
                 _put(kept[message["object"]], name, value)
         if "call" in message:
             return self.served.answers[message["call"]](*self.args, **self.options)
-        if "in_use" in message:
-            return self.answers.bytes_in_use()
+        if "settle" in message:
+            return self.answers.settle()
         if "in_orders" in message:
             return CallsInOrders(self.served.answers[message["in_orders"]], *self.args)
         if "method" in message:

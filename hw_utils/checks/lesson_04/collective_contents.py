@@ -48,6 +48,26 @@ def require_gradients(who: str, carried: Sequence[Any], gradients: dict[str, lis
                     )
 
 
+def require_sources(
+    who: str, calls: Sequence[Any], kinds: Sequence[str], sources: Sequence[Sequence[np.ndarray]], cause: str
+) -> None:
+    """Raises CheckFailed unless what goes into calls of these kinds is, each time, a mixture of one of the sources.
+
+    calls: one rank's of `note_inputs`; sources: flat vectors that a call may mix, padded with zeros if it brings more.
+    """
+    for kind, inputs in calls:
+        if kind not in kinds:
+            continue
+        sent = np.concatenate([np.asarray(t, "f8") for t in inputs])
+        fitting = [[_padded(one, sent.size) for one in mixed] for mixed in sources if mixed[0].size <= sent.size]
+        if not any(is_made_of(sent, mixed) for mixed in fitting):
+            raise CheckFailed(f"{who} takes the seconds that are due, but puts other numbers into {kind}.", cause=cause)
+
+
+def _padded(vector: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(np.asarray(vector, "f8"), (0, size - vector.size))
+
+
 def take_out(data: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
     """The observed run of ranks that gave {"returned", "carried"}, as if they had given the first alone; and
     `together`, (n, numbers of the model), what all ranks' collectives put in as often as they went through the model.

@@ -6,9 +6,12 @@ import math
 import time
 from typing import Any
 
+import numpy as np
 import torch
 
+from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace
@@ -19,17 +22,18 @@ from hw_utils.simulate import simulate
 def _timed_worker(
     rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float, order: list[int],
     in_no_sync: bool, is_second: bool,
-) -> float:  # fmt: skip
-    """When the step began that is timed."""
+) -> tuple[float, list]:  # fmt: skip
+    """When the step began that is timed, and what went into collectives."""
+    carried = note_inputs()
     if order:  # a bucket a layer
         model = TimedChain(n_layers, n_elements, backward_s)
         gradients = make(model, 8 * n_elements)
         model.layers = torch.nn.ModuleList(model.layers[n_layers - 1 - bucket] for bucket in reversed(order))
-        x = torch.ones(n_elements, dtype=torch.float64)
+        x = input_of(rank, n_elements)
     else:
         model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
         gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
-        x = torch.ones(n_elements // 2, dtype=torch.float64)
+        x = input_of(rank, n_elements // 2)
     if in_no_sync:
         with gradients.no_sync():
             model(x).backward()
@@ -39,7 +43,13 @@ def _timed_worker(
     began_s = time.perf_counter()
     model(x).backward()
     gradients.wait()
-    return began_s
+    return began_s, carried
+
+
+def input_of(rank: int, n_elements: int) -> torch.Tensor:
+    """What a TimedChain is given, and so the gradient of each of its layers, whose weights are ones."""
+    draw = torch.Generator().manual_seed(draws.seed(40 + rank))
+    return torch.randn(n_elements, generator=draw, dtype=torch.float64)
 
 
 def _judge_in_time(
@@ -55,7 +65,7 @@ def _judge_in_time(
         what += ", the second step"
     require_no_deadlock(data, what)
     trace = Trace.from_plain(data["trace"])
-    began_s = data["results"][0]
+    began_s, _ = data["results"][0]
     events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)[n_layers * is_second :]
     if len(events) != n_layers:
         raise CheckFailed(
@@ -98,6 +108,13 @@ def _judge_in_time(
             if order
             else "some buckets start later than their last gradient.",
         )
+    n_elements = 120 if order else 60
+    own = [np.tile(input_of(rank, n_elements).numpy(), 120 // n_elements) for rank in range(world_size)]
+    for rank, (_, carried) in enumerate(data["results"]):  # after a step a gradient may have all ranks' mean in it
+        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], NOT_GRADIENTS)
+
+
+NOT_GRADIENTS = "a bucket carries the gradients that are there by then: the flat vector is made of the p.grad in it."
 
 
 def _ready_s(n_layers: int, backward_s: float, order: list[int] | None) -> list[float]:

@@ -150,7 +150,7 @@ def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed,
 
 def _layer_cases(axis: int, **settings: Any) -> list[dict]:
     """N divides only what is cut, so that who looks at the other size shows."""
-    large = [(4, 360, 384) if axis else (4, 384, 360)]  # a weight that nobody overlooks, in whatever form it is kept
+    large = [(4, 504, 512) if axis else (4, 512, 504)]  # a weight that nobody overlooks, in whatever form it is kept
     sizes = ((1, 3, 4), (2, 7, 6), (4, 6, 8), (8, 7, 16)) if axis else ((1, 3, 4), (2, 6, 7), (4, 8, 6), (8, 16, 7))
     return [
         {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, **settings}
@@ -266,7 +266,7 @@ def column_then_row(column_then_row, /, **case):
         {"world_size": 8, "d_hidden": 16, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
         {"world_size": 4, "d_hidden": 6, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
         # weights that nobody overlooks, in whatever form they are kept
-        {"world_size": 4, "d_hidden": 40_000, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
+        {"world_size": 4, "d_hidden": 80_000, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
     ],
     ok="1, 2, 4 and 8 ranks train like the plain model, each with 1/N of the weights",
     hints={

@@ -41,14 +41,17 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
     return kept_here(thing)
 
 
-def in_use(answer: Any) -> int | None:
-    """Bytes that an answer's own process has in use, whatever holds them; None where nobody counts, as in this one."""
-    return answer.bytes_in_use() if hasattr(type(answer), "CROSSES_AS") else None
+def look_at(answer: Any) -> list[int] | None:
+    """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
+
+    None where nobody looks, as in this process.
+    """
+    return answer.new_bytes() if hasattr(type(answer), "CROSSES_AS") else None
 
 
-def taken(before: int | None, after: int | None) -> int | None:
-    """How many more there are."""
-    return None if before is None or after is None else after - before
+def taken(before: list[int] | None, after: list[int] | None) -> int | None:
+    """Bytes that are new in the later look, whatever holds them."""
+    return None if before is None or after is None else after[len(before)]
 
 
 def n_ranks(world_size: int) -> str:

@@ -13,7 +13,7 @@ from torch.nn.functional import gelu, mse_loss
 from hw_utils.checks import draws
 from hw_utils.checks.lesson_06.shards import (
     distance,
-    in_use,
+    look_at,
     n_ranks,
     part_on,
     random_tensor,
@@ -140,7 +140,8 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
-    used = [in_use(parallelize)]  # bytes, before the models are made and after that
+    is_large = 3 * 8 * d_hidden >= LARGE_BYTES
+    looks = [look_at(parallelize) if is_large else None]  # before the models are made, after that, and at the end
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:
@@ -160,7 +161,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     def prepare(context: Any) -> None:
         made = [] if is_apart else parallelize(base, plan, context)
         models.extend(made if isinstance(made, Sequence) else [])
-        used.append(in_use(parallelize))
+        looks.append(look_at(parallelize) if is_large else None)
 
     try:
         made = run_ranks(worker, world_size, prepare)
@@ -176,7 +177,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2] if model is not None]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(models) > 1 else []
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
-    return {**made, "taken": taken(used[0], used[-1])}
+    return {**made, "taken": taken(looks[0], looks[-1])}
 
 
 def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
@@ -254,7 +255,7 @@ _CUT_AGAIN = (
 def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, layers: list, what: str) -> None:
     """n_bytes: what the ranks' models have left in use, and a copy of the plain one."""
     whole = sum(d_hidden * n * 8 for name, n in (("lin1", 2), ("lin2", 1)) if name in layers)
-    if n_bytes is None or len(layers) < 2 or whole < LARGE_BYTES or n_bytes <= 5 * whole:
+    if n_bytes is None or len(layers) < 2 or whole < LARGE_BYTES or n_bytes <= 6.5 * whole:
         return
     raise CheckFailed(
         f"{what}: all ranks' models together keep {n_bytes / whole:.3g} times the plain model's bytes, 1 is enough",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
+from hw_utils.checks.lesson_05.hooks_in_time import NOT_GRADIENTS, input_of
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.gradients import ITEM
+from hw_utils.checks.lesson_07.slots import SCATTERS
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace
@@ -22,19 +23,21 @@ def n_elements(world_size: int) -> int:
     return 24 * world_size
 
 
-def _worker(rank: int, world_size: int, make: Any, n_layers: int, backward_s: float) -> None:
-    n = n_elements(world_size)
+def _worker(rank: int, world_size: int, make: Any, n_layers: int, backward_s: float) -> list:
+    """What went into collectives."""
+    carried, n = note_inputs(), n_elements(world_size)
     model = TimedChain(n_layers, n, backward_s)
     gradients = make(model, ITEM * n)
-    model(torch.ones(n, dtype=torch.float64)).backward()
+    model(input_of(rank, n)).backward()
     gradients.wait()
+    return carried
 
 
 def _judge(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_s: float) -> None:
     what = f"{n_ranks(world_size)}, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
     require_no_deadlock(data, what)
     events = sorted(
-        Trace.from_plain(data["trace"]).of_rank(0).of_op("reduce_scatter", "reduce_scatter_tensor"),
+        Trace.from_plain(data["trace"]).of_rank(0).of_op(*SCATTERS),
         key=lambda e: e.start_s,
     )
     if len(events) != n_layers:
@@ -62,6 +65,9 @@ def _judge(data: Any, world_size: int, n_layers: int, backward_s: float, bucket_
             if math.isclose(data["seconds"], whole_s + n_layers * bucket_s, rel_tol=0.02)
             else "some buckets start later than their last gradient.",
         )
+    for rank, carried in enumerate(data["results"]):
+        own = input_of(rank, n_elements(world_size)).numpy()
+        require_sources(f"{what}: rank {rank}", carried, SCATTERS, [[own]], NOT_GRADIENTS)
 
 
 @check(

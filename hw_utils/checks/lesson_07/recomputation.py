@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.lesson_06.shards import in_use, taken
+from hw_utils.checks.lesson_06.shards import look_at, taken
 from hw_utils.checks.lesson_07.kept_bytes import (
     MOMENT_S,
     bytes_in_lists,
@@ -27,7 +27,7 @@ from hw_utils.simulate import simulate
 
 FORWARD_S, BACKWARD_S = 1.0, 2.0
 N, WIDTH, HIDDEN = 3, 4, 5
-MANY = 4096  # examples whose input has more bytes than many random states
+MANY = 65_536  # examples whose input has more bytes than many random states
 
 
 def _layers(n_layers: int, dropout: float) -> list[KeepingLayer]:
@@ -54,7 +54,7 @@ def _worker(
         layer.watch = partial(watch, k)
     moments, taken_after = [moment()], []
     model, found = make([interface(layer) for layer in layers], n_segments), []
-    before = in_use(make)
+    before = look_at(make) if n_examples == MANY else None
     for step in range(2):
         if evaluates and step:
             n_calls = len(calls)
@@ -63,7 +63,7 @@ def _worker(
         torch.manual_seed(7 + step)
         y = model.forward(_numbers(100 + step, n_examples))
         kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
-        taken_after.append(taken(before, in_use(make)))
+        taken_after.append(taken(before, look_at(make) if n_examples == MANY else None))
         in_layers = sum(layer.saved is not None for layer in layers)
         moments.append(moment())
         gradient = model.backward(_numbers(200 + step, n_examples))

@@ -15,11 +15,12 @@ GATHERS, SCATTERS = ("all_gather", "all_gather_into_tensor"), ("reduce_scatter",
 
 
 class WatchedLayer(SlotLayer):
-    """`seen` has (what, layer, seconds, what came in, what it gave) of each fill and each pass."""
+    """`seen` has (what, layer, seconds, what came in, what it gave) of each fill and each pass; `owns` the weight's
+    gradients, as they came."""
 
     def __init__(self, *args: Any, seen: list[tuple]) -> None:
         super().__init__(*args)
-        self.seen = seen
+        self.seen, self.owns = seen, []
 
     def fill(self, full: torch.Tensor) -> None:
         """As a layer with a slot."""
@@ -37,6 +38,7 @@ class WatchedLayer(SlotLayer):
         given = gradient.clone()
         back, own = super().backward(gradient)
         self._see("backward", given, back)
+        self.owns.append(_array(own))
         return back, own
 
     def _see(self, what: str, came: torch.Tensor, gave: torch.Tensor | None) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
+from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07 import kept_bytes, slots
 from hw_utils.checks.lesson_07.kept_bytes import ELSEWHERE, moment, observe_memory
@@ -42,7 +43,7 @@ def train_steps(
         WatchedLayer(k, w, rank, world_size, forward_s, backward_s, log, seen=seen)
         for k, w in enumerate(_weights(hidden, width))
     ]
-    at_first = [layer.shard.clone() for layer in layers]
+    at_first, carried = [layer.shard.clone() for layer in layers], note_inputs()
     moments = [moment()]
     model = make([interface(layer) for layer in layers])
     outputs, shards, kept, anywhere, times = [], [], [], [], [time.perf_counter()]
@@ -54,7 +55,8 @@ def train_steps(
             anywhere.append(kept_bytes.n_bytes(kept_bytes.floats_anywhere(model)) + kept_bytes.bytes_in_lists(model))
             moments.append(moment())
     found = {"outputs": outputs, "shards": shards, "kept": kept, "anywhere": anywhere, "times": times, "log": log}
-    found["seen"] = plain(seen)
+    found |= {"seen": plain(seen), "carried": carried, "owns": [own for layer in layers for own in layer.owns]}
+    found["at_first"] = at_first
     changed = [k for k, layer in enumerate(layers) if not torch.equal(layer.shard, at_first[k])]
     return found | {"moments": moments, "is_here": kept_bytes.is_here(model), "changed": changed}
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_04.collective_contents import require_sources
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS
 from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, least_gathers, train_steps
@@ -15,6 +16,8 @@ from hw_utils.core.trace import Event, Trace
 from hw_utils.simulate import simulate
 
 WIDTH = 2  # elements of a shard
+NOT_SHARDS = "a rank brings layer.shard to a gather, and the slot is filled with what came of it."
+NOT_OWN = "the gradient that a layer's backward gave goes into reduce_scatter, flat and padded."
 
 
 def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward_s: float, gather_s: float) -> None:
@@ -38,6 +41,10 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
         )
     for rank in range(world_size):
         _judge_enough(f"{what}: rank {rank}", trace.of_rank(rank), n_layers)
+    for rank, each in enumerate(data["results"]):
+        for ops, sources, cause in ((GATHERS, "at_first", NOT_SHARDS), (SCATTERS, "owns", NOT_OWN)):
+            mixed = [[one] for one in each[sources]]
+            require_sources(f"{what}: rank {rank}", each["carried"], ops, mixed, cause)
 
 
 def _judge_enough(what: str, trace: Trace, n_layers: int) -> None:

@@ -1,0 +1,116 @@
+"""Which of a process's memory is new: pages whose content differs from what it was, read from outside the process.
+
+To keep a number, a process must write it down somewhere. What it says of itself, which allocator it asked and how much
+it had put aside before are no matter here: a page that was written since and is still mapped counts, no other does.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+PAGE = mmap.PAGESIZE
+_FILES = "/scratch"  # where a jail may write, /tmp and /dev/shm included
+_NAME_BYTES = 256  # of a file's name
+_FEW, _LINE_BYTES = 16, 2**20  # pipes and sockets that an answer can have use for; what each other one could hold
+_AT_ONCE = 1024  # pages that are read with one call
+_ITS_OWN, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (56, 62, 63))  # in /proc/PID/pagemap
+_PID = np.uint64(40)  # the bits below are a page's number
+_FACTORS = np.frombuffer(os.urandom(PAGE), dtype=np.uint64)  # unknown: nobody writes what has the same sum
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Those that a process and its children share with no other: whose and which, in order, and a sum of each."""
+
+    names: np.ndarray
+    sums: np.ndarray
+
+
+def pages_of(pid: int) -> Pages:
+    """Its own pages now, and those of the processes below it.
+
+    Raises:
+        OSError: it is gone, or not ours to read.
+    """
+    parts = [(one, np.concatenate([np.zeros(0, np.uint64), *_own(one)])) for one in sorted([pid, *_children(pid)])]
+    sums = [_sums(one, numbers) for one, numbers in parts]
+    return Pages(np.concatenate([numbers | np.uint64(one) << _PID for one, numbers in parts]), np.concatenate(sums))
+
+
+def n_changed(before: Pages, now: Pages) -> int:
+    """How many pages are new, or have another content.
+
+    What was shared with this process, and still is in it what it is there, was only touched.
+    """
+    places = np.searchsorted(before.names, now.names)
+    places[places == len(before.names)] = 0
+    is_known = before.names[places] == now.names
+    is_same = is_known & (before.sums[places] == now.sums)
+    new = np.flatnonzero(~is_known)
+    numbers = now.names[new] & np.uint64((1 << int(_PID)) - 1)
+    order = np.argsort(numbers, kind="stable")
+    is_same[new[order]] = _sums("self", numbers[order]) == now.sums[new[order]]
+    return int((~is_same).sum())
+
+
+def bytes_beside(pid: int) -> int:
+    """What lies where no page is: in its jail's files, and in pipes and sockets.
+
+    Of pipes and sockets more than an answer has use for count as much as they could hold.
+    """
+    jail = os.statvfs(f"/proc/{pid}/root{_FILES}")
+    in_files = (jail.f_blocks - jail.f_bfree) * jail.f_frsize + (jail.f_files - jail.f_ffree) * _NAME_BYTES
+    with open(f"/proc/{pid}/net/sockstat") as counts:
+        n_sockets = int(counts.readline().split()[2])  # sockets: used 53
+    ends = [f"/proc/{one}/fd/{fd}" for one in (pid, *_children(pid)) for fd in os.listdir(f"/proc/{one}/fd")]
+    n_pipes = len({end for end in map(os.readlink, ends) if end.startswith("pipe:")})
+    return in_files + max(0, n_sockets + n_pipes - _FEW) * _LINE_BYTES
+
+
+def _children(pid: int) -> Iterator[int]:
+    """All that it has started, and what these have."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as children:
+            for child in map(int, children.read().split()):
+                yield child
+                yield from _children(child)
+
+
+def _own(pid: int) -> Iterator[np.ndarray]:
+    """The numbers of pages that it alone has, a mapping at a time."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+        for line in maps:
+            place, rights, *_ = line.split(maxsplit=2)
+            first, last = (int(end, 16) // PAGE for end in place.split("-"))
+            if rights[3] != "p" or "[v" in line:  # shared with others; or the kernel's own
+                continue
+            told = np.frombuffer(os.pread(pagemap.fileno(), 8 * (last - first), 8 * first), dtype=np.uint64)
+            is_own = (told & _SWAPPED != 0) | ((told & _PRESENT != 0) & (told & _ITS_OWN != 0))
+            yield np.flatnonzero(is_own).astype(np.uint64) + np.uint64(first)
+
+
+def _sums(pid: int | str, numbers: np.ndarray) -> np.ndarray:
+    """Of each page; 0 of what cannot be read."""
+    found = np.zeros(len(numbers), np.uint64)
+    ends = np.flatnonzero(np.diff(numbers) != 1) + 1
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for start, stop in zip([0, *ends], [*ends, len(numbers)]):
+            for k in range(start, stop, _AT_ONCE):
+                words = _read(memory.fileno(), int(numbers[k]), min(_AT_ONCE, stop - k))
+                found[k : k + len(words)] = (words * _FACTORS).sum(axis=1, dtype=np.uint64)
+    return found
+
+
+def _read(memory: int, number: int, n_pages: int) -> np.ndarray:
+    """(pages, words) of as many as can be read."""
+    try:
+        content = os.pread(memory, n_pages * PAGE, number * PAGE)
+    except OSError:
+        content = b""
+    n_read = len(content) // PAGE
+    return np.frombuffer(content, dtype=np.uint64, count=n_read * PAGE // 8).reshape(n_read, PAGE // 8)

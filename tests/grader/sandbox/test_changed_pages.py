@@ -1,0 +1,108 @@
+"""New memory is counted from outside, whatever holds it and whatever was put aside before."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from hw_grader.sandbox.changed_pages import PAGE, n_changed, pages_of
+
+N_BYTES = 16 * 2**20
+NOISE_BYTES = 4 * 2**20
+
+
+def _pieces() -> list[bytes]:
+    data = os.urandom(N_BYTES)
+    return [data[k : k + 400] for k in range(0, N_BYTES, 400)]
+
+
+def _in_a_frame() -> Iterator[list[bytes]]:
+    def keeps() -> Iterator[list[bytes]]:
+        pieces = _pieces()
+        while True:
+            yield pieces
+
+    frame = keeps()
+    next(frame)
+    return frame
+
+
+def _mapped() -> mmap.mmap:
+    mapped = mmap.mmap(-1, N_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapped.write(os.urandom(N_BYTES))
+    return mapped
+
+
+def _by_brk() -> int:
+    libc = ctypes.CDLL(None)
+    libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
+    place = libc.sbrk(N_BYTES)
+    ctypes.memmove(place, os.urandom(N_BYTES), N_BYTES)
+    return place
+
+
+def _in_place_of_ballast(ballast: list[bytearray]) -> bytes:
+    ballast.clear()
+    return os.urandom(N_BYTES)
+
+
+def _in_a_child() -> subprocess.Popen:
+    run = f"import os, sys; kept = os.urandom({N_BYTES}); print('ready', flush=True); sys.stdin.read()"
+    child = subprocess.Popen([sys.executable, "-c", run], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    return child
+
+
+KEEPS: dict[str, Callable[[Any], Any]] = {
+    "a tensor": lambda _: torch.rand(N_BYTES // 8, dtype=torch.float64),
+    "a text": lambda _: os.urandom(N_BYTES).hex(),
+    "pieces in a frame": lambda _: _in_a_frame(),
+    "a mapping": lambda _: _mapped(),
+    "brk": lambda _: _by_brk(),
+    "where ballast was": _in_place_of_ballast,
+    "a child": lambda _: _in_a_child(),
+}
+
+
+def _grown_in_a_fork(what: Callable[[Any], Any]) -> int:
+    """Bytes that are new in a process after it has called `what` and kept what came of it."""
+    told, asked = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        ballast = [bytearray(b"1" * 2**20) for _ in range(2 * N_BYTES >> 20)]
+        for _ in range(2):
+            gc.collect()
+            os.write(told[1], b".")
+            os.read(asked[0], 1)
+            kept = what(ballast)
+        os._exit(0 if kept is None else 1)
+    before, _ = (os.read(told[0], 1) and pages_of(pid), os.write(asked[1], b"."))
+    os.read(told[0], 1)
+    grown = n_changed(before, pages_of(pid)) * PAGE
+    os.write(asked[1], b".")
+    os.waitpid(pid, 0)
+    for end in (*told, *asked):
+        os.close(end)
+    return grown
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_what_is_kept_is_counted_whatever_keeps_it(name):
+    assert _grown_in_a_fork(KEEPS[name]) >= 0.95 * N_BYTES
+
+
+def test_what_was_let_go_is_not_counted():
+    assert _grown_in_a_fork(lambda _: len(os.urandom(N_BYTES))) <= NOISE_BYTES
+
+
+def test_what_was_only_touched_is_not_counted():
+    assert _grown_in_a_fork(lambda ballast: sum(len(one) for one in ballast)) <= NOISE_BYTES
