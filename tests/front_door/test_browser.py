@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -91,17 +92,20 @@ SMALLEST_PX = """picture => {
 }"""
 
 
-@pytest.mark.parametrize("width", [700, 1300])
-@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_pictures_and_tables_show_in_both_themes(page, lab, theme, width):
-    page.set_viewport_size({"width": width, "height": 900})
+def test_pictures_and_tables_show_in_both_themes(page, lab):
     notebook = NotebookPage(page, lab, "hello_ranks.ipynb")
-    page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
     notebook.run("# Set-up.")
+    notebook.run("names = [")
+    for theme, width in itertools.product(("JupyterLab Light", "JupyterLab Dark"), (700, 1300)):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+        require_table_and_picture(notebook, is_dark="Dark" in theme)
+
+
+def require_table_and_picture(notebook, is_dark: bool) -> None:
     notebook.run("def who_am_i(")
     table = notebook.cell("def who_am_i(").locator(".jp-OutputArea-output table")
     assert table.locator("tbody tr").count() == 4
-    notebook.run("names = [")
     notebook.run("plots.plot_space_time(simulate(programs.wait_comes_last")
     outputs = notebook.cell("plots.plot_space_time(simulate(programs.wait").locator(".jp-OutputArea-output")
     (drawn,) = outputs.all()  # the picture, and no line above it
@@ -109,7 +113,7 @@ def test_pictures_and_tables_show_in_both_themes(page, lab, theme, width):
     assert picture.evaluate(SMALLEST_PX) >= 8.9
     (ink,) = {text.evaluate("text => getComputedStyle(text).fill") for text in picture.locator("text").all()}
     shades = [int(part) for part in re.findall(r"\d+", ink)[:3]]
-    assert min(shades) > 180 if "Dark" in theme else max(shades) < 80, ink
+    assert min(shades) > 180 if is_dark else max(shades) < 80, ink
 
 
 def test_the_classic_notebook_runs_the_first_check(page, browser, folder):

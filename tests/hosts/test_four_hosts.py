@@ -18,6 +18,7 @@ from tools.notebook import to_notebook, to_text
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 N_ITERATIONS = 3
+PICTURES = "lambda: data.drawn(24, 8, say=False)"  # what is on them has no part in what travels
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +57,14 @@ def torchrun(cluster, script, *options: str):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("method", ["gather_scatter", "all_reduce", "ddp"])
 def test_the_notebooks_worker_runs_on_four_hosts(method, notebook, lesson, four_hosts, tmp_path, record_property):
-    job = f'replace(job, method="{method}", total_batch=8, n_iterations={N_ITERATIONS})'
+    job = f'replace(job, method="{method}", data={PICTURES}, total_batch=8, n_iterations={N_ITERATIONS})'
     script = export(notebook, "worker", tmp_path / "train.py", args=job)
     namespaces.run_on(four_hosts, torchrun(four_hosts, script, "--runs", str(tmp_path / "runs")), timeout_s=280)
     (saved,) = training_report.load(tmp_path / "runs")
     assert len(saved.results) == 4
     assert {r["losses"][0] > 0 for r in saved.results} == {True}
     names = namespace(lesson)
-    same = Job(method, data=names["quick_data"], total_batch=8, n_iterations=N_ITERATIONS, lr=0.005)
+    same = Job(method, data=eval(PICTURES, names), total_batch=8, n_iterations=N_ITERATIONS, lr=0.005)
     model = simulate(names["worker"], 4, args=(same,), network=Network(), compute="free", echo=False)
     expected = [model.trace.bytes_sent(rank) for rank in range(4)]
     assert sum(saved.sent_bytes) == pytest.approx(sum(expected), rel=0.03)
@@ -109,9 +110,10 @@ def written(cluster, command) -> str:
 
 
 def test_a_host_that_dies_is_named_by_the_others_which_stop(four_hosts, tmp_path):
-    text = written(four_hosts, torchrun(four_hosts, fault(tmp_path, "dies"), "--runs", str(tmp_path)))
+    three = four_hosts[:3]
+    text = written(three, torchrun(three, fault(tmp_path, "dies"), "--runs", str(tmp_path)))
     assert "exit None" not in text  # none of them had to be killed
-    assert text.count(f"rank 2 on {_name(four_hosts[2])} has not answered") >= 2
+    assert text.count(f"rank 2 on {_name(three[2])} has not answered") == 2
 
 
 def _name(host: namespaces.Host) -> str:
@@ -121,31 +123,34 @@ def _name(host: namespaces.Host) -> str:
 
 
 def test_an_exception_on_one_host_stops_all_and_is_told_on_all(four_hosts, tmp_path):
-    text = written(four_hosts, torchrun(four_hosts, fault(tmp_path, "raises"), "--runs", str(tmp_path)))
+    three = four_hosts[:3]
+    text = written(three, torchrun(three, fault(tmp_path, "raises"), "--runs", str(tmp_path)))
     assert "exit None" not in text
-    assert text.count(f"rank 1 on {_name(four_hosts[1])}: ValueError: a mistake") >= 3
+    assert text.count(f"rank 1 on {_name(three[1])}: ValueError: a mistake") >= 3
 
 
 def test_hosts_with_different_scripts_do_not_start(four_hosts, tmp_path):
-    scripts = []
-    for rank in range(4):
+    two, scripts = four_hosts[:2], []
+    for rank, name in enumerate(("none", "other")):
         folder = tmp_path / str(rank)
         folder.mkdir()
-        scripts.append(fault(folder, "none" if rank < 3 else "other"))
-    text = written(four_hosts, torchrun(four_hosts, lambda rank: scripts[rank], "--runs", str(tmp_path)))
+        scripts.append(fault(folder, name))
+    text = written(two, torchrun(two, lambda rank: scripts[rank], "--runs", str(tmp_path)))
     assert "hosts must run the same script" in text
-    assert f"rank 3 on {_name(four_hosts[3])} has tiny.py" in text
+    assert f"rank 1 on {_name(two[1])} has tiny.py" in text
 
 
 def test_a_wrong_interface_is_refused_with_those_that_exist(four_hosts, tmp_path):
-    command = torchrun(four_hosts, fault(tmp_path, "none"), "--interface", "wlan7")
-    assert "there is no interface 'wlan7' here, only eth0, lo. Name one: --interface" in written(four_hosts, command)
+    two = four_hosts[:2]
+    command = torchrun(two, fault(tmp_path, "none"), "--interface", "wlan7")
+    assert "there is no interface 'wlan7' here, only eth0, lo. Name one: --interface" in written(two, command)
 
 
 def test_counters_over_time_are_saved_for_the_report(four_hosts, tmp_path):
-    command = torchrun(four_hosts, fault(tmp_path, "none"), "--runs", str(tmp_path / "runs"), "--name", "tiny")
-    namespaces.run_on(four_hosts, command, timeout_s=120)
-    facts = [json.loads((tmp_path / "runs" / "tiny" / f"rank_{rank}.json").read_text()) for rank in range(4)]
-    assert [f["interface"] for f in facts] == ["eth0"] * 4
+    two = four_hosts[:2]
+    command = torchrun(two, fault(tmp_path, "none"), "--runs", str(tmp_path / "runs"), "--name", "tiny")
+    namespaces.run_on(two, command, timeout_s=120)
+    facts = [json.loads((tmp_path / "runs" / "tiny" / f"rank_{rank}.json").read_text()) for rank in range(2)]
+    assert [f["interface"] for f in facts] == ["eth0"] * 2
     assert all(f["counters"][-1][1] > f["counters"][0][1] for f in facts)
-    assert [f["result"] for f in facts] == [16.0] * 4
+    assert [f["result"] for f in facts] == [4.0] * 2

@@ -64,6 +64,8 @@ def test_a_failure_before_the_workers_first_line_is_told_as_the_kits(fault, star
     folder.mkdir()
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "HW_UTILS_START": start}
     environment["TMPDIR"] = str(folder)
+    if fault != "the process that starts ranks":
+        environment["HW_UTILS_PRELOAD"] = "0"  # no process but those that the launch needs
     done = subprocess.run(
         [sys.executable, tmp_path / "mine.py"], capture_output=True, text=True, timeout=300, env=environment
     )
