@@ -190,6 +190,12 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
     require_waits(trace, what)
     _require_no_barrier(trace, what)
     all_reduces = [len(trace.of_rank(r).of_op("all_reduce")) for r in range(world_size)]
+    others = sorted({event.op for event in trace if event.op != "all_reduce" and event.n_bytes})
+    if any(all_reduces) and world_size > 1 and others:
+        raise CheckFailed(
+            f"{what}: every value is right, but numbers travel by {others[0]}, too.",
+            cause="what the all-reduce brings is the sum: nothing else has to be sent.",
+        )
     for rank, (_, n_given, *_) in enumerate(results if own else ()):
         cause = "dist.all_reduce stands in the function: call the argument, so that your ring can take its place."
         require_given(n_given, all_reduces[rank], rank, f"{what}: every parameter", cause)
