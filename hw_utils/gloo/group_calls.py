@@ -168,7 +168,12 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 first = tensor[0] if type(tensor) is list and tensor else tensor
                 if type(first) not in _PLAIN and asks_its_class(first):
                     return group.ask_classes(method, arguments, named)
-                n_bytes, itemsize, code = _measure(tensor, method not in TAKE_GAPS)
+                travels = tensor[:1] if method in _COMBINED else tensor
+                if method == "allreduce" and travels and travels[0].layout is not strided:
+                    n_bytes, itemsize, code = _of_sparse(_within_rank(tensor))
+                    kind = SPARSE_KIND
+                else:
+                    n_bytes, itemsize, code = _measure(travels, method not in TAKE_GAPS)
             if method == "scatter":
                 _measure(arguments[1], True)  # the root's own
             elif method == "reduce_scatter":
@@ -240,6 +245,12 @@ def _of_sparse(tensor: torch.Tensor) -> tuple[int, int, int]:
     return sum(part.nbytes for part in sparse_parts(tensor)), 1, DTYPE_CODES[tensor.dtype]
 
 
+def _within_rank(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The sum of a rank's own sparse tensors, which gloo then adds to the others'; the first if it will refuse them."""
+    alike = all(t.layout is tensors[0].layout and t.shape == tensors[0].shape for t in tensors)
+    return sum(tensors[1:], tensors[0]) if alike else tensors[0]
+
+
 def _own_piece(arguments: tuple, group) -> int:
     """Bytes that this member keeps of an all_to_all: alltoall(outputs, inputs), or single with a row a split."""
     mine, place = arguments[1], group.rank()
@@ -276,4 +287,5 @@ COLLECTIVES = {
 }  # fmt: skip
 CODES = {name: i << 32 for i, name in enumerate([*COLLECTIVES, "new_group"], 1)}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+_COMBINED = {"allreduce", "broadcast"}  # of several tensors a rank, one travels
 _UNEVEN = {"alltoall", "alltoall_base", "all_to_all_single"}  # each pair of ranks may exchange another size

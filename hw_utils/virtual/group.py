@@ -6,27 +6,27 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.calls.arguments import one_tensor, op_of, root_of
+from hw_utils.core.calls.arguments import op_of, root_of
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.mismatch import check_alike, late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class, require_one_order, sizes_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
-from hw_utils.virtual.traffic import reductions, sparse
+from hw_utils.virtual.traffic import reductions, several, sparse
 from hw_utils.virtual.traffic.collectives import Call, Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
 from hw_utils.virtual.traffic.work import together
 
 _register = torch._C._distributed_c10d._register_process_group
-_OWN_FILES = (__file__, modes.__file__)  # whose frames lie between a call and what it does here
+_OWN_FILES = (__file__, modes.__file__, several.__file__)  # whose frames lie between a call and what it does here
 
 
 class Members:
@@ -118,6 +118,13 @@ class VirtualGroup(dist.ProcessGroup):
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.members.limit_s = limit_of(timeout)
 
+    @property
+    def options(self) -> SimpleNamespace:
+        """What gloo says of itself where it is asked for its timeout."""
+        limit_s = self.members.limit_s
+        timeout = c10d.default_pg_timeout if limit_s is None else timedelta(seconds=limit_s)
+        return SimpleNamespace(_timeout=timeout, global_ranks_in_group=list(self.members.ranks))
+
     def shutdown(self) -> None: ...
     def abort(self) -> None: ...
 
@@ -205,7 +212,9 @@ class VirtualGroup(dist.ProcessGroup):
         return work
 
     def allreduce(self, tensors, opts=None, timeout=None, op=None):
-        tensors, opts = one_tensor(tensors), op or opts
+        tensors, opts = several.as_list(tensors), op or opts
+        if len(tensors) != 1:
+            return several.all_reduce(self, tensors, opts)
         if tensors[0].layout is not torch.strided:
             return self._sparse_allreduce(tensors[0], op_of(opts))
         return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
@@ -217,26 +226,37 @@ class VirtualGroup(dist.ProcessGroup):
         return work
 
     def allreduce_coalesced(self, tensors, opts=None):
+        several.require_coalesced(self, tensors)
         return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
 
     def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
-        tensors, reduce_op = one_tensor(tensors), opts if hasattr(opts, "reduceOp") else op
+        tensors, reduce_op = several.the_only(self, "reduce", tensors), opts if hasattr(opts, "reduceOp") else op
+        several.require_root_tensor(self, "reduce", opts, tensors)
         return self._call(
             "reduce", "reduce", tensors, tensors, sizes_of(tensors), root_of(opts, root), op_of(reduce_op)
         )
 
     def broadcast(self, tensors, opts=None, timeout=None, root=None):
-        tensors = one_tensor(tensors)
+        tensors = several.as_list(tensors)
+        if len(tensors) != 1:
+            return several.broadcast(self, tensors, opts)
+        several.require_root_tensor(self, "broadcast", opts, tensors)
         return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root_of(opts, root))
 
     def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
-        parts, inputs = outputs if isinstance(inputs, torch.Tensor) else outputs[0], one_tensor(inputs)
+        if not isinstance(inputs, torch.Tensor):
+            if len(inputs) != 1 or len(outputs) != 1:
+                return several.all_gather(self, outputs, inputs, opts)
+            (outputs,), (inputs,) = outputs, inputs
+        parts, inputs = outputs, [inputs]
+        several.require_as_many(self, "allgather", parts)
         if self.backend == "NCCL":  # which counts elements, whatever their shape
             parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
         check_alike(self.backend, "allgather", parts, inputs[0])
         return self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
+        several.require_coalesced_outputs(self, outputs, inputs)
         pairs = enumerate(zip(zip(*outputs), inputs))
         in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
         return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
@@ -261,19 +281,20 @@ class VirtualGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(self, outputs, inputs, opts=None, timeout=None, root=None):
-        parts = outputs if isinstance(inputs, torch.Tensor) or not outputs else outputs[0]
-        inputs = one_tensor(inputs)
+        inputs, root = several.the_only(self, "gather", inputs, "input tensor list"), root_of(opts, root)
+        parts = several.the_roots_own(self, "gather", outputs, inputs[0], "output", root)
         if self.backend == "Gloo" and inputs[0].is_complex():  # for all others torch makes two real numbers of one
             raise RuntimeError("Invalid scalar type: Gloo's gather carries no complex numbers, as view_as_real it does")
-        return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root_of(opts, root))
+        return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root)
 
     def scatter(self, outputs, inputs, opts=None, timeout=None, root=None):
-        parts = inputs if isinstance(outputs, torch.Tensor) or not inputs else inputs[0]
-        outputs = one_tensor(outputs)
-        return self._call("scatter", "scatter", parts, outputs, sizes_of(outputs), root_of(opts, root))
+        outputs, root = several.the_only(self, "scatter", outputs, "output tensor list"), root_of(opts, root)
+        parts = several.the_roots_own(self, "scatter", inputs, outputs[0], "input", root)
+        return self._call("scatter", "scatter", parts, outputs, sizes_of(outputs), root)
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
-        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], one_tensor(outputs)
+        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several.as_list(outputs)
+        several.the_only(self, "reduce_scatter", outputs)
         require_one_order(outputs[0], parts[0])
         return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
 

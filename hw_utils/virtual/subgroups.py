@@ -187,7 +187,8 @@ class Groups:
         nth = store.add(f"of rank {rank}", 1)
         store.set(f"group {nth}, rank {rank}", str(self.engine.rank))
         ranks = tuple(int(store.get(f"group {nth}, rank {r}")) for r in range(size))
-        limits = [as_timedelta(t) for t in (*more, *named.values()) if isinstance(t, (timedelta, int, float))]
+        given = [getattr(value, "_timeout", value) for value in (*more, *named.values())]
+        limits = [as_timedelta(t) for t in given if isinstance(t, (timedelta, int, float))]
         return self._join(f"{nth} of {store.name} {store.prefix}", ranks, next(iter(limits), None), "ProcessGroupGloo")
 
     @contextmanager

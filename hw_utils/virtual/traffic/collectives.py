@@ -155,7 +155,7 @@ def call(group, post: Post, outer) -> VirtualWork:
     engine, members, place = group.engine, group.members, group.place
     rank, size = engine.rank, len(members.ranks)
     if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
-        raise RuntimeError(f"{post.name}: there is no root rank {post.root} in a group of {size}: 0 to {size - 1} are")
+        raise RuntimeError(f"{post.name}: invalid root rank: {post.root} (a group of {size} has 0 to {size - 1})")
     engine.now()
     is_alone = engine.folding is not None and engine.folding.is_alone_in(members)
     if not is_alone:

@@ -26,16 +26,13 @@ def packed(tensor: torch.Tensor, op) -> torch.Tensor:
 
 def deliver_to(tensor: torch.Tensor, work) -> None:
     """The sum is put into `tensor` when `work`, which gathers everybody's bytes, is waited for."""
-    settle = work.settle_future
 
-    def settle_sum() -> None:
-        work.settle_future = settle
+    def put_sum() -> None:
         with torch.no_grad():
             tensor.copy_(_sum(tensor, work.result()))
         work.outputs = [tensor]
-        settle()
 
-    work.settle_future = settle_sum
+    work.finish_with(put_sum)
 
 
 def _sum(like: torch.Tensor, gathered: list[torch.Tensor]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 
@@ -78,17 +79,14 @@ def wait_all(futures) -> list:
 def together(works: list):
     """The last of several works, which is over when all of them are."""
     last = works[-1]
-    settle = last.settle_future
 
-    def settle_all() -> None:
-        del last.settle_future  # its class's again: else it would hold itself
+    def wait_for_all() -> None:
         for work in works[:-1]:
             work.wait()
         last.outputs = [tensor for work in works for tensor in work.result()]
-        settle()
 
     if len(works) > 1:
-        last.settle_future = settle_all
+        last.finish_with(wait_for_all)
     return last
 
 
@@ -122,6 +120,7 @@ class WithFuture:
 
     future: VirtualFuture | None = None
     held_in: dict | None = None  # where it is kept until somebody waits for it
+    unfinished: tuple[Callable[[], None], ...] = ()  # what its result still wants, see finish_with
 
     def get_future(self) -> VirtualFuture:
         if self.future is None:
@@ -144,7 +143,15 @@ class WithFuture:
         if self.held_in is not None:
             self.held_in.pop(id(self), None)
 
+    def finish_with(self, finish: Callable[[], None]) -> None:
+        """`finish()` is called once, before whoever waits for the work goes on and its future has its value."""
+        self.unfinished = (*self.unfinished, finish)
+
     def settle_future(self) -> None:
+        while self.unfinished:
+            finish, *left = self.unfinished
+            self.unfinished = tuple(left)
+            finish()
         if self.future is not None and not self.future.done():
             if self.exception() is None:
                 self.future.set_result(self.result())
