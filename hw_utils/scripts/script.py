@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hw_utils.core.source import add_program
+from hw_utils.scripts.at_exit import run_at_exit
 
 EXPORT = "python -m hw_utils export NOTEBOOK FUNCTION -o train.py"
 
@@ -78,7 +79,7 @@ class Script:
         add_program(os.path.dirname(self.path))
         places.set_arguments([self.path, *self.args])
         _await_init_process_group()
-        with exit_is_an_end():
+        with exit_is_an_end(), run_at_exit():
             exec(code, vars(module))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
@@ -68,6 +69,39 @@ def test_os_exit_with_0_is_a_good_end_and_with_3_is_none(engine, tmp_path):
     assert os._exit is before
     with pytest.raises(WorkerFailed, match="exit code 3"):
         engine(script, 2, ["3"], echo=False)
+
+
+AT_EXIT = """
+import atexit, os, sys, torch, torch.distributed as dist
+rank = int(os.environ["RANK"])
+total = torch.ones(1)
+
+@atexit.register
+def last():
+    print(f"last of {rank}: {total.item()}", flush=True)
+
+def gone():
+    print("never")
+
+atexit.register(print, "first of", rank, flush=True)
+atexit.register(gone)
+atexit.unregister(gone)
+atexit.register(lambda: 1 / 0)
+dist.init_process_group("gloo")
+dist.all_reduce(total)
+if rank == 1:
+    sys.exit()
+"""
+
+
+@both
+def test_what_a_script_registers_at_exit_runs_when_its_rank_ends(engine, tmp_path):
+    (script := tmp_path / "ends.py").write_text(AT_EXIT)
+    before = atexit.register
+    for rank, text in enumerate(engine(script, 3, echo=False).output):
+        said = [line for line in text.splitlines() if " of " in line or "never" in line]
+        assert said == [f"first of {rank}", f"last of {rank}: 3.0"]
+    assert atexit.register is before
 
 
 REGISTERED = """

@@ -29,7 +29,7 @@ _CLASSES = {
 # Modules of the standard library of which each rank has its own part anyway, by names that are put in place for it.
 _OURS = {
     "sys", "os", "time", "random", "warnings", "logging", "threading", "signal", "tempfile", "pickle", "importlib",
-    "asyncio", "multiprocessing", "queue", "resource", "timeit", "subprocess", "_posixsubprocess",
+    "asyncio", "multiprocessing", "queue", "resource", "timeit", "subprocess", "_posixsubprocess", "atexit",
 }  # fmt: skip
 _WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
 _layers: dict[str, tuple[Any, dict[str, Any]]] = {}  # of this process: copying them takes milliseconds
