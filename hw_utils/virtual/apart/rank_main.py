@@ -10,21 +10,19 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
 from hw_utils.core import pickling
-from hw_utils.core.calls.patched import patched
 from hw_utils.core.errors import Failure
 from hw_utils.core.source import ASKS_WHERE
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import handles, packed_tensors
 from hw_utils.virtual.apart.devices import DeviceEngineProxy
 from hw_utils.virtual.apart.engine_proxy import EngineProxy
+from hw_utils.virtual.apart.thread_clocks import threads_of_their_own
 from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.failures import failure_of, sendable
 from hw_utils.virtual.group import shown_to_modes
@@ -94,85 +92,6 @@ def _accounts_told(proxy: EngineProxy, watch):
             proxy.tell("kept_memory", watch.parts())
 
 
-class _Before:
-    """A thread that has a condition's lock is not before the one that had it last, nor is who was notified.
-
-    So events, queues and futures, which are made of conditions, carry a thread's clock to the next one.
-    """
-
-    def __init__(self, proxy: EngineProxy) -> None:
-        self.proxy = proxy
-        self.left_s: WeakKeyDictionary = WeakKeyDictionary()  # lock -> when it was last let go
-
-    def take(self, lock) -> None:
-        self.proxy.catch_up(self.left_s.get(lock, 0.0))
-
-    def let_go(self, lock) -> None:
-        self.left_s[lock] = self.proxy.clock_s
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        condition, before = threading.Condition, self
-        enter, leave, wait = condition.__enter__, condition.__exit__, condition.wait
-
-        def enter_it(self):
-            has_entered = enter(self)
-            before.take(self._lock)
-            return has_entered
-
-        def leave_it(self, *error) -> None:
-            before.let_go(self._lock)
-            leave(self, *error)
-
-        def wait_for_it(self, timeout: float | None = None) -> bool:
-            began_s = before.proxy.clock_s
-            before.let_go(self._lock)
-            is_notified = wait(self, timeout)
-            before.take(self._lock)
-            if not is_notified and timeout is not None:
-                before.proxy.catch_up(began_s + max(timeout, 0))
-            return is_notified
-
-        with ExitStack() as stack:
-            for name, function in (("__enter__", enter_it), ("__exit__", leave_it), ("wait", wait_for_it)):
-                stack.enter_context(patched(condition, name, function))
-            yield
-
-
-@contextmanager
-def _threads_of_their_own(proxy: EngineProxy, *begin: Callable[[], None]) -> Iterator[None]:
-    """While it lasts, threads that the program starts have the modes of its first one, and clocks.
-
-    A thread begins when it is started; who joins it is not before it.
-    """
-    thread = threading.Thread
-    start, join = thread.start, thread.join
-
-    def begin_and_start(self: threading.Thread) -> None:
-        run, at_s = self.run, proxy.clock_s
-
-        def begin_and_run() -> None:
-            proxy.begin_thread(at_s)
-            for part in begin:
-                part()
-            try:
-                run()
-            finally:
-                self.ended_s = proxy.clock_s
-
-        self.run = begin_and_run
-        start(self)
-
-    def join_it(self: threading.Thread, timeout: float | None = None) -> None:
-        began_s = proxy.clock_s
-        join(self, timeout)
-        is_late = timeout is not None and self.is_alive()
-        proxy.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
-
-    with _Before(proxy).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
-        yield
-
-
 def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None:
     """The whole life of a rank's process."""
     stack = open(stack_file, "w")  # noqa: SIM115 (open as long as the process)
@@ -212,7 +131,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 mode.looks.insert(0, proxy.lines.saw)
                 stack_.enter_context(said(proxy.lines, job["network"], watch))
                 begin += [proxy.lines.begin, *([] if mode is shapes else [mode.begin])]
-            stack_.enter_context(_threads_of_their_own(proxy, *begin))
+            stack_.enter_context(threads_of_their_own(proxy, *begin))
             with left_by(stack_.close), _accounts_told(proxy, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
