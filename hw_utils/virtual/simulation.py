@@ -55,7 +55,7 @@ from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
-from hw_utils.virtual.world import CurrentWorld
+from hw_utils.virtual.world import CurrentWorld, inherited_after
 
 LOOKED_AT = 2  # ranks whose end is looked at most closely: all ranks run one program
 
@@ -136,7 +136,7 @@ class _Cluster:
                     stack.enter_context(self.engine.folding.looking_at_shards())
                 for part in self.parts():
                     stack.enter_context(part)
-                with left_by(stack.close):
+                with left_by(inherited_after(stack.close)):
                     self.host({"greenlets": Greenlets, "threads": Threads, "processes": Greenlets}[carrier])
         finally:
             for name in self.engine.registered:

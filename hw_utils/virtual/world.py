@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch.distributed import distributed_c10d as c10d
 
 _TORCHS = c10d._world
@@ -64,3 +66,31 @@ class CurrentWorld:
 
     def __setattr__(self, name: str, value) -> None:
         setattr(self.current(), name, value)
+
+
+def inherited_after(undo: Callable[[], None]) -> Callable[[], None]:
+    """`undo` for a process that a rank has forked: it knows the rank's groups and its place in them, as a fork does.
+
+    A DataLoader's worker asks for them to take its part of the data. It cannot communicate.
+    """
+
+    def leave() -> None:
+        world = c10d._world
+        world = world.current() if isinstance(world, CurrentWorld) else world
+        undo()
+        c10d._world = world
+        for group in list(world.pg_map):
+            if hasattr(group, "engine"):
+                group.engine = _Elsewhere()
+
+    return leave
+
+
+class _Elsewhere:
+    """What a group of a child has for its engine."""
+
+    def __getattr__(self, name: str):
+        raise RuntimeError(
+            "a process that a rank has forked communicates: only the rank itself can reach the others. "
+            "Next step: hand what the process has found to the rank, by a queue or as its result"
+        )

@@ -36,6 +36,7 @@ from hw_utils.virtual.ranks.shapes.communication import shapes_only
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic.stores import virtual_stores
 from hw_utils.virtual.traffic.work import virtual_futures
+from hw_utils.virtual.world import inherited_after
 
 
 class _Printed(io.TextIOBase):
@@ -132,7 +133,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 stack_.enter_context(said(proxy.lines, job["network"], watch))
                 begin += [proxy.lines.begin, *([] if mode is shapes else [mode.begin])]
             stack_.enter_context(threads_of_their_own(proxy, *begin))
-            with left_by(stack_.close), _accounts_told(proxy, watch):
+            with left_by(inherited_after(stack_.close)), _accounts_told(proxy, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
                 proxy.resume_compute()

@@ -16,7 +16,6 @@ import pickle
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +26,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, TensorDataset
 
 from hw_utils import launch, simulate
 from hw_utils.virtual.ranks.own import watched_calls
@@ -182,70 +180,6 @@ def once(rank, world_size, name):
 @pytest.mark.parametrize("name", ONCE)
 def test_what_a_process_takes_once_every_rank_may_give(name):
     assert simulate(once, 3, (name,)).results == launch(once, 3, (name,)).results
-
-
-COUNTED = [0]
-
-
-def loads(rank, world_size, counts):
-    if counts:
-        COUNTED[0] += 1  # so that each rank is a process
-    batches = DataLoader(TensorDataset(torch.arange(8.0) + rank), batch_size=2, num_workers=2)
-    found = [batch[0].tolist() for batch in batches]
-    total = torch.tensor(found).sum()
-    dist.all_reduce(total)
-    return found, total.item()
-
-
-@pytest.mark.parametrize("counts", [False, True])
-def test_a_loader_with_workers_gives_the_same_batches(counts):
-    assert simulate(loads, 2, (counts,)).results == launch(loads, 2, (counts,)).results
-
-
-def forks(rank, world_size, ends):
-    """What a child of a rank's own finds: real time, the rank's variables."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        start = time.monotonic()
-        os.write(write, f"{os.environ['RANK']} {start > 100.0}".encode())
-        if ends == "raises":
-            raise RuntimeError("the child's own")
-        if ends == "returns":
-            return "never seen"
-        os._exit(7)
-    _, status = os.waitpid(child, 0)
-    dist.barrier()
-    return os.read(read, 100).decode(), os.waitstatus_to_exitcode(status)
-
-
-@pytest.mark.parametrize(("ends", "code"), [("exits", 7), ("returns", 0), ("raises", 1)])
-def test_a_child_that_a_rank_forks_is_no_part_of_the_simulation(ends, code):
-    assert simulate(forks, 2, (ends,)).results == [("0 True", code), ("1 True", code)]
-
-
-def starts_programs(rank, world_size, counts):
-    if counts:
-        COUNTED[0] += 1  # so that each rank is a process
-    os.environ["MINE"] = str(rank)
-    if rank == 1:
-        os.environ["ITS"] = "own"
-    dist.barrier()
-    command = "echo $RANK $WORLD_SIZE $MINE $ITS"
-    said = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
-    return said, os.waitstatus_to_exitcode(os.system(f"exit $((10 + {rank} * 2 + MINE))"))
-
-
-@pytest.mark.parametrize("counts", [False, True])
-def test_a_program_that_a_rank_starts_inherits_the_ranks_variables(counts):
-    run = simulate(starts_programs, 3, (counts,), echo=False)
-    said = ["0 3 0\n", "1 3 1 own\n", "2 3 2\n"]
-    assert run.results == [(said[r], 10 + 3 * r) for r in range(3)]
-
-
-def test_the_variables_of_ranks_end_with_the_run():
-    simulate(starts_programs, 2, (False,), echo=False, isolate=False)
-    assert subprocess.run(["sh", "-c", "echo $MINE $ITS $RANK"], capture_output=True, text=True).stdout == "\n"
 
 
 def coroutines(rank, world_size):
