@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import sys
 import threading
 import time
 import timeit
@@ -213,3 +214,19 @@ def test_a_package_that_has_taken_a_clock_for_itself_reads_the_virtual_one(is_ap
     assert simulate(seconds_of_a_bar, 2, (is_apart,), compute="free", echo=False).results == [5.0, 5.0]
     assert simulate(seconds_of_a_bar, 2, (False,), compute="free", echo=False, isolate=False).results == [5.0, 5.0]
     assert tqdm_module.time is before is time.time
+
+
+def says_more_on_a_thread(rank: int, world_size: int) -> None:
+    if threading.current_thread().name.startswith("rank"):
+        print("only on a thread", file=sys.stderr)
+    print("before")
+    with torch.autocast("cpu"):
+        dist.barrier()
+    print("after")
+
+
+def test_what_an_attempt_has_shown_is_not_shown_again_where_the_next_one_says_more(capfd):
+    run = simulate(says_more_on_a_thread, 3)
+    shown = capfd.readouterr().out
+    assert [shown.count(word) for word in ("before", "only on a thread", "after")] == [3, 3, 3]
+    assert run.output == ["before\nafter\n"] * 3

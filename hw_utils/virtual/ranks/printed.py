@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import Counter
 
 from hw_utils.core.output import Echo
 
@@ -18,15 +19,25 @@ class Streams:
         self.engine, self.echo = engine, None if echo is None else Echo(stream=echo)
         size = engine.world_size + 1
         self.parts: list[list[str]] = [[] for _ in range(size)]
-        self.shown: list[list[str]] = [[] for _ in range(size)]
-        self.before = shown or [[] for _ in range(size)]
+        self.before = [Counter(lines) for lines in shown] or [Counter() for _ in range(size)]  # not printed again yet
+        self.here: list[list[str]] = [[] for _ in range(size)]
         self.out, self.err = _Stream(self, True, sys.stdout), _Stream(self, False, sys.stderr)
 
     def show(self, rank: int, lines: list[str]) -> None:
-        """Prints whole lines, those of an earlier attempt left out."""
-        before = self.before[rank][len(self.shown[rank]) :]
-        self.shown[rank] += lines
-        self.echo.show(rank, [line for i, line in enumerate(lines) if before[i : i + 1] != [line]])
+        """Prints whole lines, those of an earlier attempt left out: a warning between them may come only once."""
+        before, new = self.before[rank], []
+        self.here[rank] += lines
+        for line in lines:
+            if before[line]:
+                before[line] -= 1
+            else:
+                new.append(line)
+        self.echo.show(rank, new)
+
+    @property
+    def shown(self) -> list[list[str]]:
+        """The lines of each rank that whoever looks on has seen."""
+        return [[*lines, *before.elements()] for lines, before in zip(self.here, self.before)]
 
     def texts(self) -> list[str]:
         """What each rank printed; unfinished lines are shown now."""
