@@ -153,7 +153,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
             n_bytes, itemsize, code = 0, 1, 0
         else:
             tensor = arguments[own]
-            if is_list and len(tensor) == 1:
+            if is_list and type(tensor) is list and len(tensor) == 1:
                 tensor = tensor[0]
                 if type(tensor) not in _PLAIN and asks_its_class(tensor):
                     return group.ask_classes(method, arguments, named)
@@ -168,8 +168,8 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 first = tensor[0] if type(tensor) is list and tensor else tensor
                 if type(first) not in _PLAIN and asks_its_class(first):
                     return group.ask_classes(method, arguments, named)
-                travels = tensor[:1] if method in _COMBINED else tensor
-                if method == "allreduce" and travels and travels[0].layout is not strided:
+                travels = tensor[:1] if method in _COMBINED and type(tensor) is list else tensor
+                if method == "allreduce" and type(tensor) is list and tensor and first.layout is not strided:
                     n_bytes, itemsize, code = _of_sparse(_within_rank(tensor))
                     kind = SPARSE_KIND
                 else:
@@ -178,7 +178,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 _measure(arguments[1], True)  # the root's own
             elif method == "reduce_scatter":
                 require_one_order(_first(arguments[0]), _first(arguments[1]))
-        root = (named.get("opts") or arguments[-1]).rootRank if is_rooted else -1
+        root = _root_of(arguments, named) if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
         k = calls.n
@@ -249,6 +249,14 @@ def _within_rank(tensors: list[torch.Tensor]) -> torch.Tensor:
     """The sum of a rank's own sparse tensors, which gloo then adds to the others'; the first if it will refuse them."""
     alike = all(t.layout is tensors[0].layout and t.shape == tensors[0].shape for t in tensors)
     return sum(tensors[1:], tensors[0]) if alike else tensors[0]
+
+
+def _root_of(arguments: tuple, named: dict) -> int:
+    """The root's place: of options, which come last, or given as it is, as a group's own methods take it."""
+    options = named.get("opts") or arguments[-1]
+    if hasattr(options, "rootRank"):
+        return options.rootRank
+    return named.get("root", next((value for value in arguments if type(value) is int), 0))
 
 
 def _own_piece(arguments: tuple, group) -> int:

@@ -63,8 +63,10 @@ def know_modules() -> None:
     """Looks at what has been imported: a forked process that looks again looks at what is new."""
     from hw_utils.virtual.ranks.clock import know_packages
     from hw_utils.virtual.ranks.own.replaced import Replaced
+    from hw_utils.virtual.ranks.own.thread_locals import know_locals
 
     know_packages()
+    know_locals()
     Replaced().learn()
 
 

@@ -125,6 +125,7 @@ class Engine:
                 self.rank = self.turns.lamp[0] = who
                 carrier.resume[who](self.world_size)
                 self.rank = self.world_size
+            self.is_under_way = False  # here: a time limit that comes before is caught as well
         except Stop:
             self.rank = self.world_size
         self.is_over, self.is_under_way = True, False

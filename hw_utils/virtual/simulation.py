@@ -42,6 +42,7 @@ from hw_utils.virtual.ranks.own.imports import Imports
 from hw_utils.virtual.ranks.own.modules import own_modules
 from hw_utils.virtual.ranks.own.process_state import ProcessState
 from hw_utils.virtual.ranks.own.random_states import own_random_states
+from hw_utils.virtual.ranks.own.thread_locals import OfFirstThread
 from hw_utils.virtual.ranks.own.watched_calls import note_writes
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
@@ -180,6 +181,7 @@ class _Cluster:
         )
 
     def host(self, carrier) -> None:
+        self.of_first_thread = None if carrier.is_shared else OfFirstThread()
         carrier(self.world_size, self.body, Stop).host(self.engine.run)
 
     def body(self, rank: int) -> None:
@@ -190,6 +192,8 @@ class _Cluster:
             if engine.is_over:
                 return
             torch._C._set_grad_enabled(True)
+            if self.of_first_thread is not None:
+                self.of_first_thread.begin()
             for mode in dict.fromkeys((self.shapes, self.mode)):
                 if mode is not None and not engine.carrier.is_shared:
                     mode.begin()  # it is this thread's, and ends with it

@@ -205,3 +205,19 @@ def set_for_the_first_thread(rank: int, world_size: int) -> tuple[int, int, floa
 @pytest.mark.parametrize("engine", [launch, simulate])
 def test_what_a_package_has_set_for_its_first_thread_is_there(engine):
     assert engine(set_for_the_first_thread, 2, echo=False).results == [(3, 0, 2.0)] * 2
+
+
+OF_THREAD.stack = ["first"]
+
+
+def asks_for_what_may_be_there(rank: int, world_size: int) -> tuple[int, list[str], float]:
+    total = all_reduce(torch.ones(1), "sum", dist.group.WORLD)  # C++ code calls: greenlets do not do
+    getattr(OF_THREAD, "stack", []).append(f"of {rank}")
+    dist.barrier()
+    return getattr(OF_THREAD, "value", 0), getattr(OF_THREAD, "stack", []), total.item()
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_package_does_not_take_its_default_for_what_it_has_set(engine):
+    found = engine(asks_for_what_may_be_there, 2, echo=False).results
+    assert found == [(3, ["first", f"of {rank}"], 2.0) for rank in range(2)]
