@@ -205,7 +205,7 @@ class _Cluster:
             self.shared.learn(worker)
             self.groups.join_world(rank)
             engine.resume_compute()
-            self.results[rank] = result_of(worker, rank, self.world_size, *args)
+            self.results[rank] = result_of(worker, rank, self.world_size, args)
             engine.finish()
             self.n_running -= 1
             self.shared.look_now(everywhere=rank < LOOKED_AT or not self.n_running)

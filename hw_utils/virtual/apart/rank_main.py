@@ -137,7 +137,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
                 proxy.resume_compute()
-                result = result_of(worker, rank, job["world_size"], *args)
+                result = result_of(worker, rank, job["world_size"], args)
                 threading._shutdown()  # as when a process ends: it waits for threads that are no daemons
                 proxy.finish()
             data = bytes(pickling.dump(result, "the value that the worker returned"))

@@ -35,11 +35,14 @@ def is_in_simulation() -> bool:
     return bool(_inside)
 
 
-def result_of(worker: Callable[..., Any], *args: Any) -> Any:
-    """What the worker returns; a child of the rank's that comes back from there, by whatever way, ends."""
+def result_of(worker: Callable[..., Any], rank: int, world_size: int, args: tuple) -> Any:
+    """What the worker returns; a child of the rank's that comes back from there, by whatever way, ends.
+
+    Python 3.11 needs a C stack of its own for a call with `*`, and a switch of greenlets copies that.
+    """
     status = 1
     try:
-        result = worker(*args)
+        result = worker(rank, world_size, *args) if args else worker(rank, world_size)
         status = 0
         return result
     except BaseException:
