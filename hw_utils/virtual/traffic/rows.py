@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, count
+from operator import length_hint
 from struct import Struct
 
 import numpy as np
@@ -27,14 +28,15 @@ def _struct(first: str, last: str) -> Struct:
 
 _known = _struct("rank", "waited")
 # A new row: all fields up to `waited`, the number of the site in the place of the file; -1 is not known yet.
-row_of = Struct(f"{_known.format}{ROW - _known.size}x").pack
+put_row = Struct(f"{_known.format}{ROW - _known.size}x").pack_into
 # The same of a message without a tag in the group of all: line, tag and group are 0.
-plain_row_of = Struct(_known.format.replace("iiqi", "i16x") + f"{ROW - _known.size}x").pack
+put_plain_row = Struct(_known.format.replace("iiqi", "i16x") + f"{ROW - _known.size}x").pack_into
 put_end = _struct("end_s", "message").pack_into
 put_wait = _struct("waited", "wait_end_s").pack_into
 _int, _long, _start = Struct("=i"), Struct("=q"), Struct("=d")
 put_int, put_message, put_time = _int.pack_into, _long.pack_into, _start.pack_into
 _AT_ONCE = 4096  # rows: they stay in the processor's cache while one column after the other is completed
+_ROOM = bytes(1024 * ROW)  # for new rows, that many at a time
 
 
 def int_at(rows: bytearray, at: int) -> int:
@@ -53,7 +55,9 @@ class Rows:
     """The ledger's rows in one array of bytes, and what they stand for: names, costs, parts of a call."""
 
     def __init__(self, world_size: int) -> None:
-        self.data = bytearray()
+        self.data = bytearray()  # has room for more rows than there are
+        self._room: Iterator[int] = iter(())  # where those begin that are still free
+        self.next_row = chain.from_iterable(self._rooms()).__next__  # where a new row is to be put
         self.order = [-1] * world_size  # the place of a rank's last call or wait among its calls and waits
         self.names: list[str] = []  # of operations, by their numbers
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
@@ -61,6 +65,16 @@ class Rows:
         self.next_message = count().__next__  # a number for one communication, the same on all its sides
         self._ops: dict[str, int] = {}
         self._outer: dict[int, tuple] = {}  # who -> the object collective under way, how far it has got, its first row
+
+    def _rooms(self) -> Iterator[Iterator[int]]:
+        while True:
+            first = len(self.data)
+            self.data += _ROOM
+            self._room = iter(range(first, len(self.data), ROW))
+            yield self._room
+
+    def __len__(self) -> int:
+        return len(self.data) // ROW - length_hint(self._room)
 
     def op(self, name: str) -> int:
         """The number that stands for an operation's name."""
@@ -72,9 +86,9 @@ class Rows:
 
     def add(self, rank: int, name: str, n_bytes: int, start_s: float, site: int, group: int, message: int) -> int:
         """A new row for a collective that a rank calls; its place in `data`."""
-        row, op = len(self.data), self.op(name)
+        row, op = self.next_row(), self.op(name)
         self.order[rank] = place = self.order[rank] + 1
-        self.data += row_of(rank, op, -1, n_bytes, start_s, -1.0, message, site, 0, 0, group, place, -1)
+        put_row(self.data, row, rank, op, -1, n_bytes, start_s, -1.0, message, site, 0, 0, group, place, -1)
         return row
 
     def note_part(self, rank: int, row: int, name: str, outer) -> None:
@@ -105,7 +119,7 @@ class Rows:
 
     def trace(self, sites: Sequence[tuple], world_size: int, groups: Iterable) -> dict:
         """`records`, `names` and `groups` of the trace; `sites` are the files and lines by their numbers."""
-        records, names = np.frombuffer(self.data, RECORD), self.names
+        records, names = np.frombuffer(self.data, RECORD, len(self)), self.names
         files = {file: i + len(names) for i, file in enumerate(dict.fromkeys(site[0] for site in sites))}
         file_of, line_of = np.array([files[s[0]] for s in sites]), np.array([s[1] for s in sites])
         kinds = [np.array([name in kind for name in names]) for kind in (BLOCKING, SENDS)]

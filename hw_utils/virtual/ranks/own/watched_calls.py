@@ -20,7 +20,6 @@ from hw_utils.core.source import is_students
 from hw_utils.virtual.ranks.children import is_in_simulation
 from hw_utils.virtual.ranks.own.modules import is_of_rank
 from hw_utils.virtual.ranks.own.settings import Settings
-from hw_utils.virtual.traffic.rows import ROW
 
 _WRITES = frozenset({"open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate", "os.link", "os.symlink"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -75,7 +74,7 @@ def _hook(event: str, arguments: tuple) -> None:
         return
     if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/") or _is_a_packages_import():
         return
-    if len(engine.rows.data) < _EARLY_ROWS * ROW * engine.world_size and engine.world_size <= engine.most_processes:
+    if len(engine.rows) < _EARLY_ROWS * engine.world_size and engine.world_size <= engine.most_processes:
         engine.need("processes", "files that it writes")
 
 

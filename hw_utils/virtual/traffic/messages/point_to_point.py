@@ -20,11 +20,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.tensor_layout import no_memory
-from hw_utils.virtual.traffic.rows import END, plain_row_of, put_end
+from hw_utils.virtual.traffic.rows import END, put_end, put_plain_row
 from hw_utils.virtual.traffic.tensor_bytes import memory, writable
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
+FLOAT32 = torch.float32  # what most tensors are
 _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # torch sends these as real ones
 
 
@@ -34,20 +35,20 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
     op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
     is_free, learn, unusual, sent_by = engine.is_free, engine.places.learn, queues.unusual, queues.sent_by
     clock, waiting, times, later = agenda.clock, agenda.waiting, agenda.times, agenda.later
-    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    order, rows, next_row, next_message = ledger.order, ledger.data, ledger.next_row, ledger.next_message
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
 
     def post(tensor, dst=None, group=None, tag=0, group_dst=None):
-        nonlocal rows
         me = engine.rank
-        queue = sent_by[me].get(dst)
-        if queue is None:
+        try:
+            queue = sent_by[me][dst]
+        except KeyError:
             queue = queues.route(me, me, dst, dst)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
-            or (dtype := tensor.dtype) in _COMPLEX
+            or ((dtype := tensor.dtype) is not FLOAT32 and dtype in _COMPLEX)
         ):  # fmt: skip
             return long_way(tensor, dst, group, tag, group_dst)
         frame = getframe(1)
@@ -64,7 +65,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
             order[me] = place = order[me] + 1
             request = Request()  # without an __init__, which would cost 0.1 us
             request.rank, request.is_send, request.is_blocking, request.is_waited = me, True, is_blocking, is_blocking
-            request.tensor, request.dtype, request.row = tensor, dtype, len(rows)
+            request.tensor, request.dtype, request.row = tensor, dtype, (row := next_row())
             request.n_bytes = n_bytes = tensor.nbytes
             at = tensor.data_ptr()
             if not at and n_bytes:
@@ -85,7 +86,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                     end_s = travel(me, dst, n_bytes, now_s)
                 clock[dst] = recv.done_s = request.done_s = end_s
                 message = next_message()
-                rows += plain_row_of(me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
+                put_plain_row(rows, row, me, op, dst, n_bytes, now_s, end_s, message, site, place, -1)
                 put_end(rows, recv.row + END, end_s, message)
                 to = recv.tensor.data_ptr()
                 if not to and n_bytes:
@@ -100,7 +101,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                     due_then.append(dst)
             else:
                 request.done_s = -1.0
-                rows += plain_row_of(me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
+                put_plain_row(rows, row, me, op, dst, n_bytes, now_s, -1.0, -1, site, place, -1)
                 if queue and not queue[0].is_send:
                     cross(request, queue.popleft(), now_s)
                 else:
@@ -126,7 +127,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
     op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
     is_free, learn, unusual, sent_to = engine.is_free, engine.places.learn, queues.unusual, queues.sent_to
     clock, waiting, times, later, due = agenda.clock, agenda.waiting, agenda.times, agenda.later, agenda.due
-    order, rows, next_message = ledger.order, ledger.data, ledger.next_message
+    order, rows, next_row, next_message = ledger.order, ledger.data, ledger.next_row, ledger.next_message
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     sites, unknown = {}, (None, 0)  # instruction of the student's call -> (its code, the number of its line)
@@ -139,14 +140,14 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         return request
 
     def post(tensor, src=None, group=None, tag=0, group_src=None):
-        nonlocal rows
         me = engine.rank
-        queue = sent_to[me].get(src)
-        if queue is None:
+        try:
+            queue = sent_to[me][src]
+        except KeyError:
             queue = queues.route(me, src, me, src)
         if (
             queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
-            or (dtype := tensor.dtype) in _COMPLEX
+            or ((dtype := tensor.dtype) is not FLOAT32 and dtype in _COMPLEX)
         ):  # fmt: skip
             return long_way(tensor, src, group, tag, group_src)
         frame = getframe(1)
@@ -178,7 +179,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                     end_s = travel(src, me, n_bytes, now_s)
                 send.done_s = end_s
                 message = next_message()
-                rows += plain_row_of(me, op, src, n_bytes, now_s, end_s, message, site, place, -1)
+                put_plain_row(rows, next_row(), me, op, src, n_bytes, now_s, end_s, message, site, place, -1)
                 put_end(rows, send.row + END, end_s, message)
                 at = tensor.data_ptr()
                 if not at and n_bytes:
@@ -208,9 +209,9 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                 request = new(me)
             elif (request := kept[me]) is None:
                 request = kept[me] = new(me)
-            request.tensor, request.dtype, request.row, request.done_s = tensor, dtype, len(rows), -1.0
-            request.n_bytes = n_bytes = tensor.nbytes
-            rows += plain_row_of(me, op, src, n_bytes, now_s, -1.0, -1, site, place, -1)
+            request.tensor, request.dtype, request.done_s = tensor, dtype, -1.0
+            request.row, request.n_bytes = row, n_bytes = next_row(), tensor.nbytes
+            put_plain_row(rows, row, me, op, src, n_bytes, now_s, -1.0, -1, site, place, -1)
             if queue and queue[0].is_send:
                 cross(queue.popleft(), request, now_s)
             else:

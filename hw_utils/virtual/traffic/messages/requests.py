@@ -191,7 +191,7 @@ def requests_of(engine) -> type[Request]:
                     at = self.tensor.data_ptr()
                     if self.data is not NOTHING and memory[at : at + self.n_bytes] != self.data:
                         raise self._changed()
-                    if at in arrived and arrived[at].rank == rank:  # a real network has written there
+                    if arrived and at in arrived and arrived[at].rank == rank:  # a real network has written there
                         raise self._changed()
                     if not is_eager or self.arrives_s < 0:  # else it is still to be received
                         self.data = None
