@@ -18,7 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from hw_grader.course import records
-from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on
+from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on, start_sandboxes
 from hw_grader.course.grading import is_same_work, submission_key
 from hw_grader.course.reader import READER
 from hw_grader.course.reference_solution import CalibrationError, calibrated
@@ -120,10 +120,7 @@ def submissions(root: Path, release: Release, times: TimeLimits | None = None) -
 
 def grade_assignment(root: Path, release: Release, times: TimeLimits, options: argparse.Namespace) -> int:
     """Grades what has no record yet, or one check of what has; prints the table and whose points are others now."""
-    from hw_grader.course.gradebook import Writer
-
-    writer, problems, changed = Writer(root, times), [], []
-    writer.prepare(release.assignment)
+    problems, changed = [], []
     n_handed_in = sum(assignment == release.assignment for _, assignment in _folders(root))
     bar = tqdm(total=n_handed_in, desc=release.assignment, unit="notebook", dynamic_ncols=True)
     if options.check:
@@ -138,6 +135,11 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
     waiting = itertools.chain([first], waiting)
     try:
         with bar, cluster(options.scheduler, options.workers, options.insecure) as client:
+            _starting = start_sandboxes(client, n_handed_in)
+            from hw_grader.course.gradebook import Writer  # takes 1 s: meanwhile
+
+            writer = Writer(root, times)
+            writer.prepare(release.assignment)
             solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
             release = calibrated(release, solution, root, times, measure_on(client))
             if options.check:

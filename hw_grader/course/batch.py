@@ -55,6 +55,19 @@ def grade_task(data: bytes, release: Release, student: str, times: TimeLimits, d
     return grade(notebook, release, SHARED.get(), student, times).to_json()
 
 
+def start_sandboxes(client, n_submissions: int) -> list:
+    """Has the workers that will be needed start their sandboxes, as long as what this gives is kept.
+
+    Why one cannot start, its first submission says.
+    """
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])[:n_submissions] if n_submissions > 1 else []
+    return [client.submit(_start_sandbox, workers=[address], pure=False, retries=0) for address in workers]
+
+
+def _start_sandbox() -> None:
+    SHARED.get()
+
+
 def measure_on(client):
     """`reference_solution.measure`, done by one of the cluster's workers."""
     return lambda *arguments: client.submit(measure, *arguments, pure=False).result()
