@@ -7,20 +7,29 @@ counted nor bounded, a student's process cannot make at all (see call_filter.py)
 
 from __future__ import annotations
 
+import os
+import re
+
 SOCKET_BYTES = 2**18  # at most in a socket's buffers, as long as nobody may ask for larger ones
 _FD_BYTES = 2**13  # of a pipe, whose end each descriptor may be, beyond a user's first 64 MiB of pipes
-_COUNTED = (b"RssAnon", b"RssShmem", b"VmSwap", b"VmPTE", b"HugetlbPages")
+_LINES = re.compile(rb"^(RssAnon|RssShmem|VmSwap|VmPTE|HugetlbPages|FDSize):\s+(\d+)", re.MULTILINE)
 
 
 def of_process(pid: str) -> int:
     """Memory of a process that is not a file's, in bytes; 0 if it is gone."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as status:  # a process may call itself by any bytes
-            about = dict(line.partition(b":")[::2] for line in status)
+        status = os.open(f"/proc/{pid}/status", os.O_RDONLY)
     except OSError:
         return 0
-    in_kib = sum(int(about[name].split()[0]) for name in _COUNTED if name in about)
-    return in_kib * 1024 + int(about.get(b"FDSize", 0)) * _FD_BYTES
+    try:
+        text = os.read(status, 2**16)
+    except OSError:
+        return 0
+    finally:
+        os.close(status)
+    found = dict(_LINES.findall(text))
+    fd_size = int(found.pop(b"FDSize", 0))
+    return sum(map(int, found.values())) * 1024 + fd_size * _FD_BYTES
 
 
 def of_sockets(pid: int) -> int:
