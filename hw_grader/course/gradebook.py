@@ -13,15 +13,22 @@ import shutil
 import sys
 import warnings
 from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import nbformat
 import nbgrader.api
+import nbgrader.nbgraderformat.common
 from alembic.script import ScriptDirectory
+from jsonschema.exceptions import best_match
+from jsonschema.validators import validator_for
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps.api import NbGraderAPI
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.dbutil import ALEMBIC_DIR
+from sqlalchemy import create_engine
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -39,12 +46,32 @@ class GradebookError(Exception):
 def prepare_nbgrader() -> None:
     """nbgrader finds this environment's `alembic`, which it starts by name, and needs none for a new gradebook.
 
-    The version that it asks that process for, after 1 to 2 s of imports, is in the names of its own files.
+    The version that it asks that process for, after 1 to 2 s of imports, is in the names of its own files. Its
+    statements for one gradebook are compiled once, not at every connection; its schema is checked once, not a cell.
     """
     programs = str(Path(sys.executable).parent)
     if programs not in os.environ.get("PATH", "").split(os.pathsep):
         os.environ["PATH"] = programs + os.pathsep + os.environ.get("PATH", "")
     nbgrader.api.get_alembic_version = lambda: ScriptDirectory(ALEMBIC_DIR).get_current_head()
+    nbgrader.api.create_engine = _engine
+    nbgrader.nbgraderformat.common.jsonschema = SimpleNamespace(validate=_validate)
+
+
+_engine = lru_cache(create_engine)
+
+
+@lru_cache
+def _validator(schema: str) -> Any:
+    kind = validator_for(json.loads(schema))
+    kind.check_schema(json.loads(schema))
+    return kind(json.loads(schema))
+
+
+def _validate(instance: Any, schema: dict[str, Any]) -> None:
+    """As `jsonschema.validate`."""
+    error = best_match(_validator(json.dumps(schema)).iter_errors(instance))
+    if error is not None:
+        raise error
 
 
 class Writer:
