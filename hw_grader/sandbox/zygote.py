@@ -334,6 +334,7 @@ def main() -> None:
     uid = None if sys.argv[2] == "-" else int(sys.argv[2])
     lockdown.prctl(lockdown.PR_SET_DUMPABLE, 1)
     warm_up()
+    gc.enable()
     if not sys.argv[3:]:
         lockdown.close_what_is_mounted(MEET)
     students = _parent_of_students(control, uid, *sys.argv[3:4])
