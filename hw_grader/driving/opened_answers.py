@@ -44,6 +44,7 @@ class Answers:
         self.blob, self.opened = blob, pickle.loads(blob)
         self.are_constant = is_constant(tuple(self.opened))
         self.copies: dict[str, list] = {}
+        self.spare: list[list] = []  # copies that nobody has taken yet
         self.callers: set[str | None] = set()
         self.from_the_start = list(kept_elsewhere(self.opened, []).values())
         begin()
@@ -56,10 +57,14 @@ class Answers:
         if copy is None or self.are_constant:
             return self.opened
         if copy not in self.copies:
-            self.copies[copy] = pickle.loads(self.blob)
-            self.from_the_start += kept_elsewhere(self.copies[copy], []).values()
-            begin()
+            self.copies[copy] = self.spare.pop() if self.spare else self._copied()
         return self.copies[copy]
+
+    def _copied(self) -> list:
+        copy = pickle.loads(self.blob)
+        self.from_the_start += kept_elsewhere(copy, []).values()
+        begin()
+        return copy
 
     def kept(self, thing: Any, served: Any) -> dict[str, torch.Tensor]:
         """What the object keeps, and what came to be kept elsewhere since the answers were opened."""
@@ -78,8 +83,13 @@ class Answers:
         """A thread has nothing more to do than to send its reply."""
         self.leaving = [*(one for one in self.leaving if one.is_alive()), thread]
 
-    def settle(self) -> None:
-        """Gives back what nobody uses: how much is in use is looked at from outside next."""
+    def settle(self, n_ranks: int) -> None:
+        """Gives back what nobody uses: how much is in use is looked at from outside next.
+
+        n_ranks: of a run that begins now. What the answers hold from the start, each rank's copy holds, too.
+        """
+        while not self.are_constant and len(self.spare) < n_ranks:
+            self.spare.append(self._copied())
         for thread in self.leaving:  # its reply has come, and lies here, too, until it ends
             thread.join()
         collect()

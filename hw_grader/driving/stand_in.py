@@ -168,14 +168,14 @@ class StandIn:
         """The same answer; what models of these kinds compute in it, forward and backward, they compute here."""
         return StandIn(self.path, self.number, self.__name__, kinds)
 
-    def new_bytes(self) -> list[int] | None:
+    def new_bytes(self, n_ranks: int) -> list[int] | None:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
 
-        None where each rank has a process of its own, and where it cannot be seen.
+        n_ranks: of a run that begins now. None where each rank has a process of its own, and where it cannot be seen.
         """
         if PLACES.own:
             return None
-        self._session().call({"settle": True})
+        self._session().call({"settle": n_ranks})
         return PLACES.look()
 
     def in_orders(self, *args: Any) -> Any:

@@ -175,7 +175,7 @@ class Call:
         if "call" in message:
             return self.served.answers[message["call"]](*self.args, **self.options)
         if "settle" in message:
-            return self.answers.settle()
+            return self.answers.settle(message["settle"])
         if "in_orders" in message:
             return CallsInOrders(self.served.answers[message["in_orders"]], *self.args)
         if "method" in message:

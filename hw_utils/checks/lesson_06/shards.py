@@ -41,12 +41,12 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
     return kept_here(thing)
 
 
-def look_at(answer: Any) -> list[int] | None:
+def look_at(answer: Any, n_ranks: int = 0) -> list[int] | None:
     """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
 
-    None where nobody looks, as in this process.
+    n_ranks: of a run that begins now. None where nobody looks, as in this process.
     """
-    return answer.new_bytes() if hasattr(type(answer), "CROSSES_AS") else None
+    return answer.new_bytes(n_ranks) if hasattr(type(answer), "CROSSES_AS") else None
 
 
 def taken(before: list[int] | None, after: list[int] | None) -> int | None:

@@ -141,7 +141,9 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
     is_large = 3 * 8 * d_hidden >= LARGE_BYTES
-    looks = [look_at(parallelize) if is_large else None]  # before the models are made, after that, and at the end
+    looks = [
+        look_at(parallelize, world_size) if is_large else None
+    ]  # before the models are made, after that, and at the end
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:

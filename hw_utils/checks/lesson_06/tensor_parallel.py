@@ -46,7 +46,7 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         weight = torch.ones(d_in, d_out, dtype=DTYPES[dtype])
         return run_ranks(lambda rank, context: {"raised": _what_it_raises(Layer, weight, rank, context)}, world_size)
     problem, is_large = _problem(d_in, d_out, batch, dtype, seed), _bytes_of(d_in, d_out, dtype) >= LARGE_BYTES
-    before = look_at(Layer) if is_large else None
+    before = look_at(Layer, world_size) if is_large else None
     weights: list[Any] = [None] * world_size
     stages = ["constructor"] * world_size
 

@@ -273,6 +273,6 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
 def sharded_adam(make, /, world_size: int, widths: list[int], dtype: str = "float64"):
     """Three steps of a small model, each rank with its own examples."""
     args, is_large = (make, widths, dtype), _n_parameters(widths) >= LARGE
-    before = look_at(make) if is_large else None
+    before = look_at(make, world_size) if is_large else None
     data = observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
     return data | {"taken": taken(before, look_at(make)) if is_large else None}

@@ -95,3 +95,16 @@ def test_a_right_answer_handed_in_the_same_way_has_its_points():
     release = with_checks("04", ["evaluate"])
     record = grade_bytes(handed_in(release, RIGHT), release, SHARED.get(), "ada", TIMES)
     assert record.points == release.max_points, record.reason
+
+
+def test_a_right_answer_beside_large_data_of_its_own_keeps_no_more_than_it_should():
+    (path,) = SOLUTIONS.glob("07_*/*.ipynb")
+    (right,) = (c.source for c in nbformat.read(path, as_version=4).cells if "\nclass ShardedAdam" in f"\n{c.source}")
+    assert "self.parameters = " in right
+    beside = "LARGE = torch.ones(3_000_000, dtype=torch.float64)\nnotes = {}\n"
+    text = beside + right.replace(
+        "self.parameters = ", "self.first = notes.setdefault('first', LARGE[0])\n        self.parameters = ", 1
+    )
+    release = with_checks("07", ["sharded_adam"])
+    record = grade_bytes(handed_in(release, text), release, SHARED.get(), "ada", TIMES)
+    assert record.points == release.max_points, [v.reason for v in record.verdicts]
