@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,9 +38,16 @@ def pages_of(pid: int) -> Pages:
     Raises:
         OSError: it is gone, or not ours to read.
     """
-    parts = [(one, np.concatenate([np.zeros(0, np.uint64), *_own(one)])) for one in sorted([pid, *_children(pid)])]
-    sums = [_sums(one, numbers) for one, numbers in parts]
-    return Pages(np.concatenate([numbers | np.uint64(one) << _PID for one, numbers in parts]), np.concatenate(sums))
+    parts = [_pages_of_one(pid)]
+    for child in sorted(_children(pid)):
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended: it has no memory any more
+            parts.append(_pages_of_one(child))
+    return Pages(*map(np.concatenate, zip(*parts)))
+
+
+def _pages_of_one(pid: int) -> tuple[np.ndarray, np.ndarray]:
+    numbers = np.concatenate([np.zeros(0, np.uint64), *_own(pid)])
+    return numbers | np.uint64(pid) << _PID, _sums(pid, numbers)
 
 
 def n_changed(before: Pages, now: Pages) -> int:
@@ -67,18 +75,33 @@ def bytes_beside(pid: int) -> int:
     in_files = (jail.f_blocks - jail.f_bfree) * jail.f_frsize + (jail.f_files - jail.f_ffree) * _NAME_BYTES
     with open(f"/proc/{pid}/net/sockstat") as counts:
         n_sockets = int(counts.readline().split()[2])  # sockets: used 53
-    ends = [f"/proc/{one}/fd/{fd}" for one in (pid, *_children(pid)) for fd in os.listdir(f"/proc/{one}/fd")]
-    n_pipes = len({end for end in map(os.readlink, ends) if end.startswith("pipe:")})
-    return in_files + max(0, n_sockets + n_pipes - _FEW) * _LINE_BYTES
+    pipes = {end for one in (pid, *_children(pid)) for end in _open(one) if end.startswith("pipe:")}
+    return in_files + max(0, n_sockets + len(pipes) - _FEW) * _LINE_BYTES
+
+
+def _open(pid: int) -> Iterator[str]:
+    """What its descriptors lead to."""
+    with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(ProcessLookupError, FileNotFoundError):  # closed meanwhile
+                yield os.readlink(f"/proc/{pid}/fd/{fd}")
 
 
 def _children(pid: int) -> Iterator[int]:
     """All that it has started, and what these have."""
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as children:
-            for child in map(int, children.read().split()):
+    with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            for child in _children_of_thread(pid, thread):
                 yield child
                 yield from _children(child)
+
+
+def _children_of_thread(pid: int, thread: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{thread}/children") as children:
+            return [int(child) for child in children.read().split()]
+    except (ProcessLookupError, FileNotFoundError):  # it has ended
+        return []
 
 
 def _own(pid: int) -> Iterator[np.ndarray]:

@@ -197,6 +197,7 @@ class Sandbox:
         try:
             text = self.control.recv(65536)
         except OSError as error:
+            self.bwrap.kill()  # an answer that came late would be taken for that to the next request
             raise SandboxError(f"the warm parent does not answer: {error}; it wrote: {self._said()}") from None
         if not text:
             raise SandboxError(f"the warm parent ended; it wrote: {self._said()}")

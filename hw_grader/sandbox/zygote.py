@@ -145,13 +145,16 @@ class Zygote:
         return {"interrupted": number}
 
     def do_look(self, number: int) -> dict:
-        """How many bytes of its memory are new since each earlier look; None where that is not to be seen."""
+        """How many bytes of its memory are new since each earlier look; None where that is not to be seen.
+
+        Where the first look went well, a later one that does not is the process's own doing: all may be new.
+        """
         process = self.jailed[number]
         try:
             now = changed_pages.pages_of(process.pid)
             beside = changed_pages.bytes_beside(process.pid)
         except OSError:  # no walls, or a kernel that does not let us
-            return {"new": None}
+            return {"new": [process.limits.memory_bytes for _ in process.looks] or None}
         new = [changed_pages.n_changed(before, now) * changed_pages.PAGE + beside for before in process.looks]
         process.looks.append(now)
         return {"new": new}
