@@ -19,7 +19,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from hw_grader.course.hidden_cases import OF_HIDDEN, cause_in, of_cause, of_error
-from hw_grader.driving.driver_processes import Driving, Rooms, Stop
+from hw_grader.driving.driver_processes import Driving, Jails, Stop
 from hw_grader.driving.judge_processes import judge_of
 from hw_grader.driving.verdict import Record, Verdict, visible
 from hw_grader.notebook.release import Call, Cell, Release
@@ -146,15 +146,15 @@ class Judging:
     def __init__(self, sandbox: Sandbox, times: TimeLimits, deadline: float, draw: Callable[[str], int]) -> None:
         """draw: a number that nobody can know, the same for the same words."""
         self.times, self.deadline, self.draw = times, deadline, draw
-        self.rooms, self.judge = Rooms(sandbox), judge_of(sandbox)
+        self.jails, self.judge = Jails(sandbox), judge_of(sandbox)
 
     def __enter__(self) -> Judging:
-        self.rooms.__enter__()
+        self.jails.__enter__()
         return self
 
     def __exit__(self, *error) -> None:
         self.judge.forget_submission()
-        self.rooms.__exit__(*error)
+        self.jails.__exit__(*error)
 
     def check(self, cell: Cell, ran: Ran) -> Verdict:
         """The verdict on one check cell, with the answers as they stood at its place, else as they were at the end."""
@@ -175,7 +175,7 @@ class Judging:
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
-            with Driving(self.rooms, blob, ran.sources, self._limit_s) as driving:
+            with Driving(self.jails, blob, ran.sources, self._limit_s) as driving:
                 problems = (self._call(cell, call, driving) for call in calls)
                 problem = next((p for p in problems if p is not None), None) or self._apart(cell, driving)
             if problem is not None:

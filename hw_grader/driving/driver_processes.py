@@ -34,7 +34,7 @@ def why_stopped(process: Process | Branch, error: Exception, where: str, limit_s
     return Stop("crashed", f"{where} ended the process")
 
 
-class Rooms:
+class Jails:
     """Where a submission's checks are driven: a jail for each check's answers, one for its drivers while it lasts."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -43,7 +43,7 @@ class Rooms:
         self.meeting = self.stack.enter_context(contextlib.ExitStack())
         self.drivers: Process | None = None
 
-    def __enter__(self) -> Rooms:
+    def __enter__(self) -> Jails:
         return self
 
     def __exit__(self, *error) -> None:
@@ -77,19 +77,19 @@ class Rooms:
 
 
 class Driving:
-    """One check's driver and, in a process of their own, the answers that it calls over a socket (see stand_in.py)."""
+    """One check's driver and, in a process of their own, the answers that it calls over a socket (answer_proxy.py)."""
 
     where = "the answer"
 
-    def __init__(self, rooms: Rooms, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
-        self.rooms, self.answers, self.sources, self.limit_s = rooms, answers, sources, limit_s
-        (self.path,), self.is_open = rooms.new_paths(1), False
+    def __init__(self, jails: Jails, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
+        self.jails, self.answers, self.sources, self.limit_s = jails, answers, sources, limit_s
+        (self.path,), self.is_open = jails.new_paths(1), False
         self.driven: dict[str, list[tuple[dict, int, bool]]] = {}  # check -> case, ranks, whether a salt changes it
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
-        self.served = [self.stack.enter_context(self.rooms.answers(self.path))]
-        self.driver = self.stack.enter_context(self.rooms.driver())
+        self.served = [self.stack.enter_context(self.jails.answers(self.path))]
+        self.driver = self.stack.enter_context(self.jails.driver())
         return self
 
     def __exit__(self, *error) -> None:
@@ -128,8 +128,8 @@ class Driving:
         """
         for served in self.served:
             served.end()
-        paths = self.rooms.new_paths(n_ranks)
-        self.served = [self.stack.enter_context(self.rooms.answers(path)) for path in paths]
+        paths = self.jails.new_paths(n_ranks)
+        self.served = [self.stack.enter_context(self.jails.answers(path)) for path in paths]
         reply = self._opened(paths)
         return self.case(case, paths, alters=alters) if "opened" in reply else (reply, b"")
 

@@ -36,8 +36,9 @@ INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
-    *(f"driving/{n}" for n in ("conversation", "far_group", "forwarded_calls", "stand_in")),
-    *(f"driving/{n}" for n in ("lent", "lifetimes", "model_states", "opened_answers", "parcel", "places")),
+    *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "marshalling", "rank_jails")),
+    *(f"driving/{n}" for n in ("lent_objects", "model_states", "opened_answers", "remote_process_group")),
+    "driving/tensor_lifetimes",
 )  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is

@@ -21,11 +21,11 @@ import torch
 from torch import nn
 
 from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
-from hw_grader.driving.lent import Lent, run_elsewhere
-from hw_grader.driving.lifetimes import Handed
+from hw_grader.driving.lent_objects import Lent, run_elsewhere
+from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.opened_answers import Answers, models_of
-from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.roles.drive import remember_sources
+from hw_grader.driving.tensor_lifetimes import Handed
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students

@@ -141,9 +141,9 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
     is_large = 3 * 8 * d_hidden >= LARGE_BYTES
-    looks = [
+    looks = [  # before the models are made, after that, and at the end
         look_at(parallelize, world_size) if is_large else None
-    ]  # before the models are made, after that, and at the end
+    ]
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:
@@ -257,7 +257,7 @@ _CUT_AGAIN = (
 def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, layers: list, what: str) -> None:
     """n_bytes: what the ranks' models have left in use, and a copy of the plain one."""
     whole = sum(d_hidden * n * 8 for name, n in (("lin1", 2), ("lin2", 1)) if name in layers)
-    if n_bytes is None or len(layers) < 2 or whole < LARGE_BYTES or n_bytes <= 6.5 * whole:
+    if n_bytes is None or len(layers) < 2 or whole < LARGE_BYTES or n_bytes <= 13 * whole:
         return
     raise CheckFailed(
         f"{what}: all ranks' models together keep {n_bytes / whole:.3g} times the plain model's bytes, 1 is enough",

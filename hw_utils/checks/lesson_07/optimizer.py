@@ -133,7 +133,7 @@ def _n_parameters(widths: list[int]) -> int:
 def _judge_taken(what: str, n_bytes: int | None, n: int, world_size: int, item: int) -> None:
     """n_bytes: what is left in use by all ranks' models and by what the optimizers keep."""
     allowed = world_size + 3
-    if n_bytes is None or n < LARGE or n_bytes <= (allowed + 4) * n * item:
+    if n_bytes is None or n < LARGE or n_bytes <= (allowed + 6) * n * item:
         return
     raise CheckFailed(
         f"{what}: all ranks together keep {n_bytes / n / item:.3g} numbers for each parameter; a model and three "
@@ -147,7 +147,8 @@ def _judge_path(
 ) -> None:
     if not isinstance(got, np.ndarray) or got.shape != right.shape:
         raise CheckFailed(f"{what} has lost parameters of its model.", cause="weights are written in place.")
-    within = 1e-12 if dtype == "float64" else 1e-3
+    # Adam divides by a gradient's size: of very many, one is so small that its last digits show in the weight.
+    within = 1e-3 if dtype != "float64" else 1e-12 if _n_parameters(widths) < LARGE else 1e-9
     wrong = [k for k in range(STEPS) if not np.allclose(got[k], right[k], rtol=within, atol=within)]
     if not wrong:
         return

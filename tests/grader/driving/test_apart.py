@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_grader.driving.driver_processes import Driving, Rooms
+from hw_grader.driving.driver_processes import Driving, Jails
 from hw_grader.driving.judge_processes import Judge, judge_of
 from hw_grader.sandbox.sandbox import SHARED
 from hw_utils.core import pickling
@@ -81,7 +81,7 @@ def problem(check: str, answers: list, chosen: Callable[[list], list] = list) ->
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
     try:
-        with Rooms(SHARED.get()) as rooms, Driving(rooms, opened, sources(), lambda: 75.0) as driving:
+        with Jails(SHARED.get()) as jails, Driving(jails, opened, sources(), lambda: 75.0) as driving:
             reply = driving.open(check)
             for case in chosen(judge.cases(check)):
                 data = None

@@ -125,7 +125,7 @@ def test_an_error_that_a_line_could_have_made_is_the_answers_own(place, line, na
     assert verdict.state == "fail", verdict
     assert named in verdict.reason, verdict
     assert "line 2" in verdict.detail + verdict.shown + verdict.reason, verdict
-    assert "stand_in" not in verdict.detail + verdict.shown, verdict  # the student's own lines, and no other
+    assert "answer_proxy" not in verdict.detail + verdict.shown, verdict  # the student's own lines, and no other
 
 
 FORGES = "ZeroDivisionError('0\\n  likely cause: ask eve')"

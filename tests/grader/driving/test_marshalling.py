@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hw_grader.driving.parcel import Parcel, Unpacker
+from hw_grader.driving.marshalling import Parcel, Unpacker
 from hw_utils import Network
 
 FAST = Network(latency_s=0, bandwidth_Bps=1e9)

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import nn
 
 from hw_grader.driving.conversation import Conversation, send_with_things
-from hw_grader.driving.lent import Lent
-from hw_grader.driving.lifetimes import Held
-from hw_grader.driving.parcel import HungUp, Line, Parcel, Unpacker
-from hw_grader.driving.places import PLACES
+from hw_grader.driving.lent_objects import Lent
+from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
+from hw_grader.driving.rank_jails import RANK_JAILS
+from hw_grader.driving.tensor_lifetimes import Held
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
@@ -49,7 +49,7 @@ def answers_at(path: str) -> list[Any]:
 def _answer(path: str, number: int, said: dict, unpacker: Unpacker) -> Any:
     if "value" in said:
         return unpacker.unpack(said["value"])
-    return StandIn(path, number, str(said["name"])[:200])
+    return AnswerProxy(path, number, str(said["name"])[:200])
 
 
 def connect(path: str) -> Line:
@@ -66,7 +66,7 @@ class Session:
     """What one call lends to the answers and what they keep of it, for the calls of what they kept."""
 
     def __init__(self, path: str, copy: str | None) -> None:
-        self.path, self.copy, self.id = PLACES.of_caller(path, copy), copy, os.urandom(8).hex()
+        self.path, self.copy, self.id = RANK_JAILS.of_caller(path, copy), copy, os.urandom(8).hex()
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
         self.groups: list[dist.ProcessGroup] = []
@@ -79,7 +79,7 @@ class Session:
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
-        PLACES.of_caller(self.path, copy_of_caller())  # also of what no rank has made
+        RANK_JAILS.of_caller(self.path, copy_of_caller())  # also of what no rank has made
         parcel = Parcel(self.lent, is_whole=True)
         message = {**what, "given": parcel.pack([list(args), options or {}])}
         given = (list(parcel.tensors), list(parcel.memory))
@@ -140,7 +140,7 @@ def copy_of_caller() -> str | None:
     return _copies.setdefault(dist.group.WORLD, os.urandom(16).hex()) if dist.is_initialized() else None
 
 
-class StandIn:
+class AnswerProxy:
     """Called like the student's function or class; pickles by reference, so that each rank of a run has its own."""
 
     CROSSES_AS = "answer"
@@ -150,7 +150,7 @@ class StandIn:
         self.__name__ = self.__qualname__ = name
 
     def __reduce__(self):
-        return StandIn, (self.path, self.number, self.__name__, self.kinds)
+        return AnswerProxy, (self.path, self.number, self.__name__, self.kinds)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._session().call({"call": self.number}, args, options)
@@ -164,19 +164,19 @@ class StandIn:
         """What it is called in a parcel."""
         return self.number
 
-    def with_passes_here(self, *kinds: type) -> StandIn:
+    def with_passes_here(self, *kinds: type) -> AnswerProxy:
         """The same answer; what models of these kinds compute in it, forward and backward, they compute here."""
-        return StandIn(self.path, self.number, self.__name__, kinds)
+        return AnswerProxy(self.path, self.number, self.__name__, kinds)
 
     def new_bytes(self, n_ranks: int) -> list[int] | None:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
 
         n_ranks: of a run that begins now. None where each rank has a process of its own, and where it cannot be seen.
         """
-        if PLACES.own:
+        if RANK_JAILS.own:
             return None
         self._session().call({"settle": n_ranks})
-        return PLACES.look()
+        return RANK_JAILS.look()
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

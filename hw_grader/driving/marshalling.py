@@ -1,6 +1,6 @@
 """What crosses between a trusted driver and the process with the student's answers: plain values and tensors.
 
-A value becomes a JSON tree and one blob of tensor bytes. What is not plain can be lent for a call (lent.py);
+A value becomes a JSON tree and one blob of tensor bytes. What is not plain can be lent for a call (lent_objects.py);
 all else is a TypeError. Nothing that comes from the answers is unpickled.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_grader.driving.lent import Lent
+from hw_grader.driving.lent_objects import Lent
 from hw_utils.core.network import Network
 from hw_utils.core.plain_data import EXACT, as_float
 
