@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,7 @@ from tests.front_door.lab import CHROMIUM, FLAGS, require_chromium
 def pytest_collection():
     """Collecting thousands of tests makes no garbage; to look for it took a third of the time."""
     with no_collections():
-        collected = yield
-        gc.freeze()
-    return collected
+        return (yield)
 
 
 @pytest.fixture(scope="session")

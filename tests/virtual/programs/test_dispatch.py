@@ -261,15 +261,6 @@ def test_a_group_of_a_tag_is_found_again_and_gaps_are_refused_in_torchs_words():
     assert real.results[0] == [True, False, "mine", True, "Tensors must be contiguous", True]
 
 
-def several_in_a_call(rank: int, world_size: int) -> None:
-    dist.group.WORLD.allreduce([torch.ones(1), torch.ones(1)])
-
-
-def test_a_call_with_several_tensors_a_rank_is_refused_and_not_half_done():
-    with pytest.raises(WorkerFailed, match="a collective of 2 tensors a rank: the virtual cluster takes one"):
-        simulate(several_in_a_call, 2, echo=False)
-
-
 def test_a_group_can_have_a_second_name():
     real, _ = both(coalesced_in_a_process, WORLD_SIZE)
     assert real.results[0][0].tolist() == [1.0, 1.0]

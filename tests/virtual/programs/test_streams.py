@@ -320,7 +320,8 @@ def test_a_device_that_a_host_does_not_have_is_refused():
 
 def _functions() -> dict[tuple, object]:
     """(module or class, name) -> the function, class or property that stands there, of what torch and Python bring."""
-    modules = {name: module for name, module in sys.modules.items() if not name.startswith(("tests", "hw_utils"))}
+    theirs = {name: module for name, module in sys.modules.items() if not name.startswith(("tests", "hw_utils"))}
+    modules = {name: module for name, module in theirs.items() if hasattr(module, "__dict__")}  # None: not to be found
     classes = {
         kind: f"{kind.__module__}.{kind.__qualname__}"
         for module in modules.values()
