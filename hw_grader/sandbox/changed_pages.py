@@ -39,9 +39,10 @@ def pages_of(pid: int) -> Pages:
         OSError: it is gone, or not ours to read.
     """
     parts = [_pages_of_one(pid)]
-    for child in sorted(_children(pid)):
+    for child in _children(pid):
         with suppress(ProcessLookupError, FileNotFoundError):  # it has ended: it has no memory any more
             parts.append(_pages_of_one(child))
+    parts.sort(key=lambda part: part[0][:1].tolist())  # by process: a child's number may be the smaller one
     return Pages(*map(np.concatenate, zip(*parts)))
 
 
