@@ -36,22 +36,25 @@ def _noticed(source: str) -> list[str]:
 
 
 def _cpu_s(call, n: int) -> float:
-    seconds = []
     gc.disable()  # it looks at everything that was made before
     try:
-        for _ in range(3):
-            started = time.process_time()
-            call(n)
-            seconds.append(time.process_time() - started)
+        started = time.process_time()
+        call(n)
+        return time.process_time() - started
     finally:
         gc.enable()
-    return min(seconds)
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_eight_times_the_text_is_not_64_times_the_work(name):
+    """The least of a few looks each; on a busy machine it takes more of them, and work that squares needs them all."""
     call, n = TEXTS[name]
-    assert _cpu_s(call, 8 * n) < 24 * max(_cpu_s(call, n), 1e-3)
+    short = long = float("inf")
+    for _ in range(30):
+        short, long = min(short, _cpu_s(call, n)), min(long, _cpu_s(call, 8 * n))
+        if long < 24 * max(short, 1e-3):
+            return
+    pytest.fail(f"{long:g} s for 8 times the text that takes {short:g} s")
 
 
 def test_what_was_found_is_found():
