@@ -38,7 +38,8 @@ class Memory:
     of data and temporaries. A storage has one owner, from its first byte to its last.
 
     Counted are whole storages, `tensor.untyped_storage().nbytes()`, as torch allocates and frees them. Not counted are
-    an operation's own work space, what gloo or the virtual network hold of a message, and an allocator's rounding.
+    an operation's own work space, what gloo or the virtual network hold of a message, what a package makes for itself
+    while it is imported, and an allocator's rounding.
 
     records: of dtype RECORD, each rank's in the order in which they happened; n_bytes is negative where memory is
     freed. sites: (file, line) of each `site`; 0 is none. fold: of a folded run, whose records are those of the ranks

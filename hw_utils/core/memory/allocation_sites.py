@@ -17,7 +17,8 @@ NETWORK_FILES = tuple(
         ("virtual", "subgroups.py"), ("virtual", "apart", "packed_tensors.py"), ("virtual", "apart", "handles.py"),
     )
 )  # fmt: skip
-STUDENTS, NETWORK, BETWEEN = range(3)
+_IMPORTING = "<frozen importlib"  # whose frames lie between the program and a module that it imports
+STUDENTS, NOBODYS, BETWEEN = range(3)
 NOBODY = -1
 
 
@@ -30,7 +31,11 @@ class Sites:
         self._kinds: dict[str, int] = {}  # file -> whose it is
 
     def of(self, frame: FrameType | None) -> int:
-        """The number of the innermost line of the program at or above `frame`; NOBODY if the network comes first."""
+        """The number of the innermost line of the program at or above `frame`.
+
+        NOBODY if the network comes first, or a package that is being imported: only the first rank of a process imports
+        it, and none if the process has had it before.
+        """
         while frame is not None:
             file = frame.f_code.co_filename
             kind = self._kinds.get(file)
@@ -38,7 +43,7 @@ class Sites:
                 kind = self._kinds[file] = _kind(file)
             if kind == STUDENTS:
                 return self._number((file, frame.f_lineno))
-            if kind == NETWORK:
+            if kind == NOBODYS:
                 return NOBODY
             frame = frame.f_back
         return 0
@@ -52,6 +57,6 @@ class Sites:
 
 
 def _kind(file: str) -> int:
-    if file.startswith(NETWORK_FILES):
-        return NETWORK
+    if file.startswith((*NETWORK_FILES, _IMPORTING)):
+        return NOBODYS
     return STUDENTS if is_students(file) else BETWEEN

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,25 @@ def test_the_books_are_the_same_whatever_carries_a_rank(monkeypatch):
         assert len(books(found["greenlets"], rank)) > 100
         assert books(found["threads"], rank) == books(found["greenlets"], rank)
         assert books(found["processes"], rank) == books(found["greenlets"], rank)
+
+
+def imports(rank: int, world_size: int, folder: str, carrier: str) -> None:
+    sys.path.insert(0, folder)
+    if carrier == "processes":
+        os.chdir(os.getcwd())
+    import a_package_with_tensors
+
+    a_package_with_tensors.MASK.numel()
+
+
+@pytest.mark.parametrize("carrier", ["real", "greenlets", "processes"])
+def test_what_a_package_makes_while_it_is_imported_is_no_ranks(tmp_path: Path, carrier: str):
+    installed = tmp_path / "site-packages"
+    installed.mkdir()
+    (installed / "a_package_with_tensors.py").write_text("import torch\nMASK = torch.ones(3)\n")
+    engine = launch if carrier == "real" else partial(simulate, compute="free")
+    found = engine(imports, 2, (str(installed), carrier), echo=False, memory=True)
+    assert [found.memory.peak_bytes(rank) for rank in range(2)] == [0, 0]
 
 
 def everything(rank: int, world_size: int) -> int:
