@@ -17,8 +17,8 @@ from traitlets import Float
 from hw_grader.course import grading, records
 from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record
-from hw_grader.notebook.outputs import verdict_outputs
 from hw_grader.notebook.release import Release, read_release
+from hw_grader.notebook.sanitize import verdict_outputs
 from hw_grader.notebook.submission import remove_links
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.sandbox import SHARED, SandboxError, why_not

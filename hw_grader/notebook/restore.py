@@ -17,8 +17,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from hw_grader.notebook.outputs import pasted_pictures
 from hw_grader.notebook.release import Cell, Release, defined
+from hw_grader.notebook.sanitize import pasted_pictures
 
 MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2_000

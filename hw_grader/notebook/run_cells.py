@@ -9,8 +9,8 @@ from typing import Any
 from nbformat import NotebookNode
 
 from hw_grader.driving.driver_processes import Stop, why_stopped
-from hw_grader.notebook.outputs import clean_outputs
 from hw_grader.notebook.release import Release
+from hw_grader.notebook.sanitize import clean_outputs
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.unused_cells import NOTE
 from hw_grader.sandbox.messages import WireError

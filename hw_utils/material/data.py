@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
+from hw_utils.material import data_files, vision
 from hw_utils.material import drawn_pictures as drawings
-from hw_utils.material import file_formats, vision
 from hw_utils.material.text import grammar as sentences
 from hw_utils.material.text.characters import Characters, alice_text
 from hw_utils.material.vision import Unusable
@@ -94,7 +94,7 @@ def mnist(
     Raises:
         Unusable: there is no usable MNIST and `fall_back` is False.
     """
-    source = _Source("MNIST", file_formats.find_idx, file_formats.read_mnist, MNIST_MB, timeout_s, say)
+    source = _Source("MNIST", data_files.find_idx, data_files.read_mnist, MNIST_MB, timeout_s, say)
     return source.load(Path(root), download, _digits if fall_back else None)
 
 
@@ -116,7 +116,7 @@ def cifar10(
     Raises:
         Unusable: there is no usable CIFAR-10 and `fall_back` is False.
     """
-    source = _Source("CIFAR-10", file_formats.find_cifar10, file_formats.read_cifar10, CIFAR10_MB, timeout_s, say)
+    source = _Source("CIFAR-10", data_files.find_cifar10, data_files.read_cifar10, CIFAR10_MB, timeout_s, say)
     return source.load(Path(root), download, (lambda: _drawn(4_000, 1_000)) if fall_back else None)
 
 
@@ -164,7 +164,7 @@ class _Source:
 
     name: str
     find: Callable[[Path], Path | None]
-    read: Callable[[Path], tuple[file_formats.Arrays, file_formats.Arrays]]
+    read: Callable[[Path], tuple[data_files.Arrays, data_files.Arrays]]
     needed_mb: int
     timeout_s: float
     say: bool
@@ -210,7 +210,7 @@ def _said(data: Data, say: bool) -> Data:
     return data
 
 
-def _data(name: str, where: str, train: file_formats.Arrays, test: file_formats.Arrays) -> Data:
+def _data(name: str, where: str, train: data_files.Arrays, test: data_files.Arrays) -> Data:
     pixels = torch.from_numpy(train[0])
     some = pixels[:: max(1, len(pixels) // 5_000)].double() / 255
     mean = some.mean((0, 2, 3))[:, None, None].float()

@@ -4,13 +4,13 @@ The kernel itself is never forked: it hangs in the child once it has run a multi
 runs one, so it has a single thread when it forks. It watches its sockets: when the kernel is gone, by whatever means,
 every process that it forked is killed, grandchildren included.
 
-    server = forkserver.connect()            # the process's own server, started if need be
-    gang = server.start_gang(...)            # see gang.py
+    server = start_by_fork.connect()          # the process's own server, started if need be
+    gang = server.start_gang(...)              # see gang.py
 
 A process that is warm already can fork a server for a child of its own to use, before any student code runs:
 
-    sock = forkserver.fork_server()          # in the warm parent, which has imported torch and has one thread
-    ...fork...; forkserver.adopt(sock)       # in the child: its launches are warm from the first
+    sock = start_by_fork.fork_server()        # in the warm parent, which has imported torch and has one thread
+    ...fork...; start_by_fork.adopt(sock)   # in the child: its launches are warm from the first
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from hw_utils.material import data
@@ -45,6 +47,20 @@ def test_every_exercise_is_checked_and_every_check_with_points_is_about_an_exerc
     for exercise in exercises.values():
         assert any(f"def {a}(" in exercise.source or f"class {a}" in exercise.source or f"{a} =" in exercise.source
                    for a in asked), f"no check of {name} asks for what {exercise.name} defines"  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_minutes_in_a_lessons_head_are_those_of_its_tasks_and_reading(name):
+    cells = read_lesson(LESSONS[name]).cells
+    whole, tasks, reading = map(
+        int,
+        re.search(
+            r"About (\d+) minutes(?:, \d+ points)?: (\d+) for the tasks, (\d+) for reading", cells[0].source
+        ).groups(),
+    )
+    counted = [cell.source for cell in cells if cell.kind == "markdown" and "no points" not in cell.source]
+    assert tasks == sum(int(m) for text in counted for m in re.findall(r"\((\d+) minutes, ", text))
+    assert whole == tasks + reading
 
 
 def test_lesson_08s_four_ranks_have_the_gradients_of_one_process():

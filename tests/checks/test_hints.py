@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
-from tests.checks.hints import hints_of, lesson
+from tests.checks.hints import hints_of
 from tests.checks.planted_hints import HINTS, expected_hint
 from tests.checks.wrong_answers import planted
 
@@ -26,17 +24,3 @@ def test_somebody_has_said_for_each_planted_mistake_which_hint_is_about_it(numbe
     names = {(w.check, w.name) for w in planted()}
     said = {(check, n) for check, by in HINTS.items() for text in by.values() for n in text.split()}
     assert not said - names
-
-
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "07", "08"])
-def test_the_minutes_in_a_lessons_head_are_those_of_its_tasks_and_reading(number):
-    cells = lesson(number).cells
-    whole, tasks, reading = map(
-        int,
-        re.search(
-            r"About (\d+) minutes(?:, \d+ points)?: (\d+) for the tasks, (\d+) for reading", cells[0].source
-        ).groups(),
-    )
-    counted = [cell.source for cell in cells if cell.kind == "markdown" and "no points" not in cell.source]
-    assert tasks == sum(int(m) for text in counted for m in re.findall(r"\((\d+) minutes, ", text))
-    assert whole == tasks + reading

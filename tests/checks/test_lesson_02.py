@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hw_utils import CheckFailed, Event, Network, Trace, checks, launch, simulate
-from hw_utils.checks.lesson_02 import played_costs, sums
+from hw_utils.checks.lesson_02 import all_reduce_judge, costs_judge
 from hw_utils.pictures.partial_sums import watch
 from tests.checks.references import lessons, namespace
 from tests.virtual import closed_forms
@@ -138,7 +138,7 @@ def test_the_reference_passes_for_every_world_size_length_and_dtype(names, name,
 @pytest.mark.parametrize("name", ["tree_all_reduce", "ring_all_reduce", "halving_doubling_all_reduce"])
 def test_the_same_function_works_on_real_processes(names, name):
     def worker(rank, world_size, all_reduce):
-        whole, odd = torch.from_numpy(sums.share(rank, [8])).double(), torch.full((3, 2), 10.0**rank).t()
+        whole, odd = torch.from_numpy(all_reduce_judge.share(rank, [8])).double(), torch.full((3, 2), 10.0**rank).t()
         all_reduce(whole)
         all_reduce(odd)
         return whole.tolist(), odd.flatten().tolist()
@@ -164,10 +164,10 @@ def test_measured_equals_predicted_on_the_virtual_cluster(names, world_size):
 def test_the_reference_formulas_are_the_closed_forms(names):
     network = Network(latency_s=3e-4, bandwidth_Bps=7e6)
     for n in (2, 3, 4, 7, 64):
-        for name, ops in (("tree_all_reduce_s", played_costs.TREE), ("ring_all_reduce_s", played_costs.RING)):
+        for name, ops in (("tree_all_reduce_s", costs_judge.TREE), ("ring_all_reduce_s", costs_judge.RING)):
             expected_s = getattr(closed_forms, name)(n, 840 * n, network)
             assert names[name](n, 840 * n, network) == pytest.approx(expected_s)
-            assert played_costs.played_s(ops, n, 840 * n, network) == pytest.approx(expected_s)
+            assert costs_judge.played_s(ops, n, 840 * n, network) == pytest.approx(expected_s)
 
 
 def test_below_the_crossover_the_tree_is_faster_and_above_it_the_ring(names):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hw_utils import Network, data, launch, simulate
-from hw_utils.checks.lesson_03.problem import flat, small_recipe
+from hw_utils.checks.lesson_03.small_trainings import flat, small_recipe
 from hw_utils.hosts.sweep import sweep
 from hw_utils.material.models import LeNet5
 from hw_utils.material.recipe import Recipe

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_grader.notebook.outputs import safe_html
+from hw_grader.notebook.sanitize import safe_html
 from hw_utils import Network, simulate
 from hw_utils.pictures.partial_sums import watch
 from hw_utils.pictures.perfetto import trace_events

@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 from IPython.core.interactiveshell import InteractiveShell
 from PIL import Image
 
-from hw_grader.notebook.outputs import safe_html
+from hw_grader.notebook.sanitize import safe_html
 from hw_utils import Event, Network, Trace, plots
 from hw_utils.core.trace import STREAM
 from hw_utils.pictures import figure as figure_of_plots

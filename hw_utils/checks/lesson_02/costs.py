@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_02.played_costs import (
+from hw_utils.checks.lesson_02.costs_judge import (
     NO_BYTES,
     RING,
     TREE,

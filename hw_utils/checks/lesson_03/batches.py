@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_03.problem import ranks_of
+from hw_utils.checks.lesson_03.small_trainings import ranks_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.recipe import Recipe
 

@@ -12,7 +12,7 @@ import torch
 from torch.optim import SGD, Adam
 
 from hw_utils.checks.common_mistakes import slip
-from hw_utils.checks.lesson_03.problem import curve_in_one_process
+from hw_utils.checks.lesson_03.small_trainings import curve_in_one_process
 from hw_utils.material.recipe import Recipe
 
 

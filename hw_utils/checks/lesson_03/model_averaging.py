@@ -12,7 +12,7 @@ from torch import nn
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
-from hw_utils.checks.lesson_03.problem import on_ranks, ranks_of, require_given, results_of
+from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, require_given, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 

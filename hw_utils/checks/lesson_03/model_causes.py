@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hw_utils.checks.lesson_03.problem import Problem, owner
+from hw_utils.checks.lesson_03.small_trainings import Problem, owner
 from hw_utils.core.trace import Trace
 
 State = Mapping[str, np.ndarray]

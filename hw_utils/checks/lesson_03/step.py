@@ -12,7 +12,15 @@ import torch.distributed as dist
 
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
-from hw_utils.checks.lesson_03.problem import Problem, flat, on_ranks, owner, ranks_of, require_given, results_of
+from hw_utils.checks.lesson_03.small_trainings import (
+    Problem,
+    flat,
+    on_ranks,
+    owner,
+    ranks_of,
+    require_given,
+    results_of,
+)
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_together, take_out
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace

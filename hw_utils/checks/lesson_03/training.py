@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import curve_causes
-from hw_utils.checks.lesson_03.problem import (
+from hw_utils.checks.lesson_03.small_trainings import (
     curve_in_one_process,
     may_travel,
     on_ranks,

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_04 import predicted as judges
+from hw_utils.checks.lesson_04 import costs_judge
+from hw_utils.checks.lesson_04.costs_judge import TENSOR_BYTES
 from hw_utils.checks.lesson_04.loop import observed
-from hw_utils.checks.lesson_04.predicted import TENSOR_BYTES
 from hw_utils.core.network import Network
 
 
@@ -46,7 +46,7 @@ def _bytes_cases() -> Iterator[dict[str, Any]]:
 
 @check(
     "lesson_04.bytes_sent",
-    judge=judges.judge_bytes,
+    judge=costs_judge.judge_bytes,
     cases=list(_bytes_cases()),
     ok="your formula and the ledger of your own functions agree, for every rank.",
     hint="hint 1 of exercise 4.5a",
@@ -61,7 +61,7 @@ def bytes_sent(bytes_sent, gather_scatter, all_reduce_mean, /, method: str, worl
 
 @check(
     "lesson_04.predicted_s",
-    judge=judges.judge_predicted_s,
+    judge=costs_judge.judge_predicted_s,
     cases=[
         {"method": "one", "world_size": 1, "n_tensors": 2},
         {"method": "all_reduce", "world_size": 3, "n_tensors": 5},

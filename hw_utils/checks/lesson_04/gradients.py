@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_04 import gradient_judges
-from hw_utils.checks.lesson_04.batches import LABEL_OF_0, judge_batches
+from hw_utils.checks.lesson_04 import gradients_judge
+from hw_utils.checks.lesson_04.batches_judge import LABEL_OF_0, judge_batches
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_04.loop import observed
 
@@ -53,14 +53,14 @@ def _as_lists(batch: Any) -> Any:
 
 
 class _Bare(nn.Module):
-    """Parameters with the gradients of `gradient_judges.gradient`, all of value rank + 1."""
+    """Parameters with the gradients of `gradients_judge.gradient`, all of value rank + 1."""
 
     def __init__(self, names: list[str], rank: int) -> None:
         super().__init__()
         for name in names:
-            shape, kind = gradient_judges.PARAMETERS[name]
+            shape, kind = gradients_judge.PARAMETERS[name]
             parameter = nn.Parameter(torch.full(shape, rank + 1.0), requires_grad=kind != "frozen")
-            gradient = gradient_judges.gradient(name, rank)
+            gradient = gradients_judge.gradient(name, rank)
             if gradient is not None:
                 parameter.grad = torch.from_numpy(gradient).float()
             self.register_parameter(name, parameter)
@@ -91,7 +91,7 @@ _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names
 
 @check(
     "lesson_04.gather_scatter",
-    judge=gradient_judges.judge_gradients("gather_scatter"),
+    judge=gradients_judge.judge_gradients("gather_scatter"),
     cases=_GRADIENT_CASES,
     ok="every rank ends with the mean gradient of every parameter.",
     hint="hint 1 of exercise 4.2b",
@@ -108,7 +108,7 @@ def gather_scatter(gather_scatter, /, world_size: int, names: list[str]):
 
 @check(
     "lesson_04.gather_scatter_traffic",
-    judge=gradient_judges.judge_traffic(
+    judge=gradients_judge.judge_traffic(
         "gather_scatter",
         frozenset({"gather", "scatter"}),
         "dist.gather brings the gradients to rank 0, dist.scatter takes the mean back; nothing else is needed.",
@@ -129,7 +129,7 @@ def gather_scatter_traffic(gather_scatter, /, world_size: int, names: list[str])
 
 @check(
     "lesson_04.all_reduce_mean",
-    judge=gradient_judges.judge_gradients("all_reduce_mean"),
+    judge=gradients_judge.judge_gradients("all_reduce_mean"),
     cases=_GRADIENT_CASES,
     ok="every rank ends with the mean gradient of every parameter.",
     hint="hint 1 of exercise 4.3a",
@@ -146,7 +146,7 @@ def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str]):
 
 @check(
     "lesson_04.all_reduce_traffic",
-    judge=gradient_judges.judge_traffic(
+    judge=gradients_judge.judge_traffic(
         "all_reduce_mean",
         frozenset({"all_reduce"}),
         "dist.all_reduce does both ways at once: it needs no root and no second call.",

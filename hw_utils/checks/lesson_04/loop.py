@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hw_utils.checks.check import check, observe
-from hw_utils.checks.lesson_04 import judges, seconds
+from hw_utils.checks.lesson_04 import loop_judge, seconds
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.core.network import Network
 from hw_utils.material.timed_layers import TakesTime, TimedBatches, TimedSGD
@@ -26,12 +26,12 @@ def observed(worker, world_size: int, *args, network: Network = Network()) -> di
 
 
 class _Slow(nn.Module):
-    """Softmax regression from `judges.start()`; forward i of training takes `seconds.forwards(n)[i]` seconds."""
+    """Softmax regression from `loop_judge.start()`; forward i of training takes `seconds.forwards(n)[i]` seconds."""
 
     def __init__(self, n_iterations: int) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3)
-        start = judges.start()
+        start = loop_judge.start()
         self.linear.weight.data = torch.tensor(start.weight, dtype=torch.float32)
         self.linear.bias.data.zero_()
         self.left_s = seconds.forwards(n_iterations)
@@ -48,7 +48,7 @@ def _slow_sync(model: nn.Module) -> None:
     time.sleep(seconds.SYNC_S)
     for p in model.parameters():
         if p.grad is not None:
-            p.grad.mul_(judges.SYNC_FACTOR)
+            p.grad.mul_(loop_judge.SYNC_FACTOR)
 
 
 def _drive_train(rank, world_size, train, n_iterations, momentum):
@@ -63,8 +63,8 @@ def _drive_train(rank, world_size, train, n_iterations, momentum):
         said.append(text)
         said_at.append(n_steps[0])
 
-    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, seconds.ZERO_S, lr=judges.STEP_SIZE, momentum=momentum)
-    x, y = map(torch.from_numpy, judges.examples(6 * n_iterations))
+    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, seconds.ZERO_S, lr=loop_judge.STEP_SIZE, momentum=momentum)
+    x, y = map(torch.from_numpy, loop_judge.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
     returned = train(model, TimedBatches(batches, seconds.BATCH_S), sync, optimizer, report)
     losses = returned[0] if isinstance(returned, list | tuple) and returned else None
@@ -85,7 +85,7 @@ def _many(losses: Any) -> bool:
 
 @check(
     "lesson_04.train",
-    judge=judges.judge_train,
+    judge=loop_judge.judge_train,
     cases=[{"n_iterations": 5, "momentum": 0.0}, {"n_iterations": 45, "momentum": 0.9}],
     ok="losses, steps, reports and the mean time of iterations 2 to 40 are right.",
     hint="hint 1 of exercise 4.1a",
@@ -118,7 +118,7 @@ class _Answers(nn.Module):
 
 @check(
     "lesson_04.evaluate",
-    judge=judges.judge_evaluate,
+    judge=loop_judge.judge_evaluate,
     cases=[{"sizes": [5]}, {"sizes": [8, 8, 4]}],
     ok="loss and accuracy are those of the whole test set.",
     hint="hint 1 of exercise 4.1b",
@@ -130,7 +130,7 @@ class _Answers(nn.Module):
 )
 def evaluate(evaluate, /, sizes: list[int]):
     """Loss and accuracy over batches of the given sizes."""
-    scores, y = map(torch.tensor, judges.evaluation(sizes))
+    scores, y = map(torch.tensor, loop_judge.evaluation(sizes))
     model = _Answers().train()
     returned = evaluate(model, list(zip(scores.float().split(sizes), y.split(sizes))))
     found = {"returned": returned, "training": model.trained, "graph": model.recorded, "n_seen": model.n_seen}

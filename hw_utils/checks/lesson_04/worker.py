@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_04 import judges, training
+from hw_utils.checks.lesson_04 import loop_judge
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, take_out
+from hw_utils.checks.lesson_04.costs_judge import judge_calls
 from hw_utils.checks.lesson_04.loop import observed
-from hw_utils.checks.lesson_04.predicted import judge_calls
+from hw_utils.checks.lesson_04.worker_judge import LR, MOMENTUM, N_EXAMPLES, judge_ddp, judge_worker, small_model
 from hw_utils.material import models
 from hw_utils.material.job import Job
 from hw_utils.material.on_paper import OnPaper
@@ -23,14 +24,14 @@ from hw_utils.simulate import simulate
 def small_data() -> tuple[TensorDataset, TensorDataset]:
     """96 training and 60 test points, four numbers each; random numbers are drawn, as a data set may do."""
     torch.rand(1)
-    parts = (judges.examples(training.N_EXAMPLES), judges.examples(60, seed=2))
+    parts = (loop_judge.examples(N_EXAMPLES), loop_judge.examples(60, seed=2))
     return tuple(TensorDataset(*map(torch.from_numpy, part)) for part in parts)
 
 
 def _drive_worker(worker, method, world_size, total_batch, n_iterations, seed):
-    job = Job(method, training.small_model, small_data, total_batch, n_iterations, training.LR, training.MOMENTUM, seed)
+    job = Job(method, small_model, small_data, total_batch, n_iterations, LR, MOMENTUM, seed)
     data = observed(_other_seeds(worker), world_size, job)
-    return take_out(data, [p.numel() for p in training.small_model().parameters()])
+    return take_out(data, [p.numel() for p in small_model().parameters()])
 
 
 def _other_seeds(worker):
@@ -55,7 +56,7 @@ def _case(method: str, world_size: int, n_iterations: int = 4, seed: int = 5, to
 @check(
     "lesson_04.worker",
     follows_messages=True,
-    judge=training.judge_worker,
+    judge=judge_worker,
     cases=[
         _case("one", 1),
         _case("all_reduce", 2),
@@ -80,7 +81,7 @@ def worker(worker, /, method: str, world_size: int, total_batch: int, n_iteratio
 @check(
     "lesson_04.ddp",
     follows_messages=True,
-    judge=training.judge_ddp,
+    judge=judge_ddp,
     cases=[_case("ddp", 2), _case("ddp", 3, 3, 1)],
     ok="DistributedDataParallel has the same losses, and its own all-reduces.",
     hint="hint 2 of exercise 4.4",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hw_utils.checks.lesson_05.attribution import step_under, waterfall
 from hw_utils.checks.lesson_05.buckets import bucketed_all_reduce
-from hw_utils.checks.lesson_05.costs import (
+from hw_utils.checks.lesson_05.formulas import (
     amdahl_speedup,
     bucketed_s,
     calls_per_epoch,

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.kept_bytes import (
+from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
@@ -20,6 +19,7 @@ from hw_utils.checks.lesson_07.kept_bytes import (
     moment,
     observe_memory,
 )
+from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.optimizer import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain

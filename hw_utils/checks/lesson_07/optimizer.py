@@ -11,8 +11,7 @@ from torch import nn
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
-from hw_utils.checks.lesson_06.shards import DTYPES, look_at, n_ranks, taken
-from hw_utils.checks.lesson_07.kept_bytes import (
+from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
@@ -22,6 +21,7 @@ from hw_utils.checks.lesson_07.kept_bytes import (
     moment,
     observe_memory,
 )
+from hw_utils.checks.lesson_06.shards import DTYPES, look_at, n_ranks, taken
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace

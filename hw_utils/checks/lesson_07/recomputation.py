@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.lesson_06.shards import look_at, taken
-from hw_utils.checks.lesson_07.kept_bytes import (
+from hw_utils.checks.kept_bytes import (
     MOMENT_S,
     bytes_in_lists,
     floats_anywhere,
@@ -20,6 +19,7 @@ from hw_utils.checks.lesson_07.kept_bytes import (
     n_bytes,
     observe_memory,
 )
+from hw_utils.checks.lesson_06.shards import look_at, taken
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import KeepingLayer, drawn_weights

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import draws, kept_bytes
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
+from hw_utils.checks.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import kept_bytes, slots
-from hw_utils.checks.lesson_07.kept_bytes import ELSEWHERE, moment, observe_memory
+from hw_utils.checks.lesson_07 import slots
 from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS, WatchedLayer
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hw_utils.checks.lesson_08.bubbles import bubble_of_ideal, bubble_of_total
 from hw_utils.checks.lesson_08.cut import stage, stage_lets_go
-from hw_utils.checks.lesson_08.orders import interleaved_order, zero_bubble_order
+from hw_utils.checks.lesson_08.interleaved_and_zero_bubble import interleaved_order, zero_bubble_order
 from hw_utils.checks.lesson_08.schedules import (
     gpipe,
     gpipe_in_time,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hw_utils.checks.lesson_07.kept_bytes import bytes_beside, is_here
+from hw_utils.checks.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
 from hw_utils.material.kept_tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.lesson_08.runs import (
+from hw_utils.checks.lesson_08.schedules_judge import (
     ITEM,
     SAME_S,
     WIDTH,

@@ -22,15 +22,15 @@ from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.nbgrader_hook import write_verdicts
 from hw_grader.driving.verdict import Record, visible
-from hw_grader.notebook.outputs import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
 from hw_grader.term.class_list import ClassList
 from hw_grader.term.marks import as_lms
-from hw_utils.checks.lesson_01.output import _NOTHING_SENT
+from hw_utils.checks.lesson_01.first_output import _NOTHING_SENT
 from hw_utils.core import errors
 from tests.grader.course.test_grade import ROOT
 from tests.grader.in_sandbox import needs_sandbox

@@ -7,9 +7,9 @@ import base64
 import pytest
 from jinja2 import Environment
 
-from hw_grader.notebook.outputs import markdown_of_cell
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.sanitize import markdown_of_cell
 from tests.grader.small_course import as_bytes, make_course, submission
 
 PICTURE = base64.b64encode(b"\x89PNG some picture").decode()

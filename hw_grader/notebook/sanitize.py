@@ -1,4 +1,4 @@
-"""Outputs of cells: what came from a student made safe to store, and what a verdict looks like in a notebook."""
+"""What came from a student, outputs and written answers, made safe to store and to show; and a verdict as outputs."""
 
 from __future__ import annotations
 

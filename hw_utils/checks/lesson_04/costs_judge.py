@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hw_utils.checks.check import require_no_deadlock
-from hw_utils.checks.lesson_04.judges import number
+from hw_utils.checks.lesson_04.loop_judge import number
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 

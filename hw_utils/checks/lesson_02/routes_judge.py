@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from hw_utils.checks.check import require_waits
-from hw_utils.checks.lesson_02.sums import (
+from hw_utils.checks.lesson_02.all_reduce_judge import (
     READ_TOO_SOON,
     Reduced,
     contributions,

@@ -12,7 +12,7 @@ from hw_utils.checks import draws
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_04.collective_contents import require_gradients
-from hw_utils.checks.lesson_04.judges import close, result
+from hw_utils.checks.lesson_04.loop_judge import close, result
 from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace

@@ -1,4 +1,4 @@
-"""What lesson 07's checks share: the bytes that an answer keeps, on its object or anywhere else."""
+"""What checks of memory share: the bytes that an answer keeps, on its object or anywhere else."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch import nn
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_04.collective_contents import require_together
-from hw_utils.checks.lesson_04.judges import close, examples, first_difference, number, numbers, result
+from hw_utils.checks.lesson_04.loop_judge import close, examples, first_difference, number, numbers, result
 from hw_utils.checks.lesson_04.softmax import Softmax, descend
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace

@@ -6,7 +6,7 @@ from typing import Any
 
 from hw_utils.checks.check import check
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_02.played_costs import list_of
+from hw_utils.checks.lesson_02.costs_judge import list_of
 from hw_utils.core.errors import CheckFailed
 
 

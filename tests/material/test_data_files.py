@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hw_utils import data
-from hw_utils.material import file_formats, vision
+from hw_utils.material import data_files, vision
 from hw_utils.material.vision import Unusable
 
 PARTS = {"train": 60, "t10k": 20}
@@ -45,7 +45,7 @@ def write_cifar10(root: Path, n: int = 20, protocol: int = 2, extra=None):
     folder.mkdir(parents=True)
     random = np.random.RandomState(0)
     written = {}
-    for name in (*file_formats.CIFAR_TRAIN, *file_formats.CIFAR_TEST):
+    for name in (*data_files.CIFAR_TRAIN, *data_files.CIFAR_TEST):
         images = random.randint(0, 256, (n, 3072)).astype(np.uint8)
         labels = random.randint(0, 10, n).tolist()
         batch = {"batch_label": "written by a test", "labels": labels, "data": images, "filenames": ["a.png"] * n}
@@ -55,7 +55,7 @@ def write_cifar10(root: Path, n: int = 20, protocol: int = 2, extra=None):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("folder", file_formats.IDX_FOLDERS)
+@pytest.mark.parametrize("folder", data_files.IDX_FOLDERS)
 def test_idx_files_on_disk_are_found_and_read_without_a_network(tmp_path, capsys, zipped, folder):
     written = write_mnist(tmp_path / folder, zipped=zipped)
     found = data.mnist(tmp_path, download=False, fall_back=False)

@@ -9,7 +9,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.common_mistakes import came, no_list
 from hw_utils.checks.lesson_06.shards import n_ranks as ranks_text
 from hw_utils.checks.lesson_08.bubbles import whole_numbers
-from hw_utils.checks.lesson_08.runs import SAME_S, most
+from hw_utils.checks.lesson_08.schedules_judge import SAME_S, most
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import in_flight, play
 

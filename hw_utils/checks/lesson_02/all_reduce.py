@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check, observe, require_waits
-from hw_utils.checks.lesson_02 import sums
-from hw_utils.checks.lesson_02.routes import (
+from hw_utils.checks.lesson_02 import all_reduce_judge
+from hw_utils.checks.lesson_02.all_reduce_judge import Reduced
+from hw_utils.checks.lesson_02.routes_judge import (
     require_halving,
     require_ring,
     require_tree,
@@ -19,16 +20,15 @@ from hw_utils.checks.lesson_02.routes import (
     why_ring,
     why_tree,
 )
-from hw_utils.checks.lesson_02.sums import Reduced
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.simulate import simulate
 
 
 def _tensor(rank: int, shape: list[int], dtype: str, layout: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(the memory around it, one rank's tensor): a view of the memory's middle."""
-    values = torch.from_numpy(sums.share(rank, shape, seed)).to(getattr(torch, dtype))
+    values = torch.from_numpy(all_reduce_judge.share(rank, shape, seed)).to(getattr(torch, dtype))
     n = math.prod(shape)
-    memory = torch.full((2 * n + 8,), sums.UNTOUCHED, dtype=values.dtype)
+    memory = torch.full((2 * n + 8,), all_reduce_judge.UNTOUCHED, dtype=values.dtype)
     if layout == "strided":
         tensor = memory[4 : 4 + 2 * n : 2].view(shape)
     elif layout == "transposed":
@@ -46,9 +46,9 @@ def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, 
         mine = tensor
         returned = all_reduce(tensor)
         values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
-        mine.fill_(sums.UNTOUCHED)
+        mine.fill_(all_reduce_judge.UNTOUCHED)
         moved = moved or mine.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
-        around = around and (moved or bool((memory == sums.UNTOUCHED).all()))
+        around = around and (moved or bool((memory == all_reduce_judge.UNTOUCHED).all()))
     return {"values": values, "around": around, "moved": moved, "returned": returned}
 
 
@@ -69,7 +69,7 @@ def _reduce(all_reduce, world_size, n_elements=None, shape=None, dtype="float64"
 
 def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
     def judge(data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1):
-        seen = sums.read(data, name, world_size, shape or [n_elements], dtype, layout, seed, calls)
+        seen = all_reduce_judge.read(data, name, world_size, shape or [n_elements], dtype, layout, seed, calls)
         for step in steps:
             step(seen)
 
@@ -77,7 +77,7 @@ def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
 
 
 def _sum(why: Callable[[Reduced], str]) -> Callable[[Reduced], None]:
-    return lambda seen: sums.require_sum(seen, why)
+    return lambda seen: all_reduce_judge.require_sum(seen, why)
 
 
 def _waits(seen: Reduced) -> None:
