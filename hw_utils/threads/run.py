@@ -125,11 +125,15 @@ class _Gang:
     def _break_barriers(self) -> None:
         if not any(rank.error is not None for rank in self.ranks):
             return
-        for stand in self.stands().values():
-            if isinstance(stand.thing, threading.Barrier) and stand.thing not in self.broken:
-                self.broken.append(stand.thing)
-                stand.thing.abort()
-        self.news.wait(0.02)
+        woken = {r: stand.thing for r, stand in self.stands().items() if isinstance(stand.thing, threading.Barrier)}
+        self.broken = list(dict.fromkeys(woken.values()))
+        for barrier in self.broken:
+            barrier.abort()
+        start_s = time.perf_counter()
+        while time.perf_counter() - start_s < _STOP_S:
+            if all(stand.blocked for rank, stand in self.stands().items() if rank in woken):
+                break  # they have done what they do about it
+            self.news.wait(0.005)
 
     def _failed(self, waits: dict[int, Stand], left: list[int]) -> WorkerFailed:
         told = threading.BrokenBarrierError if self.broken else ()

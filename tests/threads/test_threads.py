@@ -13,6 +13,7 @@ import torch
 from hw_utils.core.errors import Deadlock, TimedOut, WorkerFailed
 from hw_utils.threads.layer_trace import watch
 from hw_utils.threads.run import run_threads
+from hw_utils.threads.thread_frames import stand_of
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +57,14 @@ def test_a_rank_that_raises_is_named_with_its_line_and_ends_the_others():
 
 
 def test_the_others_find_the_barrier_broken():
-    barrier, seen = threading.Barrier(2), []
+    barrier, seen, idents = threading.Barrier(2), [], []
 
     def worker(rank, world_size):
         if rank == 1:
-            while not barrier.n_waiting:
+            while not (idents and stand_of(sys._current_frames()[idents[0]]).thing is barrier):
                 time.sleep(0)
-            time.sleep(0.1)
             raise KeyError(rank)
+        idents.append(threading.get_ident())
         try:
             barrier.wait()
         except threading.BrokenBarrierError:
