@@ -31,7 +31,7 @@ def send_with_things(line: Line, message: dict[str, Any], parcel: Parcel, lent: 
     """Sends a message with the new things that it speaks of, and the states of all."""
     things = lent.dump()
     message["states"] = parcel.pack(lent.states())
-    line.send({**message, "things": len(things)}, parcel.blob() + things)
+    line.send({**message, "things": len(things)}, b"".join((parcel.blob(), things)) if things else parcel.blob())
 
 
 class Conversation:

@@ -27,6 +27,7 @@ DTYPES = {
               torch.int8, torch.uint8, torch.bool)
 }  # fmt: skip
 _HEAD = struct.Struct("!II")
+_SMALL_BYTES = 2**16  # are cheaper to copy than to send on their own
 
 
 class Parcel:
@@ -87,7 +88,7 @@ class Parcel:
 
     def blob(self) -> bytes:
         """The bytes of all tensors packed so far."""
-        return b"".join(flat.numpy().tobytes() for flat in self.memory)
+        return b"".join(memoryview(flat.numpy()) for flat in self.memory)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,7 +112,7 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
 class Unpacker:
     """Builds values from a tree and a blob; remembers the tensors, in order."""
 
-    def __init__(self, blob: bytes, lent: Lent | None = None) -> None:
+    def __init__(self, blob: bytes | memoryview, lent: Lent | None = None) -> None:
         self.blob, self.at = blob, 0
         self.tensors: list[torch.Tensor] = []
         self.memory: list[torch.Tensor] = []
@@ -200,12 +201,17 @@ class Line:
             HungUp: the other side is gone.
         """
         text = dumps(message).encode()
+        start = _HEAD.pack(len(text), len(blob)) + text
         try:
-            self.socket.sendall(_HEAD.pack(len(text), len(blob)) + text + blob)
+            if len(blob) < _SMALL_BYTES:
+                self.socket.sendall(start + blob)
+            else:
+                self.socket.sendall(start)
+                self.socket.sendall(blob)
         except ConnectionError as error:
             raise HungUp(str(error)) from None
 
-    def receive(self) -> tuple[dict[str, Any], bytes]:
+    def receive(self) -> tuple[dict[str, Any], memoryview]:
         """The next message.
 
         Raises:
@@ -218,18 +224,19 @@ class Line:
         message = loads(self._exactly(n_text))
         if not isinstance(message, dict):
             raise ValueError("not a message")
-        return message, bytes(self._exactly(n_blob))
+        return message, memoryview(self._exactly(n_blob))
 
     def _exactly(self, n_bytes: int) -> bytearray:
-        data = bytearray()
-        while len(data) < n_bytes:
+        data = bytearray(n_bytes)
+        rest = memoryview(data)
+        while rest:
             try:
-                part = self.socket.recv(min(n_bytes - len(data), 2**20))
+                n_read = self.socket.recv_into(rest)
             except ConnectionError:
-                part = b""
-            if not part:
+                n_read = 0
+            if not n_read:
                 raise HungUp("the answer's process has ended")
-            data += part
+            rest = rest[n_read:]
         return data
 
     def close(self) -> None:
