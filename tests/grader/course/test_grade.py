@@ -206,7 +206,7 @@ def test_noise_costs_no_point_on_two_loaded_cores(release, sandbox):
     load = "import time\nend = time.monotonic() + 250\nwhile time.monotonic() < end: pass"
     burning = [subprocess.Popen([sys.executable, "-c", load]) for _ in range(2)]
     try:
-        for n in range(50 if os.environ.get("CI") == "true" else 10):
+        for n in range(10):
             record = grade_bytes(as_bytes(submission(extra=NOISE + f"\n# {n}")), release, sandbox, "ada")
             assert record.points == MAX_POINTS, (n, record.reason)
     finally:

@@ -1,4 +1,7 @@
-"""Answers in a process of their own, called from afar: right ones pass there too, wrong ones are told why."""
+"""Answers in a process of their own, called from afar: right ones pass there too, wrong ones are told why.
+
+The references go the same way in tests/grader/course/test_whole_lessons.py.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from hw_grader.driving.judge_processes import Judge, judge_of
 from hw_grader.sandbox.sandbox import SHARED
 from hw_utils.core import pickling
 from tests.checks import right_answers, wrong_answers
-from tests.checks.references import answers_of, lessons, namespace
 from tests.checks.right_answers import alternatives
 from tests.checks.wrong_answers import planted
 from tests.grader.in_sandbox import needs_sandbox
@@ -72,11 +74,6 @@ def sources() -> dict[str, list]:
     return {file: [0, "".join(lines)] for file, lines in {**cells, **files}.items()}
 
 
-def one_of_each_kind(cases: list[dict]) -> list[dict]:
-    """The first of those with the same arguments: an argument more is another way through a driver."""
-    return list({frozenset(case): case for case in reversed(cases)}.values())
-
-
 def problem(check: str, answers: list, chosen: Callable[[list], list] = list) -> str:
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
@@ -108,14 +105,6 @@ def wrong_apart(driving: Driving, judge: Judge, check: str) -> str:
             return "it does not follow its messages" if altered.get("right") else ""
         return "" if said.get("right") is True else f"apart: {said}"
     return ""
-
-
-@pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
-def test_the_reference_is_right_from_afar_in_every_check(lesson):
-    names = namespace(lesson)
-    calls = {call.check: call for cell in lesson.with_role("check") for call in cell.calls}
-    found = {call.check: problem(call.check, answers_of(call, names), one_of_each_kind) for call in calls.values()}
-    assert found == dict.fromkeys(calls, "")
 
 
 _RIGHT: dict[str, list] = {}
