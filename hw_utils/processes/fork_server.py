@@ -21,7 +21,7 @@ import threading
 import traceback
 from dataclasses import dataclass, field
 
-from hw_utils.processes.copy_on_write import no_collections, share_with_forks
+from hw_utils.processes.copy_on_write import keep_freed_memory, no_collections, share_with_forks
 
 MAX_MESSAGE = 1 << 16
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -75,6 +75,7 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.argv = [""]
+    keep_freed_memory()
     with no_collections():
         preload()
         share_with_forks()
