@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from hw_utils.material import data_files, vision
+from hw_utils.material import data_files, torchvision_downloads
 from hw_utils.material import drawn_pictures as drawings
 from hw_utils.material.text import grammar as sentences
 from hw_utils.material.text.characters import Characters, alice_text
-from hw_utils.material.vision import Unusable
+from hw_utils.material.torchvision_downloads import Unusable
 
 MNIST_MB, CIFAR10_MB = 80, 400  # on disk while it is unpacked
 
@@ -184,7 +184,7 @@ class _Source:
             if not may_download:
                 raise Unusable(f"there is no {self.name} in {root.resolve()}")
             print(f"downloading {self.name} into {root.resolve()} (at most {self.timeout_s:.0f} s)", flush=True)
-            vision.download(
+            torchvision_downloads.download(
                 self.name.replace("-", ""), root, needed_bytes=self.needed_mb * 10**6, timeout_s=self.timeout_s
             )
             folder = self.find(root)

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hw_utils import data
-from hw_utils.material import data_files, vision
-from hw_utils.material.vision import Unusable
+from hw_utils.material import data_files, torchvision_downloads
+from hw_utils.material.torchvision_downloads import Unusable
 
 PARTS = {"train": 60, "t10k": 20}
 
@@ -69,7 +69,7 @@ def test_idx_files_on_disk_are_found_and_read_without_a_network(tmp_path, capsys
 def test_idx_files_read_as_torchvision_reads_them(tmp_path):
     write_mnist(tmp_path / "MNIST/raw", zipped=False)
     found = data.mnist(tmp_path, download=False, fall_back=False)
-    theirs = vision.torchvision().datasets.MNIST(tmp_path, train=True, download=False)
+    theirs = torchvision_downloads.torchvision().datasets.MNIST(tmp_path, train=True, download=False)
     assert torch.equal(found.train.pixels[:, 0], theirs.data)
     assert torch.equal(found.train.labels, theirs.targets)
 
@@ -258,12 +258,14 @@ def test_no_network_ends_in_the_embedded_set_with_the_reason(tmp_path, capsys, m
 
 def test_too_little_disk_space_is_said_before_anything_is_fetched(tmp_path):
     with pytest.raises(Unusable, match=r"needs 1000000000000 MB in .* MB are free"):
-        vision.download("MNIST", tmp_path, needed_bytes=10**18, timeout_s=5)
+        torchvision_downloads.download("MNIST", tmp_path, needed_bytes=10**18, timeout_s=5)
 
 
 def test_a_finished_download_moves_into_place_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        vision, "_fetch", lambda name, folder, timeout_s: write_mnist(Path(folder, "MNIST/raw"), zipped=True)
+        torchvision_downloads,
+        "_fetch",
+        lambda name, folder, timeout_s: write_mnist(Path(folder, "MNIST/raw"), zipped=True),
     )
     found = data.mnist(tmp_path, fall_back=False)
     assert (found.name, len(found.train)) == ("MNIST", 60)
@@ -276,7 +278,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(tmp_path, monkeypatch):
         Path(folder, "MNIST", "half").write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(vision, "_fetch", fill)
+    monkeypatch.setattr(torchvision_downloads, "_fetch", fill)
     with pytest.raises(Unusable, match="No space left on device"):
         data.mnist(tmp_path, fall_back=False)
     assert list(tmp_path.iterdir()) == []
@@ -289,6 +291,8 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 
 
 def test_torchvision_imports_beside_this_torch():
-    code = "from hw_utils.material.vision import torchvision; print(torchvision().datasets.MNIST.__name__)"
+    code = (
+        "from hw_utils.material.torchvision_downloads import torchvision; print(torchvision().datasets.MNIST.__name__)"
+    )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "MNIST\n", done.stderr
