@@ -47,7 +47,6 @@ from hw_utils.virtual.ranks.own.watched_calls import note_writes
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.progress import lit
-from hw_utils.virtual.ranks.shapes.communication import nothing_moves, shapes_only
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
@@ -55,6 +54,7 @@ from hw_utils.virtual.subgroups import Groups, Meetings
 from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.stores import Stores, virtual_stores
+from hw_utils.virtual.traffic.without_values import nothing_moves, shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import CurrentWorld, inherited_after
 

@@ -235,6 +235,24 @@ def test_a_door_inside_a_room_says_what_it_stands_on():
     assert wrong == {}
 
 
+def test_folders_inside_a_room_stand_on_each_other_without_a_circle():
+    trees = sources()
+    inner = sorted((n for n in trees if n.count(".") > 1 and (ROOT / n.replace(".", "/")).is_dir()), key=len)
+
+    def folder_of(module: str) -> str:
+        """The largest folder of a room that the module is in, below the room itself."""
+        return next((f for f in inner if f"{module}.".startswith(f"{f}.")), "")
+
+    below: dict[str, set[str]] = {folder_of(name): set() for name in trees}
+    for name, tree in trees.items():
+        others = {folder_of(other) for other in imported(statements(tree), set(trees))}
+        below[folder_of(name)] |= others - {folder_of(name), ""}
+    below.pop("")
+    while free := [name for name, others in below.items() if not others & set(below)]:
+        below = {name: others for name, others in below.items() if name not in free}
+    assert below == {}
+
+
 def test_only_pictures_know_matplotlib():
     drawing = {
         name for name, tree in sources().items() if "matplotlib" in outside(tree) and name.startswith("hw_utils")

@@ -32,9 +32,9 @@ from hw_utils.virtual.ranks.memory import books_of_one
 from hw_utils.virtual.ranks.own.environment import MASTER_PORT
 from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.shapes.communication import shapes_only
 from hw_utils.virtual.subgroups import Groups
 from hw_utils.virtual.traffic.stores import virtual_stores
+from hw_utils.virtual.traffic.without_values import shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
 from hw_utils.virtual.world import inherited_after
 
