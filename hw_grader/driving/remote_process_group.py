@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from hw_utils.virtual.group import VirtualGroup
-from hw_utils.virtual.world import World, add_to_world
+from hw_utils.virtual.groups.group import VirtualGroup
+from hw_utils.virtual.groups.world import World, add_to_world
 
 _KINDS = {  # what a group's method is called in torch.distributed, from its inputs, outputs, root and reduction
     "all_reduce": lambda i, o, root, op: ((i[0], op), {}),

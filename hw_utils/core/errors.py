@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hw_utils.core.source import Frame, Where, is_students, locate
+from hw_utils.core.source import Frame, Where, is_students, locate, with_places
 from hw_utils.core.versions import what_to_do
 
 
@@ -308,6 +308,10 @@ class MessageMismatch(RuntimeError):
     def __init__(self, message: str, ends: tuple[tuple[int, str, int], ...] = ()) -> None:
         super().__init__(message)
         self.ends = ends  # (rank, file, line)
+
+    def __str__(self) -> str:
+        """For who catches it in its rank; `args` has the marks of places, which the kernel reads."""
+        return with_places(self.args[0])
 
 
 class CollectiveMismatch(MessageMismatch):

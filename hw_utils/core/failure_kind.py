@@ -49,7 +49,7 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", "KeyboardInterrupt"
     if hasattr(error, "hw_utils_kind"):
-        return error.hw_utils_kind, str(error)
+        return error.hw_utils_kind, str(error.args[0])  # with the marks of its places
     if isinstance(error, RuntimeError) and lost_connection(str(error)):
         return "wire", lost(str(error).splitlines()[0])
     lines = "".join(traceback.format_exception_only(type(error), error)).strip()

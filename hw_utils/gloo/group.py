@@ -25,6 +25,7 @@ from hw_utils.core.calls.arguments import as_timedelta
 from hw_utils.core.calls.c10d_operations import Front
 from hw_utils.core.calls.public_calls import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
+from hw_utils.gloo.comparing import Helper
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_unlike, messages_unlike
 from hw_utils.gloo.rank_ledger import Keeper
@@ -52,6 +53,7 @@ from hw_utils.gloo.work import INNER, PEER, SEQ, work_class
 FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
+_TIMEOUTS = (timedelta, float, _Gloo._Options)  # what may say when a group gives up
 
 
 @contextlib.contextmanager
@@ -88,20 +90,35 @@ class LedgerGroup(dist.ProcessGroup):
         self.plain._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self.plain._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._inner)
         self._rank, self._size, self._name = rank, size, ""
-        limit = named.get("timeout", next((m for m in more if isinstance(m, (timedelta, float))), None))
-        limit = None if limit is None else as_timedelta(limit)
-        self.gives_up = (limit,) if limit and limit.total_seconds() <= SHORT_S else ()
+        limit = named.get("timeout", next((m for m in more if isinstance(m, _TIMEOUTS)), None))
+        limit = as_timedelta(getattr(limit, "_timeout", limit) or c10d.default_pg_timeout)
+        self.limit, self.gives_up = limit, (limit,) if limit.total_seconds() <= SHORT_S else ()
         self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
         self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
         self.calls: Calls | None = None
         self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
+        self.store = store
+        self.helper: Helper | None = None  # where members compare what they call, if they do
 
     def getBackendName(self) -> str:
         return "gloo"
 
     def _set_sequence_number_for_group(self) -> None:
+        """Torch asks it of each group that it makes, and then compares calls at this level of debugging."""
         self._inner._set_sequence_number_for_group()
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:
+            self.compare_calls()
+
+    def compare_calls(self, helper: LedgerGroup | None = None) -> LedgerGroup:
+        """Itself: from now on members compare what they call before each collective, over a gloo group of their own."""
+        if self.helper is None:
+            store = dist.PrefixStore("helper", self.store)
+            its_gloo = helper._inner if helper else _Gloo(store, self._rank, self._size, self.limit)
+            self.helper = Helper(its_gloo, (helper or self).gives_up)
+            if self.ranks:
+                self.settle()
+        return self
 
     @property
     def pg_name(self) -> str:

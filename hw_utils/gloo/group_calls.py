@@ -24,6 +24,7 @@ from hw_utils.core.calls.tensor_layout import (
     sparse_parts,
 )
 from hw_utils.gloo import merged_trace
+from hw_utils.gloo.comparing import after_comparing
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, may_move, note_end, waits_alone
 
@@ -137,6 +138,12 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
     wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
     sites: dict[int, tuple[CodeType, int]] = {}
     unknown, strided = (None, 0), torch.strided
+    if group.helper is not None:
+        hand_on, dispatch, others = (
+            after_comparing(group, method, hand_on),
+            after_comparing(group, method, dispatch),
+            (),
+        )
 
     def collect(*arguments, **named):
         frame = getframe(depth)

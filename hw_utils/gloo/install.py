@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.c10d_operations import Kernels
 from hw_utils.gloo.group import LedgerGroup
 from hw_utils.gloo.rank_ledger import Keeper
@@ -39,6 +40,7 @@ def install(keeper: Keeper) -> None:
     LedgerGroup.keeper = keeper
     Kernels(LedgerGroup).install()
     c10d.ProcessGroupGloo = _Built
+    c10d._ProcessGroupWrapper = fingerprint.around(LedgerGroup)
     dist.new_group = c10d.new_group = _announced(c10d.new_group)
     dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
 

@@ -76,6 +76,8 @@ class Lent:
         elif c10d.GroupMember.WORLD is None:
             self.make(timeout=timeout, store=store)
         self.name_backend(c10d.GroupMember.WORLD, asked)
+        if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # which the program may have set since it was made
+            c10d.GroupMember.WORLD.compare_calls()
         self.is_free, self.group = False, None
 
     def step_aside(self) -> None:

@@ -31,7 +31,9 @@ from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.device.engine import DeviceEngine
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.failures import failure_of, is_from_a_package, misses_of_thread, sendable, time_limit
-from hw_utils.virtual.group import KERNELS, Members, shown_to_modes
+from hw_utils.virtual.groups.group import KERNELS, Members, shown_to_modes
+from hw_utils.virtual.groups.subgroups import Groups, Meetings
+from hw_utils.virtual.groups.world import CurrentWorld, inherited_after
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
@@ -50,13 +52,12 @@ from hw_utils.virtual.ranks.progress import lit
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
-from hw_utils.virtual.subgroups import Groups, Meetings
+from hw_utils.virtual.stores.handles import virtual_stores
+from hw_utils.virtual.stores.keys import Stores
 from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
-from hw_utils.virtual.traffic.stores import Stores, virtual_stores
 from hw_utils.virtual.traffic.without_values import nothing_moves, shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
-from hw_utils.virtual.world import CurrentWorld, inherited_after
 
 LOOKED_AT = 2  # ranks whose end is looked at most closely: all ranks run one program
 
@@ -114,7 +115,8 @@ class _Cluster:
         self.returned, self.n_running = [False] * self.world_size, len(self.engine.running)
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
-        self.engine.members_of = Meetings(self.engine).members_of
+        meetings = Meetings(self.engine)
+        self.engine.members_of, self.engine.exchange = meetings.members_of, meetings.exchange
         self.engine.ask_store = Stores(self.engine).ask
 
     def run(self, carrier: str) -> None:

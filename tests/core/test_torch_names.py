@@ -35,4 +35,4 @@ def test_every_module_that_is_needed_is_known_of_the_newest_torch():
 def test_a_name_that_a_torch_lacks_is_told_with_its_place():
     have = noted()[1]
     have["torch.distributed"] = have["torch.distributed"] - {"PrefixStore"}
-    assert any("traffic/stores.py" in place and "torch.distributed.PrefixStore" in place for place in missing(have))
+    assert any("stores/handles.py" in place and "torch.distributed.PrefixStore" in place for place in missing(have))

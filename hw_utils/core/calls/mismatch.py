@@ -75,7 +75,7 @@ def _at(where: object) -> str:
     return f" at {where}" if where else ""
 
 
-def late_text(place: int, late: list[int], limit_s: float) -> str:
+def late_text(place: int, late: list[int], limit_s: float, *, names_all: bool = False) -> str:
     """What a monitored_barrier says on a rank after `limit_s` seconds: gloo's own words."""
     if place:
         return (
@@ -84,5 +84,5 @@ def late_text(place: int, late: list[int], limit_s: float) -> str:
         )
     if limit_s == 0:
         return "Rank 0 timed out in monitoredBarrier after 0 ms."
-    who = f"Rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}"
+    who = f"Ranks {', '.join(map(str, late))}" if names_all else f"Rank {late[0]}"
     return f"{who} failed to pass monitoredBarrier in {limit_s * 1000:g} ms"

@@ -10,7 +10,7 @@ from typing import Any
 from hw_utils.virtual.apart import packed_tensors, timer
 from hw_utils.virtual.apart.handles import RemoteWork
 from hw_utils.virtual.call_sites import Places
-from hw_utils.virtual.group import Members
+from hw_utils.virtual.groups.group import Members
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
 
@@ -218,6 +218,9 @@ class EngineProxy:
     def members_of(self, key: tuple, name: str, site: int) -> Members:
         number = self.ask("join_group", key, name, self.site(site))
         return Members(self, number, key[1])
+
+    def exchange(self, number: int, nth: int, mine, name: str, site: int, limit_s: float | None) -> dict:
+        return self.ask("exchange", number, nth, mine, name, self.site(site), limit_s)
 
     def ask_store(self, name: str, method: str, arguments: tuple, site: int) -> Any:
         return self.ask("ask_store", name, method, arguments, self.site(site))

@@ -192,6 +192,9 @@ class EngineServer:
     def join_group(self, rank: int, key, name: str, site) -> int:
         return self.engine.members_of(key, name, self.engine.places.number_of(site)).number
 
+    def exchange(self, rank: int, number: int, nth: int, mine, name: str, site, limit_s: float | None) -> dict:
+        return self.engine.exchange(number, nth, mine, name, self.engine.places.number_of(site), limit_s)
+
     def ask_store(self, rank: int, name: str, method: str, arguments: tuple, site) -> Any:
         return self.engine.ask_store(name, method, arguments, self.engine.places.number_of(site))
 

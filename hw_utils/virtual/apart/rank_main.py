@@ -25,18 +25,18 @@ from hw_utils.virtual.apart.engine_proxy import EngineProxy
 from hw_utils.virtual.apart.thread_clocks import threads_of_their_own
 from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.failures import failure_of, sendable
-from hw_utils.virtual.group import shown_to_modes
+from hw_utils.virtual.groups.group import shown_to_modes
+from hw_utils.virtual.groups.subgroups import Groups
+from hw_utils.virtual.groups.world import inherited_after
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.memory import books_of_one
 from hw_utils.virtual.ranks.own.environment import MASTER_PORT
 from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.subgroups import Groups
-from hw_utils.virtual.traffic.stores import virtual_stores
+from hw_utils.virtual.stores.handles import virtual_stores
 from hw_utils.virtual.traffic.without_values import shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
-from hw_utils.virtual.world import inherited_after
 
 
 class _Printed(io.TextIOBase):

@@ -59,7 +59,7 @@ def _looked_for(begin):
 @contextmanager
 def shown(group_class: type, methods: Iterable[str]) -> Iterator[None]:
     """While it lasts, modes see these calls of a class of groups; without a mode nothing is different."""
-    before = {name: vars(group_class)[name] for name in methods}
+    before = {name: getattr(group_class, name) for name in methods}
 
     def begin() -> None:
         for name, method in before.items():

@@ -12,12 +12,14 @@ import torch.distributed as dist
 import torch.distributed.rpc
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.arguments import as_timedelta
+from hw_utils.core.calls.fingerprint import FingerPrint
 from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
-from hw_utils.virtual.group import Members, VirtualGroup, limit_of
-from hw_utils.virtual.traffic.stores import DEFAULT, VirtualStore
-from hw_utils.virtual.world import add_to_world
+from hw_utils.virtual.groups.group import Members, VirtualGroup, limit_of
+from hw_utils.virtual.groups.world import add_to_world
+from hw_utils.virtual.stores.handles import DEFAULT, VirtualStore
 
 
 class _Meeting:
@@ -39,6 +41,7 @@ class Meetings:
         self.engine = engine
         self.members: dict[tuple, Members] = {}
         self.arrived: dict[tuple, list[_Meeting]] = {}
+        self.brought: dict[tuple, dict[int, FingerPrint]] = {}
 
     def members_of(self, key: tuple, name: str, site: int) -> Members:
         """The members of (which group, its ranks), once all of them have come."""
@@ -47,25 +50,43 @@ class Meetings:
             self.members[key] = Members(engine, len(engine.groups), key[1])
             engine.groups.append(self.members[key])
         members = self.members[key]
-        self._meet(key, name, site)
+        self._meet(key, members, name, site)
         return members
 
-    def _meet(self, key, name: str, site: int) -> None:
-        """Stands still until all members have come."""
+    def exchange(
+        self, number: int, nth: int, mine: FingerPrint, name: str, site: int, limit_s: float | None
+    ) -> dict[int, FingerPrint]:
+        """What the members of group `number` call next, by place; of those that have come in `limit_s` seconds."""
+        members, key = self.engine.groups[number], (number, nth)
+        brought = self.brought.setdefault(key, {})
+        brought[members.place_of[self.engine.rank]] = mine
+        if len(brought) == len(members.running):
+            del self.brought[key]
+        self._meet(key, members, name, site, limit_s)
+        return brought
+
+    def _meet(self, key, members: Members, name: str, site: int, limit_s: float | None = None) -> None:
+        """Stands still until all members have come, or the time is up."""
         engine, rank = self.engine, self.engine.rank
         engine.now()
         engine.let_the_past_run(rank)
         meetings = self.arrived.setdefault(key, [])
-        late = meetings[0].late if meetings else set(self.members[key].running)
+        late = meetings[0].late if meetings else set(members.running)
         late.discard(rank)
         if late:
-            meetings.append(_Meeting(rank, name, site, late))
-            engine.block(rank, meetings[-1])
+            meetings.append(meeting := _Meeting(rank, name, site, late))
+            if not engine.block_for(rank, meeting, limit_s):
+                meetings.remove(meeting)
         else:
             del self.arrived[key]
             for meeting in meetings:
                 engine.agenda.wake(meeting.rank, engine.clock[rank])
         engine.resume_compute()
+
+
+def _like_torchs(group: VirtualGroup) -> VirtualGroup:
+    """The group, which torch would have made itself, and would have put its wrapper around."""
+    return group.compare_calls() if dist.get_debug_level() == dist.DebugLevel.DETAIL else group
 
 
 class Groups:
@@ -106,7 +127,8 @@ class Groups:
         known = c10d._find_pg_by_ranks_and_tag(pg_tag, ranks) if pg_tag else None
         if known is not None:
             return known
-        group = self._join(number, tuple(ranks), timeout, desc=options.get("group_desc") or "undefined", tag=pg_tag)
+        desc = options.get("group_desc") or "undefined"
+        group = _like_torchs(self._join(number, tuple(ranks), timeout, desc=desc, tag=pg_tag))
         of_all = c10d._world.pg_map.get(c10d._world.default_pg)
         self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
         return group
@@ -114,7 +136,7 @@ class Groups:
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
         everybody = self.engine.groups[0]
-        group = VirtualGroup(everybody, rank, f"rank {rank} of all")
+        group = _like_torchs(VirtualGroup(everybody, rank, f"rank {rank} of all"))
         world = add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
         world.default_pg, world.group_count = group, 1
 
@@ -214,6 +236,7 @@ class Groups:
         with ExitStack() as stack:
             for module in (dist, c10d):
                 stack.enter_context(patched(module, "ProcessGroupGloo", OfVirtualRanks))
+            stack.enter_context(patched(c10d, "_ProcessGroupWrapper", fingerprint.around(VirtualGroup)))
             if begin is not None:  # torch may be built without
                 stack.enter_context(patched(dist.rpc, "init_rpc", refuse))
             yield

@@ -12,21 +12,23 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.calls.arguments import op_of, root_of
 from hw_utils.core.calls.c10d_operations import Front, Kernels
-from hw_utils.core.calls.mismatch import check_alike, late_text
+from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
+from hw_utils.core.calls.mismatch import late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
-from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class, require_one_order, sizes_of
+from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
+from hw_utils.virtual.groups import signatures
+from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
-from hw_utils.virtual.traffic import reductions, several, sparse
+from hw_utils.virtual.traffic import reductions, several
 from hw_utils.virtual.traffic.collectives import Call, Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
-from hw_utils.virtual.traffic.work import together
 
 _register = torch._C._distributed_c10d._register_process_group
-_OWN_FILES = (__file__, modes.__file__, several.__file__)  # whose frames lie between a call and what it does here
+# Whose frames lie between a call and what it does here.
+_OWN_FILES = (__file__, signatures.__file__, modes.__file__, several.__file__)
 
 
 class Members:
@@ -41,7 +43,7 @@ class Members:
         self.calls: dict[int, Call] = {}
 
 
-class VirtualGroup(dist.ProcessGroup):
+class VirtualGroup(Collectives):
     """One rank's view of a group."""
 
     create_device = getattr(getattr(c10d, "ProcessGroupGloo", None), "create_device", None)  # its backend is asked
@@ -57,6 +59,7 @@ class VirtualGroup(dist.ProcessGroup):
         self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see modes.py
         self.of_objects: VirtualGroup | None = None  # takes objects, if they have a backend of their own
         self.held: dict = {}  # works that C++ has and nobody has waited for yet
+        self.n_compared, self.n_alike = -1, 0  # calls that members have compared, and that were alike; -1: they do not
 
     def getBackendName(self) -> str:
         return "virtual"  # DDP's logger would ask a "gloo" for its threads
@@ -176,7 +179,7 @@ class VirtualGroup(dist.ProcessGroup):
             )  # C++ code called: a greenlet cannot leave its frames
         return name, self.engine.places.of(frame), outer
 
-    # Collectives: the names by which torch's Python and C++ code call them, in several versions.
+    # Collectives: what signatures.py hands on.
 
     def _call(
         self, method: str, kind: str, inputs, outputs, n_bytes: int, root: int = 0, reduce_op=None, limit_s=None,
@@ -204,141 +207,42 @@ class VirtualGroup(dist.ProcessGroup):
             work = self.engine.collective(group, post, outer)
         return work if outer is not None else self._hold(work)
 
+    def compare_calls(self, helper: VirtualGroup | None = None) -> VirtualGroup:
+        """Itself: from now on members compare what they call before each collective, for so long as `helper` waits."""
+        limit_s = (helper or self).members.limit_s
+        if self.n_compared < 0:
+            self.n_compared = 0
+            for name in SHOWN:
+                setattr(self, name, self._after_comparing(name, limit_s))
+        return self
+
+    def _after_comparing(self, method: str, limit_s: float | None) -> Callable:
+        def call(*arguments, **named):
+            if not asks_its_class(arguments):
+                name, site, _ = self._caller(method)
+                where = self.engine.places.where(site)
+                mine = fingerprint(method, (*arguments, *named.values()), number=self.n_alike, where=where)
+                nth, self.n_compared = self.n_compared, self.n_compared + 1
+                brought = self.engine.exchange(self.members.number, nth, mine, name, site, limit_s)
+                late = [place for rank, place in self.members.place_of.items()
+                        if rank in self.members.running and place not in brought]  # fmt: skip
+                if late:
+                    raise not_all_came(mine, late_text(self.place, late, limit_s, names_all=True))
+                require_alike(self.place, brought)
+                self.n_alike += 1
+            return getattr(type(self), method)(self, *arguments, **named)
+
+        return not_compiled(call)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Torch's own groups agree on one: ours begin with 0."""
+
     def _hold(self, work):
         """C++ of torch 2.6 keeps no Python object alive, and would wait for ever."""
         for one in [one for one, its in self.held.items() if its.was_waited_for]:
             del self.held[one]
         self.held[id(work)], work.held_in = work, self.held
         return work
-
-    def allreduce(self, tensors, opts=None, timeout=None, op=None):
-        tensors, opts = several.as_list(tensors), op or opts
-        if len(tensors) != 1:
-            return several.all_reduce(self, tensors, opts)
-        if tensors[0].layout is not torch.strided:
-            return self._sparse_allreduce(tensors[0], op_of(opts))
-        return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
-
-    def _sparse_allreduce(self, tensor, reduce_op):
-        data = sparse.packed(tensor, reduce_op)
-        work = self._call("allreduce", sparse.KIND, [data], [], data.nbytes)
-        sparse.deliver_to(tensor, work)
-        return work
-
-    def allreduce_coalesced(self, tensors, opts=None):
-        several.require_coalesced(self, tensors)
-        return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
-
-    def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
-        tensors, reduce_op = several.the_only(self, "reduce", tensors), opts if hasattr(opts, "reduceOp") else op
-        several.require_root_tensor(self, "reduce", opts, tensors)
-        return self._call(
-            "reduce", "reduce", tensors, tensors, sizes_of(tensors), root_of(opts, root), op_of(reduce_op)
-        )
-
-    def broadcast(self, tensors, opts=None, timeout=None, root=None):
-        tensors = several.as_list(tensors)
-        if len(tensors) != 1:
-            return several.broadcast(self, tensors, opts)
-        several.require_root_tensor(self, "broadcast", opts, tensors)
-        return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root_of(opts, root))
-
-    def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
-        if not isinstance(inputs, torch.Tensor):
-            if len(inputs) != 1 or len(outputs) != 1:
-                return several.all_gather(self, outputs, inputs, opts)
-            (outputs,), (inputs,) = outputs, inputs
-        parts, inputs = outputs, [inputs]
-        several.require_as_many(self, "allgather", parts)
-        if self.backend == "NCCL":  # which counts elements, whatever their shape
-            parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
-        check_alike(self.backend, "allgather", parts, inputs[0])
-        return self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
-
-    def allgather_coalesced(self, outputs, inputs, opts=None):
-        several.require_coalesced_outputs(self, outputs, inputs)
-        pairs = enumerate(zip(zip(*outputs), inputs))
-        in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
-        return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
-
-    def _allgather_base(self, output, input, opts=None, timeout=None):
-        if self.engine.lines is not None and output.is_contiguous() and input.is_contiguous():
-            output, input = output.view(-1), input.view(-1)  # NCCL counts elements, whatever their shape
-        parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
-        if len(parts) != self.size():
-            raise RuntimeError(
-                f"ProcessGroup{self.backend}::allgather: the output must have {self.size()} times the input's first "
-                f"dimension, got {tuple(output.shape)} for an input of {tuple(input.shape)}"
-            )
-        check_alike(self.backend, "allgather", parts, input)
-        return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
-
-    all_gather_single = _allgather_base
-
-    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
-        return together([self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)])
-
-    all_gather_single_coalesced = allgather_into_tensor_coalesced
-
-    def gather(self, outputs, inputs, opts=None, timeout=None, root=None):
-        inputs, root = several.the_only(self, "gather", inputs, "input tensor list"), root_of(opts, root)
-        parts = several.the_roots_own(self, "gather", outputs, inputs[0], "output", root)
-        if self.backend == "Gloo" and inputs[0].is_complex():  # for all others torch makes two real numbers of one
-            raise RuntimeError("Invalid scalar type: Gloo's gather carries no complex numbers, as view_as_real it does")
-        return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root)
-
-    def scatter(self, outputs, inputs, opts=None, timeout=None, root=None):
-        outputs, root = several.the_only(self, "scatter", outputs, "output tensor list"), root_of(opts, root)
-        parts = several.the_roots_own(self, "scatter", inputs, outputs[0], "input", root)
-        return self._call("scatter", "scatter", parts, outputs, sizes_of(outputs), root)
-
-    def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
-        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several.as_list(outputs)
-        several.the_only(self, "reduce_scatter", outputs)
-        require_one_order(outputs[0], parts[0])
-        return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
-
-    def _reduce_scatter_base(self, output, input, opts=None, *options):
-        return self._call(
-            "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, op_of(opts)
-        )
-
-    reduce_scatter_single = _reduce_scatter_base
-
-    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
-        return together([self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)])
-
-    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-
-    def alltoall(self, outputs, inputs, opts=None, timeout=None):
-        if self.backend == "Gloo":
-            check_alike("Gloo", "alltoall", [*outputs, *inputs], inputs[0])
-        return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
-
-    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
-        if not (output.is_contiguous() and input.is_contiguous()):
-            raise ValueError("Tensors must be contiguous")
-        outputs, inputs = (
-            list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
-            for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))
-        )
-        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input), in_profile=[input])
-
-    all_to_all_single = alltoall_base
-
-    def barrier(self, opts=None, timeout=None):
-        return self._call("barrier", "barrier", [], [], 0, limit_s=limit_of(getattr(opts, "timeout", timeout)))
-
-    def monitored_barrier(self, timeout=None, wait_all_ranks: bool = False) -> None:
-        limit_s = 0.0 if timeout == timedelta(0) else limit_of(timeout) or self.members.limit_s
-        work = self._call("monitored_barrier", "barrier", [], [], 0, limit_s=limit_s)
-        try:
-            work.wait()
-        except RuntimeError:
-            if limit_s is None:
-                raise
-            late = [self.members.place_of[rank] for rank in work.waits_for()]
-            raise RuntimeError(late_text(self.place, late if wait_all_ranks else late[:1], limit_s)) from None
 
     def ask_classes(self, name: str, arguments: tuple, named: dict):
         """A call with a tensor that may have no memory, as torch's own groups make it: its class is asked."""
@@ -365,10 +269,11 @@ def _asking(name: str, method: Callable) -> Callable:
 
 
 for _name in [*SHOWN[:-1], "send", "recv", "recv_anysource"]:
-    setattr(VirtualGroup, _name, _asking(_name, vars(VirtualGroup)[_name]))
+    setattr(VirtualGroup, _name, _asking(_name, getattr(VirtualGroup, _name)))
 
-for _method in [value for value in vars(VirtualGroup).values() if isinstance(value, FunctionType)]:
-    not_compiled(_method)
+for _method in {**vars(Collectives), **vars(VirtualGroup)}.values():
+    if isinstance(_method, FunctionType):
+        not_compiled(_method)
 
 KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code can find
 
@@ -376,10 +281,3 @@ KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code
 def shown_to_modes() -> AbstractContextManager:
     """While a simulation runs, a program's dispatch modes see its collectives."""
     return modes.shown(VirtualGroup, SHOWN)
-
-
-def limit_of(timeout) -> float | None:
-    """Seconds of a timeout that a program gave; torch's own default is none: a rank that waits for ever is named."""
-    if timeout is None or timeout in (c10d.default_pg_timeout, timedelta(milliseconds=-1)) or not timeout:
-        return None
-    return timeout.total_seconds()

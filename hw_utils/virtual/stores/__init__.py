@@ -1,0 +1,1 @@
+"""Key-value stores of virtual ranks: `keys` is what is in them, where the engine is; `handles` what a rank asks."""
