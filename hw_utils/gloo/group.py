@@ -51,6 +51,7 @@ from hw_utils.gloo.shared_state import (
 from hw_utils.gloo.work import INNER, PEER, SEQ, work_class
 
 FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
+BY_HAND = 8  # of the places on the board: for groups that programs make without new_group
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
 _TIMEOUTS = (timedelta, float, _Gloo._Options)  # what may say when a group gives up
@@ -75,6 +76,11 @@ def _unsaid() -> Iterator[None]:
         os.close(own)
 
 
+def _short(timeout: timedelta) -> tuple[timedelta, ...]:
+    """The timeout, if a group with it is to run into it."""
+    return (timeout,) if timeout.total_seconds() <= SHORT_S else ()
+
+
 class LedgerGroup(dist.ProcessGroup):
     """gloo, with every operation written down."""
 
@@ -92,9 +98,11 @@ class LedgerGroup(dist.ProcessGroup):
         self._rank, self._size, self._name = rank, size, ""
         limit = named.get("timeout", next((m for m in more if isinstance(m, _TIMEOUTS)), None))
         limit = as_timedelta(getattr(limit, "_timeout", limit) or c10d.default_pg_timeout)
-        self.limit, self.gives_up = limit, (limit,) if limit.total_seconds() <= SHORT_S else ()
+        self.limit, self.gives_up = limit, _short(limit)
         self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
+        self.ranks_by_hand: tuple[int, ...] = ()  # of one whose members torch's books do not have, and its place
+        self.slot_by_hand = MAX_GROUPS
         self.ranks: tuple[int, ...] = ()  # global; known when the group is first used, like its collectives
         self.calls: Calls | None = None
         self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
@@ -120,6 +128,12 @@ class LedgerGroup(dist.ProcessGroup):
                 self.settle()
         return self
 
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._inner._set_default_timeout(timeout)
+        self.limit, self.gives_up = timeout, _short(timeout)
+        if self.ranks:
+            self.settle()
+
     @property
     def pg_name(self) -> str:
         self._name = c10d._world.pg_names.get(self, self._name)  # still asked for when it is destroyed
@@ -141,17 +155,21 @@ class LedgerGroup(dist.ProcessGroup):
         """Who is in it, its place in the ledger and on the board (the same on every rank), and its methods."""
         keeper = self.keeper
         publisher = keeper.publisher
-        self.ranks = tuple(c10d._world.pg_group_ranks.get(self) or range(self._size))  # global: its place here
+        numbered = getattr(c10d._world.default_pg, "ranks_by_hand", ())  # if the default group is of some ranks only
+        ranks = tuple(c10d._world.pg_group_ranks.get(self) or range(self._size))
+        self.ranks = self.ranks_by_hand or tuple(numbered[r] if numbered else r for r in ranks)
         known = None if self.ranks == tuple(range(keeper.world_size)) else self.ranks
         name = self.pg_name  # the same on all members, and no other group's
         self.number = keeper.groups.setdefault((name, known), len(keeper.groups))
-        self.slot = int(name) if name.isdigit() and int(name) < MAX_GROUPS else MAX_GROUPS
+        is_numbered = name.isdigit() and int(name) < MAX_GROUPS - BY_HAND and not numbered
+        self.slot = self.slot_by_hand if self.ranks_by_hand else int(name) if is_numbered else MAX_GROUPS
         if self.slot == MAX_GROUPS:
             publisher.q[publisher.header + OVERFLOW] = 1
         publisher.board.set_members(self.slot, self.ranks)
         places = [publisher.layout.group_calls(self.slot, r) for r in self.ranks]
         self.calls = self.calls or Calls(places[self._rank], wait_word(COLLECTIVE, self.slot))
-        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size)}
+        is_own = self.slot < MAX_GROUPS  # the last one is shared
+        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size) if is_own}
         self.Work = work_class(keeper.q, keeper.d, keeper.header, self.gives_up) if self.gives_up else keeper.Work
         self.send = point_to_point(self, SEND)
         self.recv = point_to_point(self, RECEIVE)

@@ -15,9 +15,10 @@ import torch.distributed.distributed_c10d as c10d
 
 from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.c10d_operations import Kernels
-from hw_utils.gloo.group import LedgerGroup
+from hw_utils.core.calls.patched import patched
+from hw_utils.gloo.group import BY_HAND, LedgerGroup
 from hw_utils.gloo.rank_ledger import Keeper
-from hw_utils.gloo.shared_state import RUNNING, WAIT, Board, Publisher
+from hw_utils.gloo.shared_state import MAX_GROUPS, RUNNING, WAIT, Board, Publisher
 from hw_utils.gloo.work import LedgerWork
 from hw_utils.scripts import joining, own_ranks
 
@@ -30,16 +31,39 @@ class _EitherGloo(type(LedgerGroup)):
     def __instancecheck__(cls, group) -> bool:
         return super().__instancecheck__(group) or isinstance(group, _Gloo)
 
+    def __getattr__(cls, name: str) -> Any:
+        """What gloo's own class has: options, devices."""
+        return getattr(_Gloo, name)
+
 
 class _Built(LedgerGroup, metaclass=_EitherGloo):
     """What torch builds and asks for by the name of gloo's: torch.distributed.rpc makes gloo's own, and is told so."""
 
 
+class _ByHand(LedgerGroup, metaclass=_EitherGloo):
+    """What a program builds by that name: who is in it, the members tell each other in its store."""
+
+    def __init__(self, store, rank: int, size: int, *more, **named) -> None:
+        super().__init__(store, rank, size, *more, **named)
+        meeting = dist.PrefixStore("members", store)
+        nth = meeting.add(f"of rank {rank}", 1)
+        number = self.keeper.count_by_hand() if rank == 0 else 0
+        meeting.set(f"group {nth}, rank {rank}", f"{self.keeper.rank} {number}")
+        found = [meeting.get(f"group {nth}, rank {r}").split() for r in range(size)]
+        self.ranks_by_hand = tuple(int(global_rank) for global_rank, _ in found)
+        number = int(found[0][1])
+        self._name, self.slot_by_hand = f"by hand {number}", MAX_GROUPS - number if number <= BY_HAND else MAX_GROUPS
+
+    def __getattr__(self, name: str) -> Any:
+        """What gloo's own has."""
+        return getattr(self._inner, name)
+
+
 def install(keeper: Keeper) -> None:
-    """From now on torch builds a LedgerGroup where it would build gloo's."""
+    """From now on torch builds a LedgerGroup where it would build gloo's, and so does the program."""
     LedgerGroup.keeper = keeper
     Kernels(LedgerGroup).install()
-    c10d.ProcessGroupGloo = _Built
+    c10d.ProcessGroupGloo, dist.ProcessGroupGloo = _Built, _ByHand
     c10d._ProcessGroupWrapper = fingerprint.around(LedgerGroup)
     dist.new_group = c10d.new_group = _announced(c10d.new_group)
     dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
@@ -125,6 +149,7 @@ def connect(rank: int, spec: dict) -> Keeper:
     world_size = spec["world_size"]
     board = Board(f"{spec['directory']}/board", world_size)
     keeper = Keeper(rank, world_size, Publisher(board, rank))
+    keeper.count_by_hand = lambda: dist.FileStore(f"{spec['directory']}/by-hand").add("groups", 1)
     install(keeper)
     _say_late_as_torchrun()
     _take_rows_as_works(keeper)
@@ -135,9 +160,13 @@ def connect(rank: int, spec: dict) -> Keeper:
         init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
         c10d._get_default_group().settle()
 
+    def make_of_some(store: dist.Store, place: int, size: int, timeout: timedelta) -> None:
+        with patched(c10d, "ProcessGroupGloo", _ByHand):
+            init_process_group("gloo", store=store, rank=place, world_size=size, timeout=timeout)
+
     init_process_group = dist.init_process_group
     make()
-    lent = joining.Lent(rank, world_size, make)
+    lent = joining.Lent(rank, world_size, make, make_of_some)
     joining.install(lambda: lent)
     own_ranks.install(lambda: lent if os.getpid() == lent.pid and own_ranks.has_no_group(lent) else None)
     return keeper

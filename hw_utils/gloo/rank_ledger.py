@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -28,6 +29,7 @@ class Keeper:
         self.rows: list[Sequence[Any]] = []
         self.Work = work_class(self.q, self.d, self.header)
         self._sites: dict[tuple[str, str, int], int] = {}
+        self.count_by_hand: Callable[[], int] = count(1).__next__  # groups that ranks make by hand, this one counted
         self.begin()
 
     def begin(self) -> None:

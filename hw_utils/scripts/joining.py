@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import torch.distributed as dist
 from torch.distributed import device_mesh
@@ -31,16 +32,19 @@ class Lent:
         rank: int,
         world_size: int,
         make: Callable[..., None],
+        make_of_some: Callable[..., None],
         has_nccl: bool = False,
         split: Callable | None = None,
     ) -> None:
         self.rank, self.world_size = rank, world_size
         self.make = make  # called with timeout and store
+        self.make_of_some = make_of_some  # called with store, rank, world size and timeout
         self.split = split  # called with a group whose objects have a backend of their own
         self.has_nccl = has_nccl  # beside gloo: where their devices are virtual
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
         self.is_scripts, self.pid = False, os.getpid()
+        self.n_stores, self.server = 0, None
         self.n_started = 0  # processes that the script would have started, of which each is a rank's
 
     def keep_back(self) -> None:
@@ -48,11 +52,16 @@ class Lent:
         self.group, self.is_scripts = c10d.GroupMember.WORLD, True
         c10d._update_default_pg(None)
 
-    def join(self, backend: Any, timeout: timedelta | None, world_size: int, rank: int, store: Any) -> None:
+    def join(
+        self, backend: Any, init_method: str | None, timeout: timedelta | None, world_size: int, rank: int, store: Any
+    ) -> None:
         """What a call of `init_process_group` does.
 
+        A rank that says another number, or another world size, means a group of those that meet by its `init_method`
+        or store: of some ranks only, or of all in another order.
+
         Raises:
-            ValueError: it is called twice, or asks for another rank or world size than this one's.
+            ValueError: it is called twice, or asks for a world that the run's ranks cannot make.
             RuntimeError: by a process that the rank has forked.
         """
         if os.getpid() != self.pid:
@@ -61,24 +70,65 @@ class Lent:
                 "processes, one each. Next step: call it in the rank itself, or start the script's ranks with "
                 "mp.spawn(function, nprocs=world_size), whose processes the ranks play"
             )
-        for name, asked, own in (("rank", rank, self.rank), ("world_size", world_size, self.world_size)):
-            if asked not in (-1, None, own):
+        given = {"rank": (rank, self.rank), "world_size": (world_size, self.world_size)}
+        others = {name: asked for name, (asked, own) in given.items() if asked not in (-1, None, own)}
+        is_of_some = others and 0 <= rank < world_size <= self.world_size and (init_method or store)
+        for name, asked in others.items():
+            if not is_of_some:
                 raise ValueError(
                     f"init_process_group({name}={asked}) in rank {self.rank} of {self.world_size}: the ranks of a run "
-                    f"are fixed, see --ranks. Leave {name} out, or make a smaller group with dist.new_group"
+                    f"are fixed, see --ranks. Leave {name} out, or make a smaller group with dist.new_group, or by "
+                    "rank=, world_size= and an init_method= or store= by which its ranks meet"
                 )
         if not self.is_free and c10d.GroupMember.WORLD is not None:
             raise ValueError("trying to initialize the default process group twice!")
         asked = str(backend or "gloo").lower()
         self._say(asked)
-        if self.group is not None:
+        if is_of_some:
+            self.step_aside()
+            self._meet(init_method, timeout, world_size, rank, store)
+        elif self.group is not None:
             c10d._update_default_pg(self.group)
         elif c10d.GroupMember.WORLD is None:
             self.make(timeout=timeout, store=store)
+        if timeout is not None:
+            c10d.GroupMember.WORLD._set_default_timeout(timeout)
+        if not is_of_some:
+            self._lend_store(init_method, timeout, store)
         self.name_backend(c10d.GroupMember.WORLD, asked)
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # which the program may have set since it was made
             c10d.GroupMember.WORLD.compare_calls()
         self.is_free, self.group = False, None
+
+    def _meet(self, init_method: str | None, timeout: timedelta | None, world_size: int, rank: int, store: Any) -> None:
+        """A default group of those that meet where the program says."""
+        timeout = timeout or c10d.default_pg_timeout
+        if store is None:
+            store, rank, world_size = next(iter(dist.rendezvous(init_method, rank, world_size, timeout=timeout)))
+            store.set_timeout(timeout)
+        self.make_of_some(dist.PrefixStore("default_pg", store), rank, world_size, timeout)
+
+    def _lend_store(self, init_method: str | None, timeout: timedelta | None, store: Any) -> None:
+        """The group's store is of the kind that the program has asked for, wherever `init_method` would have it."""
+        backend, ours = c10d._world.pg_map[c10d.GroupMember.WORLD]
+        query = parse_qs(urlparse(init_method or "env://").query)
+        if store is None and not (init_method or "").startswith("file:"):
+            is_uv = query.get("use_libuv", [os.environ.get("USE_LIBUV", "1")])[0] == "1"
+            store = self._tcp_store(ours, timeout or c10d.default_pg_timeout, is_uv)
+        if timeout is not None:
+            (store or ours).set_timeout(timeout)
+        c10d._world.pg_map[c10d.GroupMember.WORLD] = backend, dist.PrefixStore("default_pg", store or ours)
+
+    def _tcp_store(self, meeting: Any, timeout: timedelta, is_uv: bool) -> Any:
+        """One at whichever port is free on rank 0, as the ranks tell each other in another store."""
+        options = {"wait_for_workers": False, "timeout": timeout, "use_libuv": is_uv}
+        self.n_stores += 1
+        key = f"port of store {self.n_stores}"
+        if self.rank:
+            return dist.TCPStore("localhost", int(meeting.get(key)), self.world_size, False, **options)
+        self.server = dist.TCPStore("localhost", 0, self.world_size, True, **options)  # as long as there is no other
+        meeting.set(key, str(self.server.port))
+        return self.server
 
     def step_aside(self) -> None:
         """The program makes a default group of another kind; its next one of ours is a new one."""
@@ -164,4 +214,4 @@ def init_process_group(
         options = {"group_name": group_name, "pg_options": pg_options, "device_id": device_id, **newer}
         _torchs(backend, init_method, timeout, world_size, rank, store, **options)
         return
-    _find().join(backend, timeout, world_size, rank, store)
+    _find().join(backend, init_method, timeout, world_size, rank, store)

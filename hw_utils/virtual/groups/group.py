@@ -68,6 +68,10 @@ class VirtualGroup(Collectives):
         """The backend's, as on real processes."""
         return "gloo"
 
+    def _get_backend_name(self) -> str:
+        """The same, for Python."""
+        return self.backend.lower()
+
     @property
     def backend(self) -> str:
         """Whose rules hold: NCCL's where a program has asked for it on virtual devices."""

@@ -108,7 +108,8 @@ class Groups:
         engine = self.engine
         if not isinstance(c10d._world.default_pg, (VirtualGroup, type(None))):  # the program's own, as a "fake" one
             return self.torchs(ranks, timeout, backend, backend_options, pg_tag, *more, **options)
-        rank, size = engine.rank, engine.world_size
+        numbered = self._numbered()
+        rank, size = engine.rank, len(numbered)
         ranks = list(range(size)) if ranks is None else list(ranks)
         if options.get("sort_ranks", True):
             ranks = sorted(ranks)
@@ -122,13 +123,15 @@ class Groups:
         else:
             number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
         c10d._world.group_count += 1
-        if rank not in ranks:
+        members = tuple(numbered[r] for r in ranks)
+        if rank not in members:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
         known = c10d._find_pg_by_ranks_and_tag(pg_tag, ranks) if pg_tag else None
         if known is not None:
             return known
         desc = options.get("group_desc") or "undefined"
-        group = _like_torchs(self._join(number, tuple(ranks), timeout, desc=desc, tag=pg_tag))
+        group = _like_torchs(self._join(number, members, timeout, desc=desc, tag=pg_tag))
+        c10d._world.pg_group_ranks[group] = {r: place for place, r in enumerate(ranks)}
         of_all = c10d._world.pg_map.get(c10d._world.default_pg)
         self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
         return group
@@ -145,8 +148,14 @@ class Groups:
         rank = self.engine.rank
         if rank not in self.lents:
             has_nccl = self.engine.lines is not None
-            self.lents[rank] = joining.Lent(rank, self.engine.world_size, self.new_world, has_nccl, self.split)
+            makes = self.new_world, self.new_world_of_some
+            self.lents[rank] = joining.Lent(rank, self.engine.world_size, *makes, has_nccl, self.split)
         return self.lents[rank]
+
+    def _numbered(self) -> tuple[int, ...]:
+        """The run's ranks in the order in which the program numbers them: that of its default group."""
+        group = c10d._world.default_pg
+        return tuple(range(self.engine.world_size)) if group is None else group.members.ranks
 
     def _of_script(self) -> joining.Lent | None:
         """The same, while the rank's script has no group; None for threads that carry no rank."""
@@ -161,6 +170,15 @@ class Groups:
         number = self.n_worlds[engine.rank] = self.n_worlds.get(engine.rank, 1) + 1
         everybody = tuple(range(engine.world_size))
         c10d._world.default_pg = self._join(f"world {number}", everybody, timeout, "init_process_group")
+
+    def new_world_of_some(self, store: VirtualStore, place: int, size: int, timeout: timedelta) -> None:
+        """The same, of those that meet in the store, and number themselves."""
+        group = _like_torchs(self.by_hand(store, place, size, timeout))
+        c10d._world.pg_group_ranks[group] = {r: r for r in range(size)}
+        c10d._world.pg_map[group] = ("gloo", store)
+        c10d._world.default_pg = group
+        if hasattr(self.engine, "queues"):
+            self.engine.queues.go_elsewhere(self.engine.rank)
 
     def split(self, group: VirtualGroup) -> None:
         """The group has a backend for each kind of device: objects, which are on the CPU, wait for no other call."""

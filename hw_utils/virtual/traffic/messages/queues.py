@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from hw_utils.virtual.traffic.rows import Rows, start_of
 
 
+class _Never(dict):
+    """Has no queue for anybody."""
+
+    def __setitem__(self, peer: int, queue: deque) -> None: ...
+
+
 class Queues:
     """A queue for each sender, receiver, tag and group; what waits in one is all sends or all receives."""
 
@@ -19,6 +25,7 @@ class Queues:
         self.sent_to: list[dict[int, deque]] = [{} for _ in range(world_size)]
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
         self.unusual: set[str] = set()  # why no message may take the short cut
+        self.elsewhere: set[int] = set()  # ranks whose default group is another one than that of all
 
     def __iter__(self) -> Iterator[deque]:
         yield from self.by_key.values()
@@ -30,11 +37,16 @@ class Queues:
 
     def route(self, me: int, src, dst, peer) -> deque | None:
         """The queue of messages without a tag in the group of all; None if `peer`, one of the two, is no other rank."""
-        if type(peer) is not int or peer == me or not 0 <= peer < self.world_size:
+        if type(peer) is not int or peer == me or not 0 <= peer < self.world_size or me in self.elsewhere:
             return None
         queue = self.by_key.setdefault(self.key(0, src, dst, 0), deque())
         self.sent_by[src][dst] = self.sent_to[dst][src] = queue
         return queue
+
+    def go_elsewhere(self, rank: int) -> None:
+        """From now on the rank's messages without a group are none of the group of all."""
+        self.elsewhere.add(rank)
+        self.sent_by[rank], self.sent_to[rank] = _Never(), _Never()
 
     def match_anybody(self, request, key, group: int, dst: int, tag: int):
         """The other end, while some receive takes a message from anybody: the first posted goes first."""
