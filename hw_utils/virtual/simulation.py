@@ -117,7 +117,8 @@ class _Cluster:
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
         meetings = Meetings(self.engine)
         self.engine.members_of, self.engine.exchange = meetings.members_of, meetings.exchange
-        self.engine.ask_store = Stores(self.engine).ask
+        self.engine.stores = Stores(self.engine)
+        self.engine.ask_store = self.engine.stores.ask
 
     def run(self, carrier: str) -> None:
         """All ranks until nobody can go on; this process's own state is as before afterwards."""

@@ -165,6 +165,23 @@ def test_a_reduce_scatter_that_would_mix_elements_up_is_refused(engine):
     assert engine(worker, 2).results == [[[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]] * 2
 
 
+def into_any_order(rank, world_size):
+    rows = torch.arange(8.0).reshape(4, 2) + 10 * rank
+    found = []
+    for out in (torch.zeros(2, 4).t(), torch.zeros(4, 4)[:, ::2]):
+        dist.all_to_all_single(out, rows)
+        found.append(out.tolist())
+    with pytest.raises(ValueError, match="contiguous"):
+        dist.all_to_all_single(rows, torch.zeros(2, 4).t())
+    return found
+
+
+def test_all_to_all_single_fills_its_outputs_memory_as_gloo_does():
+    real, virtual = launch(into_any_order, 2, echo=False).results, simulate(into_any_order, 2, echo=False).results
+    assert real == virtual
+    assert real[0] == [[[k, k + 10.0] for k in range(4)], [[0.0, 2.0], [10.0, 12.0], [0.0, 0.0], [0.0, 0.0]]]
+
+
 def test_a_view_without_gaps_is_summed():
     def worker(rank, world_size):
         mine = torch.arange(12.0).reshape(3, 4).t()

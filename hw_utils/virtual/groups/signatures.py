@@ -126,8 +126,11 @@ class Collectives(dist.ProcessGroup):
         return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):
-        if not (output.is_contiguous() and input.is_contiguous()):
+        is_checked = (input,) if self.backend == "Gloo" else (input, output)
+        if not all(tensor.is_contiguous() for tensor in is_checked):
             raise ValueError("Tensors must be contiguous")
+        if not output.is_contiguous():  # gloo fills memory from its first element on
+            output = output.detach().as_strided(output.shape, torch.empty(output.shape, device="meta").stride())
         outputs, inputs = (
             list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
             for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))

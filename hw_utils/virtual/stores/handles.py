@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +16,8 @@ from torch.distributed import distributed_c10d as c10d
 DEFAULT = "default"  # the name of the default group's store
 _PrefixStore = dist.PrefixStore
 _FIRST_PORT = 1 << 15
+_CONNECT_S = 300.0  # that a client waits for its server, as torch's
+_UNUSED_REFERENCES = 4  # to a store that only `_kept` has, while a comprehension looks at it
 _TORCHS_TIMEOUT = dist.HashStore().timeout  # of a store that nobody has given one
 
 
@@ -20,6 +25,7 @@ class VirtualStore(dist.Store):
     """One rank's handle of a store; `prefix` stands before every key that goes through it."""
 
     n_hidden = 0  # keys of the real one's own, which it counts
+    is_kept = True  # until the run is over
     waits = "wait"  # the word for it in what it says of a key that does not come
 
     def __init__(self, engine, name: str, timeout_s: float | None = None, prefix: str = "") -> None:
@@ -27,7 +33,8 @@ class VirtualStore(dist.Store):
         self.engine, self.name, self.prefix = engine, name, prefix
         if timeout_s is not None:
             self.set_timeout(timedelta(seconds=timeout_s))
-        _kept.append(self)
+        if self.is_kept:
+            _kept.append(self)
 
     @property
     def timeout_s(self) -> float | None:
@@ -131,18 +138,44 @@ class _VirtualTCPStore(VirtualStore):
             raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd")
         if port == 0 and is_master:  # whichever is free
             port = _FIRST_PORT + VirtualStore(_current(), "ports").add("taken", 1)
-        super().__init__(_current(), f"tcp://{host_name}:{port}", _seconds(timeout))
+        host = "localhost" if host_name in ("127.0.0.1", "::1", "0.0.0.0", socket.gethostname()) else host_name
+        super().__init__(_current(), f"tcp://{host}:{port}", _seconds(timeout))
         self.host, self.port, self.libuvBackend = host_name, port, use_libuv
+        self.serves, self.is_shared = is_master, multi_tenant
+        doors = VirtualStore(self.engine, f"{self.name} doors", self.timeout_s)
+        if is_master:
+            self._listen(doors)
+        else:
+            self._connect(doors)
         if world_size and world_size > 0 and wait_for_workers:
             self.n_hidden = 1  # how many have come
-            self._meet(world_size, is_master)
+            doors._arrive("made", world_size)
+            if is_master:
+                self._await_all(doors, world_size)
 
-    def _meet(self, world_size: int, is_master: bool) -> None:
+    def _listen(self, doors: VirtualStore) -> None:
+        others = [s for s in _kept if getattr(s, "serves", False) and s.name == self.name and s is not self]
+        in_use = [s for s in others if sys.getrefcount(s) > _UNUSED_REFERENCES and not (s.is_shared and self.is_shared)]
+        if in_use:
+            raise dist.DistNetworkError(
+                "The server socket has failed to listen on any local network address. "
+                f"port: {self.port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+            )
+        doors.set("served", b"1")
+
+    def _connect(self, doors: VirtualStore) -> None:
+        """Waits until there is a server."""
+        limit_s = _CONNECT_S if self.timeout_s is None else self.timeout_s
+        try:
+            doors.wait(["served"], timedelta(seconds=limit_s))
+        except dist.DistStoreError:
+            raise dist.DistNetworkError(
+                f"The client socket has timed out after {limit_s * 1000:g}ms while trying to connect to "
+                f"({self.host}, {self.port})."
+            ) from None
+
+    def _await_all(self, doors: VirtualStore, world_size: int) -> None:
         """The server's waits until all have made theirs."""
-        doors = VirtualStore(self.engine, f"{self.name} doors", self.timeout_s)
-        doors._arrive("made", world_size)
-        if not is_master:
-            return
         try:
             doors.wait(["made/open"])
         except dist.DistStoreError:
@@ -158,9 +191,33 @@ class _VirtualFileStore(VirtualStore):
     n_hidden = 1  # how many have it open
     waits = "Wait"
 
+    is_kept = False
+
     def __init__(self, file_name, world_size=-1) -> None:
         super().__init__(_current(), f"file://{file_name}")
         self.path = file_name
+        openings = vars(self.engine).setdefault("openings", {}).setdefault(self.name, _Openings())
+        openings.n_open += 1
+        weakref.finalize(self, openings.close, self.engine, self.name, world_size).atexit = False
+
+
+class _Openings:
+    """How many handles of a file's store there are, and were: the last one of all ends it.
+
+    A program that has made the file has a process a rank, which knows the handles of its own only.
+    """
+
+    n_open = n_closed = 0
+
+    def close(self, engine, name: str, world_size: int) -> None:
+        self.n_open, self.n_closed = self.n_open - 1, self.n_closed + 1
+        if self.n_open == 0 and 0 <= world_size <= self.n_closed:
+            self.n_closed = 0
+            if hasattr(engine, "stores"):
+                engine.stores.forget(name)
+                return
+            with suppress(OSError):
+                os.remove(name.removeprefix("file://"))
 
 
 class _VirtualPrefixStore(VirtualStore):

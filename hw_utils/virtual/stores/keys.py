@@ -112,6 +112,12 @@ class Stores:
     def list_keys(self, name: str, *, site: int) -> list[str]:
         return list(self.data.get(name, {}))
 
+    def forget(self, name: str) -> None:
+        """The store is gone, with all that is in it."""
+        self.data.pop(name, None)
+        for key in [key for key in self.queues if key[0] == name]:
+            del self.queues[key]
+
     def _wake(self, name: str) -> None:
         left = []
         for reading in self.readers.get(name, []):

@@ -126,6 +126,34 @@ def test_stores_count_their_keys_and_give_up_like_torchs(tmp_path):
     assert all("1/2 clients joined" in result[-1] for result in real + virtual)
 
 
+def of_files_and_ports(rank: int, world_size: int, folder: str) -> list:
+    found: list = []
+    if rank:
+        return found
+    one, other = (dist.FileStore(f"{folder}/store", 1) for _ in range(2))
+    one.set("key", "value")
+    del one
+    found.append(other.check(["key"]))
+    del other  # the last handle: the file is gone
+    found.append(dist.FileStore(f"{folder}/store", 1).check(["key"]))
+    server = dist.TCPStore("localhost", 0, 1, True)
+    for is_shared in (False, True):
+        with pytest.raises(dist.DistNetworkError, match=f"failed to listen on any local .*{server.port}"):
+            dist.TCPStore("localhost", server.port, 1, True, multi_tenant=is_shared)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False)
+    server.set("key", "value")
+    found.append(client.get("key"))
+    with pytest.raises(dist.DistNetworkError, match=r"client socket has timed out after 20ms .*localhost, 1"):
+        dist.TCPStore("localhost", 1, is_master=False, timeout=LONG_AGO)
+    return found
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_store_lives_as_long_as_its_handles_and_its_port_is_taken(engine, tmp_path):
+    found = engine(of_files_and_ports, 2, (str(tmp_path),), echo=False).results[0]
+    assert found == [True, False, b"value"]
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_queue_gives_each_value_to_one_rank(size):
     run = simulate(through_a_queue, size, echo=False)
