@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections import Counter
 
@@ -19,7 +20,8 @@ class Streams:
         self.engine, self.echo = engine, None if echo is None else Echo(stream=echo)
         size = engine.world_size + 1
         self.parts: list[list[str]] = [[] for _ in range(size)]
-        self.before = [Counter(lines) for lines in shown] or [Counter() for _ in range(size)]  # not printed again yet
+        # Not printed again yet.
+        self.before = [Counter(map(_form, lines)) for lines in shown] or [Counter() for _ in range(size)]
         self.here: list[list[str]] = [[] for _ in range(size)]
         self.out, self.err = _Stream(self, True, sys.stdout), _Stream(self, False, sys.stderr)
 
@@ -28,8 +30,8 @@ class Streams:
         before, new = self.before[rank], []
         self.here[rank] += lines
         for line in lines:
-            if before[line]:
-                before[line] -= 1
+            if before[_form(line)]:
+                before[_form(line)] -= 1
             else:
                 new.append(line)
         self.echo.show(rank, new)
@@ -44,6 +46,11 @@ class Streams:
         for stream in (self.out, self.err):
             stream.finish()
         return ["".join(parts) for parts in self.parts[:-1]]
+
+
+def _form(line: str) -> str:
+    """The line without its numbers: a time that is measured is another one in each attempt."""
+    return re.sub(r"\d[\d.e+-]*", "#", line)
 
 
 class _Stream(io.TextIOBase):
