@@ -271,11 +271,14 @@ def asks_another(rank, world_size, path):
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}")
     rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
     answer = rpc.rpc_sync(f"rank{1 - rank}", torch.add, args=(torch.ones(1), rank)).item()
-    rpc.shutdown()
+    dist.all_reduce(total := torch.ones(1))
+    kept = rpc.remote(f"rank{1 - rank}", torch.mul, args=(total, 3.0))
+    rpc.shutdown(graceful=kept.to_here().item() == 6.0)
     return answer
 
 
-def test_remote_procedure_calls_run_on_real_processes_and_the_virtual_cluster_says_so(tmp_path):
-    assert launch(asks_another, 2, (str(tmp_path / "meet"),), echo=False).results == [1.0, 2.0]
-    with pytest.raises(WorkerFailed, match=r"torch\.distributed\.rpc has connections of its own.* launch runs"):
-        simulate(asks_another, 2, (str(tmp_path / "never"),), echo=False)
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_remote_procedure_calls_run_beside_collectives(engine, tmp_path):
+    run = engine(asks_another, 2, (str(tmp_path / "meet"),), echo=False)
+    assert run.results == [1.0, 2.0]
+    assert [event.op for event in run.trace.of_op("all_reduce")] == ["all_reduce"] * 2

@@ -44,6 +44,7 @@ class EngineProxy:
 
     Work = RemoteWork  # what a call gives back
     is_over, threads_have_clocks = False, True
+    is_asked = False  # by threads of torch's, which run the program's functions for other ranks
     lines = None  # the streams of the rank's device, if it has one
     folding = None  # a folded run has no process a rank
 
@@ -149,7 +150,12 @@ class EngineProxy:
         return True  # the process is the rank's, with all of its threads
 
     def has_other_threads(self) -> bool:
-        return threading.active_count() > 1
+        return self.is_asked or threading.active_count() > 1
+
+    def has_torchs_threads(self) -> None:
+        """From now on other ranks may have functions run here, and answer this one, as no part of the run."""
+        self.is_asked = True
+        self.tell("is_asked")
 
     def now(self) -> float:
         if self.is_free:

@@ -85,7 +85,7 @@ class EngineServer:
         self.requests = ThreadRequests(
             engine, self.processes, lambda rank, name, arguments: getattr(self, name)(rank, *arguments)
         )
-        engine.hears_more = self.hears_more
+        engine.hears_more, engine.agenda.hears_more = self.hears_more, self.requests.overhear_asked
         self.n_beats = 0  # how often in a row threads that are not their ranks' first ones have slept
 
     def serve(self, who: int) -> None:
@@ -162,6 +162,9 @@ class EngineServer:
 
     def listens(self, rank: int, thread: int) -> None:
         self.requests.helpers[rank] = thread
+
+    def is_asked(self, rank: int) -> None:
+        self.requests.asked.add(rank)
 
     def awaits(self, rank: int, number: int) -> None:
         """A future of this call is in the hands of code that may wait for it in C++."""

@@ -47,6 +47,16 @@ class LaneAgenda(Agenda):
         self.lanes: list[Lane] = [Lane(rank, rank) for rank in range(world_size + 1)]
         self.due = self.lanes[:world_size][::-1]
 
+    def next_rank(self) -> int:
+        """The same; what ends a wait by its time limit comes after what a rank may still have to say."""
+        if self.agents and self.times and not self.due and all(who in self.agents for who in self.later[self.times[0]]):
+            self.hears_more()
+        return super().next_rank()
+
+    def hears_more(self) -> bool:
+        """Whether a rank has asked for something since."""
+        return False
+
     def add(self, rank: int, thread: int, name: str, at_s: float) -> Lane:
         """A lane for one more thread of a rank, which is due at once."""
         lane = Lane(rank, len(self.lanes), thread, name)

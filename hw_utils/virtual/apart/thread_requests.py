@@ -20,8 +20,9 @@ from hw_utils.virtual.stuck_threads import (
     standing,
 )
 
-UNANSWERED = ("printed", "listens", "awaits", "kept_memory", "kept_streams")
+UNANSWERED = ("printed", "listens", "awaits", "is_asked", "kept_memory", "kept_streams")
 LANE_LOOK_S = 0.004  # how often a thread is looked at while another one of its process waits here
+ASKED_LOOKS = 400  # for an answer to a remote procedure call: 20 s
 PATIENT_LOOKS = 20  # for threads that sleep for a while: they may go on by themselves
 
 
@@ -64,6 +65,7 @@ class ThreadRequests:
             first.thread, self.lanes[rank][pid] = pid, first
         self.helpers: dict[int, int] = {}  # rank -> the thread that waits for the bell, no thread of the program's
         self.ended: set[int] = set()
+        self.asked: set[int] = set()  # ranks with threads of torch's, which are never still: of these the first counts
 
     def hear(self, lane: Lane) -> tuple | None:
         """The next thing that a thread asks for; None if it has ended.
@@ -76,7 +78,7 @@ class ThreadRequests:
         while not lane.inbox:
             if rank in self.ended:
                 return None
-            is_one_of_many = any(other.is_asking for other in self.lanes[rank].values())
+            is_one_of_many = rank in self.asked or any(other.is_asking for other in self.lanes[rank].values())
             if self.processes.ready([rank], LANE_LOOK_S if is_one_of_many else LOOK_S):
                 self.take(rank)
                 continue
@@ -139,6 +141,18 @@ class ThreadRequests:
             n_looks = 1 if busy else n_looks + 1
             if not done or n_looks > (LOOKS if done == {STANDS} else PATIENT_LOOKS):
                 return False
+
+    def overhear_asked(self) -> bool:
+        """Whether a rank that stands in a remote procedure call, which takes no virtual time, asks for something."""
+        for _ in range(ASKED_LOOKS):
+            standing = [rank for rank in self.asked if isinstance(self.engine.agenda.waiting[rank], Standing)]
+            if not standing:
+                return False
+            if ready := self.processes.ready(standing, LOOK_S):
+                for rank in ready:
+                    self.take(rank)
+                return True
+        return False
 
     def all_wait(self) -> bool:
         """Whether every rank's first thread waits for another rank, and nothing else is under way in any process."""

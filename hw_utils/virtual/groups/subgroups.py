@@ -243,18 +243,16 @@ class Groups:
                 return super().__new__(cls)
 
         @functools.wraps(begin)
-        def refuse(*arguments, **named):
-            if not self.engine.carries():
-                return begin(*arguments, **named)
-            raise NotImplementedError(
-                "torch.distributed.rpc has connections of its own, which the virtual cluster does not see. "
-                "Next step: launch runs this program as it is"
-            )
+        def init_rpc(*arguments, **named):
+            if self.engine.carries() and not self.is_alone:
+                self.engine.need("processes", "torch.distributed.rpc has connections of its own")
+            self.engine.has_torchs_threads()
+            return begin(*arguments, **named)
 
         with ExitStack() as stack:
             for module in (dist, c10d):
                 stack.enter_context(patched(module, "ProcessGroupGloo", OfVirtualRanks))
             stack.enter_context(patched(c10d, "_ProcessGroupWrapper", fingerprint.around(VirtualGroup)))
             if begin is not None:  # torch may be built without
-                stack.enter_context(patched(dist.rpc, "init_rpc", refuse))
+                stack.enter_context(patched(dist.rpc, "init_rpc", init_rpc))
             yield
