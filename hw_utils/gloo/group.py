@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from time import perf_counter
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -99,7 +98,6 @@ class LedgerGroup(dist.ProcessGroup):
         limit = named.get("timeout", next((m for m in more if isinstance(m, _TIMEOUTS)), None))
         limit = as_timedelta(getattr(limit, "_timeout", limit) or c10d.default_pg_timeout)
         self.limit, self.gives_up = limit, _short(limit)
-        self.options = SimpleNamespace(global_ranks_in_group=[])
         self.channels: dict[tuple[int, int, int], Channel] = {}  # (peer in the group, tag, direction)
         self.ranks_by_hand: tuple[int, ...] = ()  # of one whose members torch's books do not have, and its place
         self.slot_by_hand = MAX_GROUPS
@@ -143,6 +141,10 @@ class LedgerGroup(dist.ProcessGroup):
     def group_name(self) -> str:
         return self.pg_name
 
+    @property
+    def options(self) -> Any:
+        return self._inner.options
+
     def rank(self) -> int:
         return self._rank
 
@@ -168,8 +170,9 @@ class LedgerGroup(dist.ProcessGroup):
         publisher.board.set_members(self.slot, self.ranks)
         places = [publisher.layout.group_calls(self.slot, r) for r in self.ranks]
         self.calls = self.calls or Calls(places[self._rank], wait_word(COLLECTIVE, self.slot))
-        is_own = self.slot < MAX_GROUPS  # the last one is shared
-        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size) if is_own}
+        # The last place is shared; and what is called past torch's functions, gloo has yet to check.
+        is_compared = self.slot < MAX_GROUPS and self in c10d._world.pg_group_ranks
+        self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size) if is_compared}
         self.Work = work_class(keeper.q, keeper.d, keeper.header, self.gives_up) if self.gives_up else keeper.Work
         self.send = point_to_point(self, SEND)
         self.recv = point_to_point(self, RECEIVE)

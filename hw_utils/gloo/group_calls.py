@@ -283,7 +283,8 @@ def _measure(tensors, is_dense: bool) -> tuple[int, int, int]:
     if isinstance(tensors, torch.Tensor):
         if is_dense:
             require_dense(tensors)
-        return tensors.nbytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
+        n_bytes = tensors.nbytes if tensors.layout is torch.strided else 0  # gloo will refuse it
+        return n_bytes, tensors.element_size(), DTYPE_CODES[tensors.dtype]
     if not tensors:
         return 0, 1, 0
     parts = [_measure(t, is_dense) for t in tensors]
