@@ -146,15 +146,18 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         )
 
     def collect(*arguments, **named):
-        frame = getframe(depth)
+        try:
+            frame = getframe(depth)
+        except ValueError:  # of a thread that C++ code has begun
+            frame = getframe(0)
         code, site = sites.get(frame.f_lasti, unknown)
         outer, part, kind = True, 0, 0
         if code is frame.f_code:  # called by torch's own function, which always gives options
             options = arguments[-1] if arguments else named["opts"]
             waits = not getattr(options, "asyncOp", True)
         else:
-            top, waits = getframe(1), False
-            guess = frame if top.f_code is entry_code else None
+            top, waits = getframe(0).f_back, False
+            guess = frame if top is not None and top.f_code is entry_code else None
             site, outer, part, kind = keeper.slow_site(top, method, guess, sites)
         if own is None:
             n_bytes, itemsize, code = 0, 1, 0

@@ -18,8 +18,10 @@ class Places:
         self._codes: list = []  # keeps the code objects alive, so that an id stays theirs
         self._library: set[int] = set()
 
-    def of(self, frame: FrameType) -> int:
-        """The number of the innermost student's line at or above `frame`."""
+    def of(self, frame: FrameType | None) -> int:
+        """The number of the innermost student's line at or above `frame`; 0 if there is none."""
+        if frame is None:
+            return 0
         code = frame.f_code
         known = self._direct.get(id(code))
         if known is not None:

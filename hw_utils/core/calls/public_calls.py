@@ -71,7 +71,7 @@ DTYPES = tuple(_dtypes)
 DTYPE_CODES = {dtype: code for code, dtype in enumerate(_dtypes.values())}
 
 
-def caller(frame: FrameType, method: str = "") -> tuple[str, FrameType | None, str, int]:
+def caller(frame: FrameType | None, method: str = "") -> tuple[str, FrameType | None, str, int]:
     """(public name, its frame, student's file, line) of the call that reached a process group.
 
     `frame` is the process group method's caller. If torch.distributed's Python functions were not asked, the frame is

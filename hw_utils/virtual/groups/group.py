@@ -174,8 +174,8 @@ class VirtualGroup(Collectives):
     def _caller(self, method: str):
         """(the torch.distributed function that was called, the number of the student's line, that call's frame)."""
         frame = sys._getframe(2)
-        while frame.f_code.co_filename in _OWN_FILES:
-            frame = frame.f_back
+        while frame is not None and frame.f_code.co_filename in _OWN_FILES:
+            frame = frame.f_back  # None: of a thread that C++ code has begun
         name, outer, _, _ = caller(frame, method)
         if outer is None and self.engine.carrier.is_shared:
             self.engine.need(
