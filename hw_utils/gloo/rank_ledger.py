@@ -47,13 +47,17 @@ class Keeper:
             number = self._sites[key] = self.publisher.site(key)
         return number
 
-    def slow_site(self, top: FrameType | None, method: str, guess: FrameType | None, known: dict) -> tuple[int, Any, int, int]:
+    def slow_site(
+        self, top: FrameType | None, method: str, guess: FrameType | None, known: dict
+    ) -> tuple[int, Any, int, int]:
         """(site, the frame of the student's call, its part, its kind) by a walk up the stack.
 
         The frame is None if C++ called, True if the call is no part of another one. If `guess` is that call's own line
         of the student's code, `known` learns it: by its instruction, and by its code and instruction.
         """
-        if top is not None and top.f_globals["__name__"] == "hw_utils.gloo.group":  # the first call on a group, which settles it
+        if (
+            top is not None and top.f_globals["__name__"] == "hw_utils.gloo.group"
+        ):  # the first call on a group, which settles it
             top, guess = top.f_back, None
         if guess is not None and (id(guess.f_code), guess.f_lasti) in known:
             found = known[guess.f_lasti] = known[id(guess.f_code), guess.f_lasti]

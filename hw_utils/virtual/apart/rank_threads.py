@@ -7,10 +7,12 @@ who runs (clock, wait, place to go on) is kept a lane.
 from __future__ import annotations
 
 from collections import deque
+from heapq import heappop
 
 import greenlet
 
 from hw_utils.virtual.agenda import Agenda
+from hw_utils.virtual.engine import Expiry
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets
 
 
@@ -48,9 +50,15 @@ class LaneAgenda(Agenda):
         self.due = self.lanes[:world_size][::-1]
 
     def next_rank(self) -> int:
-        """The same; what ends a wait by its time limit comes after what a rank may still have to say."""
-        if self.agents and self.times and not self.due and all(who in self.agents for who in self.later[self.times[0]]):
-            self.hears_more()
+        """The same; a wait ends by its time limit after what ranks may still have to say."""
+        while self.agents and self.times and not self.due:
+            limits = [self.agents.get(who) for who in self.later[self.times[0]]]
+            if not all(isinstance(limit, Expiry) for limit in limits):
+                break
+            if any(self.waiting[limit.rank] is limit.what for limit in limits) and self.hears_more():
+                continue
+            for who in self.later.pop(heappop(self.times)):
+                self.agents.pop(who).go_on()
         return super().next_rank()
 
     def hears_more(self) -> bool:

@@ -143,15 +143,15 @@ class ThreadRequests:
                 return False
 
     def overhear_asked(self) -> bool:
-        """Whether a rank that stands in a remote procedure call, which takes no virtual time, asks for something."""
-        for _ in range(ASKED_LOOKS):
-            standing = [rank for rank in self.asked if isinstance(self.engine.agenda.waiting[rank], Standing)]
-            if not standing:
-                return False
-            if ready := self.processes.ready(standing, LOOK_S):
+        """Whether somebody asks for something while ranks stand in remote procedure calls: these take no time here."""
+        left = [rank for rank in range(self.engine.world_size) if rank not in self.ended] if self.asked else []
+        for k in range(ASKED_LOOKS):
+            if ready := left and self.processes.ready(left, LOOK_S if k else 0):
                 for rank in ready:
                     self.take(rank)
                 return True
+            if not any(isinstance(self.engine.agenda.waiting[rank], Standing) for rank in self.asked):
+                return False
         return False
 
     def all_wait(self) -> bool:
