@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import rpc
+from torch.distributed import autograd, rpc
 from torch.distributed.nn.functional import all_gather
 
 from hw_utils import WorkerFailed, launch, simulate
@@ -275,6 +275,26 @@ def asks_another(rank, world_size, path):
     kept = rpc.remote(f"rank{1 - rank}", torch.mul, args=(total, 3.0))
     rpc.shutdown(graceful=kept.to_here().item() == 6.0)
     return answer
+
+
+def through_another(rank, world_size, path):
+    """The backward pass of a model in DDP, in a thread that C++ code has begun."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}")
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    with autograd.context() as context:
+        y = rpc.rpc_sync(f"rank{1 - rank}", torch.mul, args=(model(torch.ones(1, 2) * rank), 2.0))
+        autograd.backward(context, [y.sum()])
+        gradients = autograd.get_gradients(context)
+        found = [gradients[parameter].tolist() for parameter in model.parameters()]
+    rpc.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_collective_of_a_thread_without_a_python_frame_is_one_of_the_ranks(engine, tmp_path):
+    run = engine(through_another, 2, (str(tmp_path / "meet"),), echo=False)
+    assert run.results == [[[[1.0, 1.0]], [2.0]]] * 2
 
 
 @pytest.mark.parametrize("engine", [launch, simulate])

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
@@ -125,8 +126,17 @@ def _seconds(timeout) -> float | None:
     return timeout.total_seconds() if isinstance(timeout, timedelta) else None
 
 
-class _VirtualTCPStore(VirtualStore):
+class _Kind(type(dist.Store)):
+    """Torch's own, which modules made before the run may still make, are of the kind that `dist.TCPStore` names."""
+
+    def __instancecheck__(cls, store) -> bool:
+        return super().__instancecheck__(store) or isinstance(store, cls.torchs)
+
+
+class _VirtualTCPStore(VirtualStore, metaclass=_Kind):
     """torch.distributed.TCPStore: one store a host name and port, and no socket."""
+
+    torchs = dist.TCPStore
 
     def __init__(
         self, host_name, port, world_size=None, is_master=False, timeout=None, wait_for_workers=True,
@@ -185,9 +195,10 @@ class _VirtualTCPStore(VirtualStore):
             ) from None
 
 
-class _VirtualFileStore(VirtualStore):
+class _VirtualFileStore(VirtualStore, metaclass=_Kind):
     """torch.distributed.FileStore: one store a path."""
 
+    torchs = dist.FileStore
     n_hidden = 1  # how many have it open
     waits = "Wait"
 
@@ -220,8 +231,10 @@ class _Openings:
                 os.remove(name.removeprefix("file://"))
 
 
-class _VirtualPrefixStore(VirtualStore):
+class _VirtualPrefixStore(VirtualStore, metaclass=_Kind):
     """torch.distributed.PrefixStore of a virtual store: C++ must not stand between a rank that waits and the engine."""
+
+    torchs = dist.PrefixStore
 
     def __new__(cls, prefix, store):
         if store is None:
@@ -237,9 +250,10 @@ class _VirtualPrefixStore(VirtualStore):
         return getattr(self.underlying_store, "_underlying_non_prefix_store", self.underlying_store)
 
 
-class _VirtualHashStore(VirtualStore):
+class _VirtualHashStore(VirtualStore, metaclass=_Kind):
     """torch.distributed.HashStore: of one rank only, as in a process of its own."""
 
+    torchs = dist.HashStore
     waits = "Wait"
 
     def __init__(self) -> None:
@@ -278,7 +292,7 @@ def virtual_stores(engine):
     if hasattr(dist, "_StoreCollectives"):  # torch 2.15 has none
         kinds["_StoreCollectives"] = _store_collectives(dist._StoreCollectives)
     meeting = sys.modules["torch.distributed.rendezvous"]  # rendezvous("env://") makes its store from a name of its own
-    modules = (dist, c10d, meeting)
+    modules = (dist, c10d, meeting, torch._C._distributed_c10d)  # a cell's `from torch.distributed import TCPStore`
     before = [(module, name, getattr(module, name)) for module in modules for name in kinds if hasattr(module, name)]
     _engines.append(engine)
     try:

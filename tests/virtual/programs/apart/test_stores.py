@@ -154,6 +154,25 @@ def test_a_store_lives_as_long_as_its_handles_and_its_port_is_taken(engine, tmp_
     assert found == [True, False, b"value"]
 
 
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_store_that_a_cell_knows_by_a_name_of_its_own_is_one_of_the_run(engine):
+    from torch.distributed import PrefixStore, TCPStore
+
+    def worker(rank, world_size):
+        shared = dist.distributed_c10d._get_default_store()
+        if rank == 0:
+            store = TCPStore("localhost", 0, world_size, True, wait_for_workers=False)
+            shared.set("port", str(store.port))
+        else:
+            store = TCPStore("localhost", int(shared.get("port")), world_size, wait_for_workers=False)
+        PrefixStore("of", store).set(str(rank), str(10 * rank))
+        found = [PrefixStore("of", store).get(str(r)) for r in range(world_size)]
+        dist.barrier()  # the real server ends with rank 0
+        return found, isinstance(store, dist.TCPStore)
+
+    assert engine(worker, 3, echo=False, timeout_s=30).results == [([b"0", b"10", b"20"], True)] * 3
+
+
 @pytest.mark.parametrize("size", [3, 5])
 def test_a_queue_gives_each_value_to_one_rank(size):
     run = simulate(through_a_queue, size, echo=False)
