@@ -115,9 +115,8 @@ class _Cluster:
         self.returned, self.n_running = [False] * self.world_size, len(self.engine.running)
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
         self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
-        meetings = Meetings(self.engine)
+        meetings, self.engine.stores = Meetings(self.engine), Stores(self.engine)
         self.engine.members_of, self.engine.exchange = meetings.members_of, meetings.exchange
-        self.engine.stores = Stores(self.engine)
         self.engine.ask_store = self.engine.stores.ask
 
     def run(self, carrier: str) -> None:

@@ -228,9 +228,9 @@ class VirtualGroup(Collectives):
                 mine = fingerprint(method, (*arguments, *named.values()), number=self.n_alike, where=where)
                 nth, self.n_compared = self.n_compared, self.n_compared + 1
                 brought = self.engine.exchange(self.members.number, nth, mine, name, site, limit_s)
-                late = [place for rank, place in self.members.place_of.items()
-                        if rank in self.members.running and place not in brought]  # fmt: skip
-                if late:
+                if len(brought) < len(self.members.running):
+                    places = (self.members.place_of[rank] for rank in self.members.running)
+                    late = [place for place in places if place not in brought]
                     raise not_all_came(mine, late_text(self.place, late, limit_s, names_all=True))
                 require_alike(self.place, brought)
                 self.n_alike += 1

@@ -244,9 +244,10 @@ class Groups:
 
         @functools.wraps(begin)
         def init_rpc(*arguments, **named):
-            if self.engine.carries() and not self.is_alone:
+            if self.is_alone:
+                self.engine.has_torchs_threads()
+            else:
                 self.engine.need("processes", "torch.distributed.rpc has connections of its own")
-            self.engine.has_torchs_threads()
             return begin(*arguments, **named)
 
         with ExitStack() as stack:
