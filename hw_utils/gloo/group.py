@@ -53,7 +53,7 @@ FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 BY_HAND = 8  # of the places on the board: for groups that programs make without new_group
 SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
-_TIMEOUTS = (timedelta, float, _Gloo._Options)  # what may say when a group gives up
+_TIMEOUTS = (timedelta, float, getattr(_Gloo, "_Options", float))  # what may say when a group gives up
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ class Lent:
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
         self.is_scripts, self.pid = False, os.getpid()
-        self.n_stores, self.server = 0, None
+        self.n_stores, self.servers = 0, []  # which torchrun's own process would keep: other ranks may come late
         self.n_started = 0  # processes that the script would have started, of which each is a rank's
 
     def keep_back(self) -> None:
@@ -70,8 +70,13 @@ class Lent:
                 "processes, one each. Next step: call it in the rank itself, or start the script's ranks with "
                 "mp.spawn(function, nprocs=world_size), whose processes the ranks play"
             )
+        query = parse_qs(urlparse(init_method or "").query)
+        rank, world_size = (
+            int(query.get(name, [-1])[0]) if asked in (-1, None) else asked
+            for name, asked in (("rank", rank), ("world_size", world_size))
+        )
         given = {"rank": (rank, self.rank), "world_size": (world_size, self.world_size)}
-        others = {name: asked for name, (asked, own) in given.items() if asked not in (-1, None, own)}
+        others = {name: asked for name, (asked, own) in given.items() if asked not in (-1, own)}
         is_of_some = others and 0 <= rank < world_size <= self.world_size and (init_method or store)
         for name, asked in others.items():
             if not is_of_some:
@@ -82,6 +87,8 @@ class Lent:
                 )
         if not self.is_free and c10d.GroupMember.WORLD is not None:
             raise ValueError("trying to initialize the default process group twice!")
+        if timeout is not None:
+            c10d._check_valid_timeout(timeout)
         asked = str(backend or "gloo").lower()
         self._say(asked)
         if is_of_some:
@@ -126,9 +133,9 @@ class Lent:
         key = f"port of store {self.n_stores}"
         if self.rank:
             return dist.TCPStore("localhost", int(meeting.get(key)), self.world_size, False, **options)
-        self.server = dist.TCPStore("localhost", 0, self.world_size, True, **options)  # as long as there is no other
-        meeting.set(key, str(self.server.port))
-        return self.server
+        self.servers.append(dist.TCPStore("localhost", 0, self.world_size, True, **options))
+        meeting.set(key, str(self.servers[-1].port))
+        return self.servers[-1]
 
     def step_aside(self) -> None:
         """The program makes a default group of another kind; its next one of ours is a new one."""
