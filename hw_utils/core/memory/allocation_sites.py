@@ -13,8 +13,8 @@ _ROOT = str(Path(__file__).absolute().parents[2])
 NETWORK_FILES = tuple(
     os.path.join(_ROOT, *parts)
     for parts in (
-        ("gloo", ""), ("virtual", "traffic", ""), ("virtual", "group.py"), ("virtual", "engine.py"),
-        ("virtual", "subgroups.py"), ("virtual", "apart", "packed_tensors.py"), ("virtual", "apart", "handles.py"),
+        ("gloo", ""), ("virtual", "traffic", ""), ("virtual", "groups", ""), ("virtual", "stores", ""),
+        ("virtual", "engine.py"), ("virtual", "apart", "packed_tensors.py"), ("virtual", "apart", "handles.py"),
     )
 )  # fmt: skip
 _IMPORTING = "<frozen importlib"  # whose frames lie between the program and a module that it imports
