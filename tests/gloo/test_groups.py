@@ -78,6 +78,20 @@ def test_groups_that_share_a_rank_must_be_the_same():
 
 
 @pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_mismatch_that_a_rank_catches_names_the_lines(engine):
+    def worker(rank, world_size):
+        try:
+            dist.all_reduce(torch.ones(1 + rank))
+        except RuntimeError as error:
+            raise ValueError(ascii(str(error))) from None  # a mark for the kernel would be seen
+
+    with pytest.raises(
+        WorkerFailed, match=r"at test_groups\.py, line \d+, but rank \d .*at test_groups\.py, line \d+: "
+    ):
+        engine(worker, 2, echo=False)
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
 @pytest.mark.parametrize("operation", ["all_reduce", "scatter"])
 def test_a_view_with_gaps_is_refused_where_gloo_takes_what_lies_in_them(engine, operation):
     def worker(rank, world_size):
