@@ -171,9 +171,11 @@ class Sandbox:
         meeting: the folder of `meeting` in which it serves others.
         """
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as if_it_fails:
+            if_it_fails.callback(ours.close)
             request = {"do": "start", "role": role, "limits": asdict(self.limits)}
             answer = self.ask({**request, "branches": branches, "meeting": meeting}, theirs.fileno())
+            if_it_fails.pop_all()
         return Process(self, answer["started"], Wire(ours))
 
     @contextlib.contextmanager
@@ -198,7 +200,7 @@ class Sandbox:
         try:
             text = self.control.recv(65536)
         except OSError as error:
-            self.bwrap.kill()  # an answer that came late would be taken for that to the next request
+            self._kill()  # an answer that came late would be taken for that to the next request
             raise SandboxError(f"the warm parent does not answer: {error}; it wrote: {self._said()}") from None
         if not text:
             raise SandboxError(f"the warm parent ended; it wrote: {self._said()}")
@@ -219,6 +221,13 @@ class Sandbox:
         """Ends the warm parent and everything in it."""
         while self._at_close:
             self._at_close.pop()()
+        self._kill()
+        self.share.close()
+        self.log.close()
+        if self.folder is not None:
+            self.folder.cleanup()
+
+    def _kill(self) -> None:
         self.control.close()
         deadline = time.monotonic() + 2
         while self.bwrap.poll() is None and time.monotonic() < deadline:
@@ -227,10 +236,6 @@ class Sandbox:
                 self.bwrap.wait(0.1)
             except subprocess.TimeoutExpired:
                 continue
-        self.share.close()
-        self.log.close()
-        if self.folder is not None:
-            self.folder.cleanup()
 
     def __enter__(self) -> Sandbox:
         return self
@@ -248,8 +253,10 @@ class SharedSandbox:
     def get(self) -> Sandbox:
         """The sandbox, alive."""
         with self.lock:
-            if self.sandbox is None or self.sandbox.bwrap.poll() is not None:
-                self.sandbox = Sandbox()
+            if self.sandbox is not None and self.sandbox.bwrap.poll() is not None:
+                self.sandbox.close()
+                self.sandbox = None
+            self.sandbox = self.sandbox or Sandbox()
             return self.sandbox
 
     def close(self) -> None:

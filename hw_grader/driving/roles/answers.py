@@ -81,7 +81,9 @@ def _serve(line: Line, answers: Answers) -> None:
             parcel = Parcel()
             line.send({"answers": [_describe(a, parcel) for a in answers.opened]}, parcel.blob())
         else:
-            Call(line, message, blob, answers).run()
+            call = Call(line, message, blob, answers)
+            del blob  # it is unpacked; a call may be looked at while it is under way
+            call.run()
     except Exception as error:
         with contextlib.suppress(OSError):  # the driver may be gone, which is no matter
             line.send(_raised(error))

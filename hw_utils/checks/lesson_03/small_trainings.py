@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import observe, require_no_deadlock
+from hw_utils.checks.lesson_04.own_shares import Iteration, iteration
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material import data
 from hw_utils.material.models import LeNet5
@@ -147,6 +149,15 @@ class Problem:
         return states
 
     @one_thread()
+    def shares_at(self, states: Sequence[np.ndarray]) -> list[Iteration]:
+        """What each step of one worker is made of, from these weights."""
+        model, (x, y), found = self.model(), self.examples(), []
+        for weights, chunk in zip(states, self.chunks()):
+            load_flat(model, weights)
+            found.append(iteration(model, x[chunk], y[chunk]))
+        return found
+
+    @one_thread()
     def gradient(self, weights: np.ndarray, places: torch.Tensor) -> np.ndarray:
         """The gradient of the mean loss over these examples at these weights; zero for no examples."""
         if not len(places):
@@ -219,14 +230,37 @@ def may_travel(recipe: Recipe, world_size: int) -> list[list[np.ndarray]]:
     return found
 
 
-def _iterations(recipe: Recipe, world_size: int, model: Any, optimizer: Any, train_set: Any) -> Iterator[int]:
-    """Trains with whole batches; the number of each iteration, after its step."""
+@one_thread()
+def shares_of(recipe: Recipe, world_size: int) -> list[Iteration]:
+    """What each iteration of one worker is made of; none with momentum, which brings what was before."""
+    model, optimizer, train_set, _ = recipe.start(0)
+    found: list[Iteration] = []
+    if recipe.momentum:
+        return found
+
+    def look(x: torch.Tensor, y: torch.Tensor) -> None:
+        found.append(iteration(model, x, y))
+
+    deque(_iterations(recipe, world_size, model, optimizer, train_set, look), maxlen=0)
+    return found
+
+
+def _iterations(
+    recipe: Recipe,
+    world_size: int,
+    model: Any,
+    optimizer: Any,
+    train_set: Any,
+    look: Callable[[torch.Tensor, torch.Tensor], None] = lambda x, y: None,
+) -> Iterator[int]:
+    """Trains with whole batches, each of which `look` gets first; the number of each iteration, after its step."""
     k = 0
     for epoch in itertools.count():
         for chunk in recipe.order(epoch, len(train_set)).split(world_size * recipe.batch_size):
             if k == recipe.max_iterations:
                 return
             images, labels = train_set[chunk]
+            look(images, labels)
             optimizer.zero_grad()
             cross_entropy(model(images), labels).backward()
             optimizer.step()

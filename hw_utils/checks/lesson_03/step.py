@@ -141,13 +141,24 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
                 f"{problem.world_size * problem.batch_size}.",
                 cause=model_causes.strays(problem, states, k, rank),
             )
-    _require_together(what, data, problem, expected)
+    _require_together(what, data, problem, expected, follows=True)
 
 
-def _require_together(what: str, data: dict[str, Any], problem: Problem, states: Sequence[np.ndarray]) -> None:
+_FEW = 2  # counts, or a loss, of each rank and step
+
+
+def _require_together(
+    what: str, data: dict[str, Any], problem: Problem, states: Sequence[np.ndarray], *, follows: bool = False
+) -> None:
     """Raises CheckFailed unless what leads from each of these states to the next has come of all ranks' messages."""
     if problem.net == "small" and problem.world_size > 1:
-        require_together(what, data, list(_may_travel(problem, states)))
+        made_of = problem.shares_at(states) if follows and not problem.momentum else ()
+        require_together(what, data, list(_may_travel(problem, states)), made_of=made_of, at_most=problem.batch_size)
+        if data["beside"] > _FEW * problem.n_steps * problem.world_size:
+            raise CheckFailed(
+                f"{what}: beside the models, {data['beside']} numbers of a rank travel in {problem.n_steps} steps.",
+                cause="each rank keeps its examples: only the models are averaged.",
+            )
 
 
 def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:

@@ -16,6 +16,7 @@ from hw_utils.checks.lesson_03.small_trainings import (
     ranks_of,
     require_given,
     results_of,
+    shares_of,
     small_recipe,
 )
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_together, take_out
@@ -69,7 +70,8 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
         )
     require_waits(Trace.from_plain(data["trace"]), what)
     if world_size > 1:
-        require_together(what, data, may_travel(recipe, world_size), at_least=expected[-1][0])
+        shares = {"made_of": shares_of(recipe, world_size), "at_most": recipe.batch_size}
+        require_together(what, data, may_travel(recipe, world_size), at_least=expected[-1][0], **shares)
     for rank, n_calls in enumerate(called if own else ()):
         # A look at the test set has an all-reduce of its own.
         n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce")) - len(curves[rank])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
+from hw_utils.checks.lesson_04.own_shares import Iteration, require_own_shares
 from hw_utils.core.errors import CheckFailed
 
 _SAME = 1e-2  # of the whole: an answer that rounds, or leaves out a little, has sent its gradients all the same
@@ -70,48 +71,56 @@ def _padded(vector: np.ndarray, size: int) -> np.ndarray:
 
 def take_out(data: dict[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
     """The observed run of ranks that gave {"returned", "carried"}, as if they had given the first alone; and
-    `together`, (n, numbers of the model), what all ranks' collectives put in as often as they went through the model.
+    `brought`, (ranks, n, numbers of the model), what their collectives put in as often as they went through the model,
+    and `beside`, how many floats of other sizes the ranks put in, at most. `brought` has no rows if they differ in n.
 
-    sizes: numbers of each parameter. `together` is the sum over the ranks, `is_shared` whether each of them puts in
-    other numbers than rank 0.
+    sizes: numbers of each parameter.
     """
     if data["deadlock"] is not None or not all(isinstance(r, dict) and "carried" in r for r in data["results"]):
         return data
-    rows = [_through_the_model(result["carried"], sizes) for result in data["results"]]
+    rows, beside = zip(*(_through_the_model(result["carried"], sizes) for result in data["results"]))
     data["results"] = [result["returned"] for result in data["results"]]
     is_alike = len({len(one) for one in rows}) == 1
-    together = sum(rows) if is_alike else np.empty((0, sum(sizes)))
-    is_shared = is_alike and all(not np.array_equal(one, rows[0]) for one in rows[1:])
-    return data | {"together": together, "is_shared": is_shared}
+    brought = np.stack(rows) if is_alike else np.empty((len(rows), 0, sum(sizes)))
+    return data | {"brought": brought, "beside": max(beside)}
 
 
-def _through_the_model(calls: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+def _through_the_model(calls: Sequence[Any], sizes: Sequence[int]) -> tuple[np.ndarray, int]:
     """(n, numbers of the model): each time that calls bring as many floats as the parameters have, one by one or in one
-    vector; what has other sizes is something else."""
+    vector; and how many floats have other sizes."""
     brought = [np.asarray(t) for kind, inputs in calls if kind not in ("broadcast", "scatter") for t in inputs]
-    rows, parts, needed = [], [], list(sizes)
+    rows, parts, needed, beside = [], [], list(sizes), 0
     for one in (t for t in brought if t.dtype.kind == "f"):
         if one.size == sum(sizes):
             rows.append(one)
         elif one.size in needed:
             needed.remove(one.size)
             parts.append(one)
+        else:
+            beside += one.size
         if parts and not needed:
             rows.append(np.concatenate(parts))
             parts, needed = [], list(sizes)
-    return np.stack(rows) if rows else np.empty((0, sum(sizes)))
+    return (np.stack(rows) if rows else np.empty((0, sum(sizes)))), beside
 
 
 def require_together(
-    who: str, data: dict[str, Any], wholes: Sequence[Sequence[np.ndarray]], *, at_least: int | None = None
+    who: str,
+    data: dict[str, Any],
+    wholes: Sequence[Sequence[np.ndarray]],
+    *,
+    at_least: int | None = None,
+    made_of: Sequence[Iteration] = (),
+    at_most: int = 0,
 ) -> None:
     """Raises CheckFailed unless what all ranks put in, together, is what has to come of it, in whatever proportion.
 
     data: of `take_out`. wholes: for each iteration all vectors of the model, flat, that may travel: its gradient, or
-    its weights after the step. at_least: how many of these iterations there must be, if not all.
+    its weights after the step. at_least: how many of these iterations there must be, if not all. made_of: of each
+    iteration, where each rank's own part can be told: it comes of `at_most` examples.
     """
-    together, least = data["together"], len(wholes) if at_least is None else at_least
-    n = len(together)
+    brought, least = data["brought"], len(wholes) if at_least is None else at_least
+    n = brought.shape[1]
     a_time = next((each for each in range(1, n + 1) if n % each == 0 and least <= n // each <= len(wholes)), 0)
     if not a_time:
         raise CheckFailed(
@@ -119,16 +128,19 @@ def require_together(
             cause="what travels is a number for each of the model's, once an iteration: gradients, or weights.",
         )
     for k, allowed in enumerate(wholes[: n // a_time]):
-        sources = [np.sort(whole) for whole in allowed if np.any(whole)]
-        sent = map(np.sort, together[k * a_time : (k + 1) * a_time])
-        if sources and not any(is_made_of(one, [source]) for one in sent for source in sources):
+        parts = [brought[:, row] for row in range(k * a_time, (k + 1) * a_time)]
+        pairs = [(part, whole) for part in parts for whole in allowed if np.any(whole)]
+        found = next((pair for pair in pairs if is_made_of(np.sort(pair[0].sum(axis=0)), [np.sort(pair[1])])), None)
+        if pairs and found is None:
             raise CheckFailed(
                 f"{who}: what all ranks together put into collectives in iteration {k + 1} is not made of what one "
                 "worker computes.",
                 cause="each rank brings what it computed of its own examples: its gradient, or its weights after the "
                 "step; the sum over the ranks is what counts.",
             )
-    if not data["is_shared"]:
+        if found is not None and k < len(made_of):
+            require_own_shares(f"{who}: iteration {k + 1}", *found, made_of[k], at_most)
+    if any(np.array_equal(one, brought[0]) for one in brought[1:]):
         raise CheckFailed(
             f"{who}: all ranks put the same numbers into collectives.",
             cause="every rank does the whole work: each computes with its own share of the batch.",

@@ -91,7 +91,7 @@ _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names
 
 @check(
     "lesson_04.gather_scatter",
-    judge=gradients_judge.judge_gradients("gather_scatter"),
+    judge=gradients_judge.judge_gradients("gather_scatter", adds_itself=True),
     cases=_GRADIENT_CASES,
     ok="every rank ends with the mean gradient of every parameter.",
     hint="hint 1 of exercise 4.2b",

@@ -40,8 +40,8 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
     return (10.0**rank * (first + draws.digits(first.shape, rank, name)) + 1 / 3).reshape(shape)
 
 
-def judge_gradients(what: str):
-    """A judge of the gradients that `what` leaves on every rank."""
+def judge_gradients(what: str, *, adds_itself: bool = False):
+    """A judge of the gradients that `what` leaves on every rank. adds_itself: no call may add them up for it."""
 
     def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
         who = _with(what, world_size)
@@ -52,6 +52,8 @@ def judge_gradients(what: str):
         trace = Trace.from_plain(data["trace"])
         _require_waited(who, trace)
         each = [result(data, rank) for rank in range(world_size)]
+        if adds_itself:
+            _require_own_sums(who, [got["carried"] for got in each])
         for name in names:
             _judge_gradient(who, [got["gradients"].get(name) for got in each], name, "gather" in trace.ops)
             for rank, got in enumerate(each):
@@ -62,6 +64,20 @@ def judge_gradients(what: str):
                     )
 
     return judge
+
+
+_ADDS = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
+
+
+def _require_own_sums(who: str, carried: list[Any]) -> None:
+    """Raises CheckFailed if a call has added gradients up, which have several values; a buffer here has one."""
+    calls = ((kind, np.asarray(t)) for of_rank in carried for kind, inputs in of_rank for t in inputs)
+    adding = sorted({kind for kind, t in calls if kind in _ADDS and len(np.unique(t)) > 1})
+    if adding:
+        raise CheckFailed(
+            f"{who}: the gradients are added up by {', '.join(adding)}, not by rank 0.",
+            cause="here the root has all gradients, and makes their mean itself: one gather, one scatter.",
+        )
 
 
 def _require_waited(who: str, trace: Trace) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
+from hw_utils.checks.lesson_04 import own_shares
 from hw_utils.checks.lesson_04.collective_contents import require_together
 from hw_utils.checks.lesson_04.loop_judge import close, examples, first_difference, number, numbers, result
 from hw_utils.checks.lesson_04.softmax import Softmax, descend
@@ -72,21 +73,37 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
             )
     _judge_method(trace, method, who)
     if world_size > 1:
-        require_together(who, data, [[g] for g in _gradients(seed, [(x[b].astype("f8"), y[b]) for b in batches])])
+        parts = [(x[b].astype("f8"), y[b]) for b in batches]
+        gradients, made_of = _gradients(seed, parts)
+        can_tell = total_batch <= _INDEPENDENT
+        share = total_batch // world_size
+        require_together(who, data, [[g] for g in gradients], made_of=made_of if can_tell else (), at_most=share)
     if method in ("gather_scatter", "all_reduce"):
         _judge_iteration_s(data, trace, who, n_iterations)
     _judge_output(data.get("output"), who, n_iterations)
 
 
-def _gradients(seed: int, batches: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """Of one process with whole batches, flat, one an iteration."""
-    model, speed, found = _seeded(seed), [0.0, 0.0], []
+_INDEPENDENT = 8  # examples whose gradients to 3 x 4 weights and 3 biases, each of them adding up to 0, tell them apart
+
+
+def _gradients(
+    seed: int, batches: list[tuple[np.ndarray, np.ndarray]]
+) -> tuple[list[np.ndarray], list[own_shares.Iteration]]:
+    """Of one process with whole batches, flat, one an iteration, and of each of their examples."""
+    model, speed, found, made_of = _seeded(seed), [0.0, 0.0], [], []
     for x, y in batches:
+        weights = _flat(model.weight, model.bias)
+        each = [_flat(*model.gradient(x[k : k + 1], y[k : k + 1])) for k in range(len(x))]
+        made_of.append(own_shares.Iteration(weights, np.stack(each)))
         gradients = model.gradient(x, y)
         speed = [MOMENTUM * v + g for v, g in zip(speed, gradients)]
         model.weight, model.bias = model.weight - LR * speed[0], model.bias - LR * speed[1]
-        found.append(np.concatenate([g.ravel() for g in gradients]))
-    return found
+        found.append(_flat(*gradients))
+    return found, made_of
+
+
+def _flat(*parts: np.ndarray) -> np.ndarray:
+    return np.concatenate([part.ravel() for part in parts])
 
 
 def _judge_method(trace: Trace, method: str, who: str) -> None:

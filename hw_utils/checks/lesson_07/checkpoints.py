@@ -21,6 +21,7 @@ from hw_utils.simulate import simulate
 STEPS = (99_000, 100_000)  # as long runs have them: not sorted as text, both even, too large for float16
 MARK = 5000  # what a step's numbers begin with, times 1 or 2
 APART = 64  # drawn digits count so much: more than a float16 of this size rounds away
+NAME_LETTERS = 200  # of all names that a rank writes in a step
 DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int64}
 
 
@@ -117,7 +118,9 @@ def _judge(
         if n > 1 and max(sent) > share + 256:
             raise CheckFailed(
                 f"{what}: a rank writes {max(sent)} bytes a step, its shard has {share}.",
-                cause="a shard is written twice: a write is there as a whole or not at all, so one is enough."
+                cause="names hold what belongs into the tensors: a name says which step and which rank."
+                if _letters(data["saved"], step) > NAME_LETTERS
+                else "a shard is written twice: a write is there as a whole or not at all, so one is enough."
                 if _writes_own_shard(data["saved"], step, share, times=2)
                 else f"what is written beside the shard has {max(sent) - share} bytes: the step, the number of ranks "
                 "and n_elements are three numbers, and one rank's write."
@@ -141,7 +144,16 @@ def _judge(
 
 
 def _written(each: dict[str, Any], step: int) -> int:
-    return sum(np.asarray(tensor).nbytes for other, _, tensor, _ in each["writes"] if other == step)
+    """Bytes of a rank's writes; a name says what something is, and what it says beside that is written, too."""
+    writes = [(name, np.asarray(tensor).nbytes) for other, name, tensor, _ in each["writes"] if other == step]
+    letters = sum(len(str(name).encode()) for name, _ in writes)
+    return sum(n for _, n in writes) + max(0, letters - NAME_LETTERS)
+
+
+def _letters(saved: list[dict[str, Any]], step: int) -> int:
+    """Of the names that a rank writes, at most."""
+    ranks = [each["writes"] for run in saved for each in run["results"]]
+    return max(sum(len(str(name)) for other, name, *_ in writes if other == step) for writes in ranks)
 
 
 def _writes_own_shard(saved: list[dict[str, Any]], step: int, share: int, times: int = 1) -> bool:

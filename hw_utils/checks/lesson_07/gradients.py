@@ -20,6 +20,8 @@ from hw_utils.checks.kept_bytes import (
     observe_memory,
 )
 from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07.gradient_shards_judge import judge_shards
+from hw_utils.checks.lesson_07.gradients_kept import MANY, drive_many, judge_many
 from hw_utils.checks.lesson_07.optimizer import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -108,16 +110,25 @@ def _mean_shards(
 
 
 def _judge(
-    data: Any, world_size: int, widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None = None
+    data: Any,
+    world_size: int,
+    widths: list[int],
+    bucket_bytes: int,
+    unused: bool,
+    order: list[int] | None = None,
+    many: bool = False,
 ) -> None:
+    sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
+    pieces = [-(-size // world_size) for size in sizes]
+    if many:
+        judge_many(data, world_size, pieces, ITEM)
+        return
     what = f"{n_ranks(world_size)}, buckets of {bucket_bytes} bytes" + (", the last layer unused" if unused else "")
     what += ", layers used in another order than they stand in the model" if order else ""
     require_no_deadlock(
         data, what, cause="all ranks start the same buckets in one order: those that are not full in wait()."
     )
     trace = Trace.from_plain(data["trace"])
-    sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
-    pieces = [-(-size // world_size) for size in sizes]
     _judge_calls(what, trace, pieces, world_size)
     for rank, result in enumerate(data["results"]):
         if result["left"]:
@@ -131,7 +142,7 @@ def _judge(
     for step in range(STEPS):
         right = _mean_shards(widths, bucket_bytes, unused, order, world_size, step)
         for rank, result in enumerate(data["results"]):
-            _judge_shards(f"{what}: step {step}, rank {rank}", result["shards"][step], right, rank, world_size)
+            judge_shards(f"{what}: step {step}, rank {rank}", result["shards"][step], right, rank, world_size)
     for rank, (result, bytes_at) in enumerate(zip(data["results"], data["held"])):
         if world_size > 1:
             _judge_starts(f"{what}: rank {rank}", result, trace.of_rank(rank), _buckets(widths, bucket_bytes))
@@ -242,61 +253,6 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
             )
 
 
-def _judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_size: int) -> None:
-    if not isinstance(got, list) or len(got) != len(right):
-        shown = f"{len(got)} shards" if isinstance(got, list) else "no list"
-        raise CheckFailed(
-            f"{what}: wait() gave {shown}, expected {len(right)}, one a bucket.",
-            cause="wait returns the list of shards, and starts a new one for the next backward.",
-        )
-    if all(_same(mine, whole[rank]) for mine, whole in zip(got, right[::-1])) and len(got) > 1:
-        raise CheckFailed(
-            f"{what}: wait() gave the shard of the last bucket first.",
-            cause="buckets go from the last parameter to the first, and the list in their order.",
-        )
-    for k, (mine, whole) in enumerate(zip(got, right)):
-        expected = whole[rank]
-        if not isinstance(mine, np.ndarray) or mine.shape != expected.shape:
-            shape = getattr(mine, "shape", None)
-            raise CheckFailed(f"{what}: shard of bucket {k} has shape {shape}, expected {expected.shape}.",
-                              cause="a shard is flat, 1/N of the bucket padded to the next multiple of N: -(-n // N) "
-                              "numbers, not one more where N divides.")  # fmt: skip
-        if not _same(mine, expected):
-            raise CheckFailed(
-                f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
-                cause=_why(mine, whole, rank, world_size),
-            )
-
-
-def _same(mine: Any, right: np.ndarray) -> bool:
-    is_alike = isinstance(mine, np.ndarray) and mine.shape == right.shape
-    return is_alike and np.allclose(mine, right, rtol=1e-10, atol=1e-12)
-
-
-def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str:
-    causes = {
-        "that is the sum: divide by the number of ranks, once.": whole[rank] * world_size,
-        "divided by the number of ranks twice.": whole[rank] / world_size,
-        "it is zero: the gradients were set to None before they were copied, or the shard was read before wait().": 0
-        * whole[rank],
-    }
-    flat = whole.ravel()
-    packed = np.trim_zeros(flat, "f")
-    packed = np.pad(packed, (0, len(flat) - len(packed))).reshape(whole.shape)
-    if not np.array_equal(packed, whole) and np.allclose(mine, packed[rank], rtol=1e-9, atol=1e-12):
-        return "a parameter without a gradient counts as zeros, at its own place in the bucket."
-    if np.allclose(mine, whole[rank], rtol=1e-5, atol=1e-6):
-        return "right to six places: gradients travel in the dtype that they have."
-    ends = [np.roll(flat, n).reshape(whole.shape) for n in range(1, world_size) if not flat[-n:].any()]
-    if any(np.allclose(mine, shifted[rank], rtol=1e-9, atol=1e-12) for shifted in ends):
-        return "the padding stands behind the gradients, not before them."
-    near = [cause for cause, value in causes.items() if np.allclose(mine, value, rtol=1e-9, atol=1e-12)]
-    other = [r for r in range(world_size) if np.allclose(mine, whole[r], rtol=1e-9, atol=1e-12)]
-    if near or not other:
-        return (near or ["the bucket's order is that of its parameters; gradients of one backward alone are in it."])[0]
-    return f"that is rank {other[0]}'s shard: the ranks' pieces lie in the order of the ranks."
-
-
 @check(
     "lesson_07.sharded_gradients",
     judge=_judge,
@@ -313,7 +269,8 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
         )
     ]
     + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}]
-    + [{"world_size": 2, "widths": [3] * 4, "bucket_bytes": 96, "unused": False, "order": [2, 1, 0, 3, 4]}],
+    + [{"world_size": 2, "widths": [3] * 4, "bucket_bytes": 96, "unused": False, "order": [2, 1, 0, 3, 4]}]
+    + [MANY],  # gradients that nobody overlooks, in whatever form they are kept
     ok="each rank keeps the mean of its own shards, and two buckets beside them.",
     hint="hint 1 of exercise 7.4",
     hints={
@@ -328,8 +285,17 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
     look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
 )
 def sharded_gradients(
-    make, /, world_size: int, widths: list[int], bucket_bytes: int, unused: bool, order: list[int] | None = None
+    make,
+    /,
+    world_size: int,
+    widths: list[int],
+    bucket_bytes: int,
+    unused: bool,
+    order: list[int] | None = None,
+    many: bool = False,
 ):
     """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
+    if many:
+        return drive_many(make, world_size, widths, bucket_bytes)
     args = (make, widths, bucket_bytes, unused, order)
     return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))

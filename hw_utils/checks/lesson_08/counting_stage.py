@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks import draws
@@ -30,6 +31,8 @@ class WatchedStage(TimedStage):
         self.n_kept, self.kept_bytes = 0, 0
         self._theirs: list[torch.Tensor] = []
         self.crossed: dict[str, list[torch.Tensor]] = {}  # "F0" -> what the pass was given, and what it gave
+        self.look: Callable[[], list[int] | None] | None = None  # at the memory of the answer's own process
+        self.looks: list[tuple[list[int] | None, list[int]]] = []  # what it found, and each rank's place in the ledger
         # k -> its memory, bytes of that, and its numbers
         self._inputs: dict[int, tuple[StorageWeakRef, int, torch.Tensor]] = {}
 
@@ -50,6 +53,8 @@ class WatchedStage(TimedStage):
     def backward(self, k: int, gradient: torch.Tensor) -> torch.Tensor:
         """As a timed stage."""
         self._count()
+        if self.look is not None and k in (0, len(self.targets) - 1):
+            self.looks.append((self.look(), list(dist.group.WORLD.engine.rows.order)))
         back = super().backward(k, gradient)
         self.crossed[f"B{k}"] = [torch.as_tensor(gradient).detach().clone(), back.clone()]
         return back

@@ -121,7 +121,17 @@ def _judge(data: Any, **given: Any) -> None:
                     )
 
 
+def _require_random_state(what: str, result: Any) -> None:
+    for place, method, _, how in result.get("touched", ()):
+        if how == "random":
+            raise CheckFailed(
+                f"{what}: {method} of part {place} leaves another random state.",
+                cause="nothing in this model draws a number: whoever sets the state puts back the one that was there.",
+            )
+
+
 def _require_untouched(what: str, result: Any) -> None:
+    _require_random_state(what, result)
     for place, method, name, how in result.get("touched", ()):
         if how == "graph":
             raise CheckFailed(
@@ -266,6 +276,7 @@ def _judge_kept(data: Any, **given: Any) -> None:
             f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
+    _require_random_state(what, result)
     for number, k, too_many, n_alive, by_graph, has_a_value in result["kept"]:
         for place, n_bytes in enumerate(too_many):
             if n_bytes > SLACK:

@@ -54,11 +54,12 @@ class Pipe:
         return x
 
     def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
-        keeper.now, copy, settings = k, x.clone(), (keeper.settings(), keeper.weights())
+        keeper.now, copy, settings, random = k, x.clone(), (keeper.settings(), keeper.weights()), torch.get_rng_state()
         keeper.watch(k, x)
         y = keeper.stage.forward(k, x)
         self._look(place, "forward", "x", x, copy)
         self._look_at_module(place, "forward", keeper, settings)
+        self._look_at_random(place, "forward", random)
         if not isinstance(y, torch.Tensor):
             raise Stopped(place, "forward", plain(y))
         keeper.watch(k, y)
@@ -79,12 +80,17 @@ class Pipe:
 
     def _backward(self, place: int, keeper: Keeper, k: int, gradient: torch.Tensor) -> torch.Tensor | None:
         x, keeper.now = self.inputs.pop((place, k)), k
-        before, settings = (x.clone(), gradient.clone()), (keeper.settings(), keeper.weights())
+        before, settings, random = (
+            (x.clone(), gradient.clone()),
+            (keeper.settings(), keeper.weights()),
+            torch.get_rng_state(),
+        )
         keeper.watch(k, gradient)
         back = keeper.stage.backward(k, gradient)
         self._look(place, "backward", "x", x, before[0])
         self._look(place, "backward", "gradient", gradient, before[1])
         self._look_at_module(place, "backward", keeper, settings)
+        self._look_at_random(place, "backward", random)
         if not place:
             return None
         if not isinstance(back, torch.Tensor):
@@ -105,6 +111,10 @@ class Pipe:
             self.touched.append([place, method, "module", "settings"])
         elif not all(torch.equal(a, b) for a, b in zip(keeper.weights(), before[1], strict=True)):
             self.touched.append([place, method, "module", "weights"])
+
+    def _look_at_random(self, place: int, method: str, before: torch.Tensor) -> None:
+        if not torch.equal(torch.get_rng_state(), before):  # nothing in these parts draws
+            self.touched.append([place, method, "random state", "random"])
 
     def kept(self, k: int) -> list[list]:
         """After B of k: bytes too many on each part, how many of k's tensors are alive, where a graph is left, and

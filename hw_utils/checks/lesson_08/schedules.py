@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import taken
+from hw_utils.checks.lesson_08.carried_judge import require_carried
 from hw_utils.checks.lesson_08.schedules_judge import (
     ITEM,
     SAME_S,
@@ -16,15 +18,16 @@ from hw_utils.checks.lesson_08.schedules_judge import (
     judge_run,
     most,
     orders_of,
-    require_carried,
     sizes,
     took_s,
     words,
 )
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.trace import RECEIVES, SENDS, Trace
+from hw_utils.core.trace import RECEIVES, SENDS, Event, Trace
 
 F_S, B_S = 1.0, 2.0
+_BESIDE = 2_500_000  # bytes: of right answers 1 MB at most; all activations of _MANY have 11.5, in half precision 3
+_MANY = {"world_size": 2, "n_batches": 24, "times": 10_000}
 HINTS_GPIPE = {
     "hint 2 of exercise 8.3": "share|rows|counts|loss",
     "hint 1 of exercise 8.3": "receive|send|order|pipeline|backward|forward|goes on|rows",
@@ -149,7 +152,7 @@ def one_f_one_b(answer, /, world_size: int, n_batches: int):
     return drive(answer, world_size, n_batches, F_S, B_S)
 
 
-def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
+def _judge_in_flight(data: Any, world_size: int, n_batches: int, times: int = 1) -> None:
     what = words(world_size, n_batches)
     _require_all_passes(what, data, n_batches)
     trace = Trace.from_plain(data["trace"])
@@ -170,7 +173,7 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 cause="the ledger counts buffers too: receive a micro-batch's activation when its turn has come, at "
                 "most one ahead.",
             )
-        _require_let_go(f"{what}: rank {rank}", data["results"][rank], (allowed + 1) * max(sizes(n_batches)))
+        _require_let_go(f"{what}: rank {rank}", data["results"][rank], (allowed + 1) * max(sizes(n_batches, times)))
     for rank, order in enumerate(orders_of(data)):
         forward, backward = ([k for other, k in order if other == kind] for kind in "FB")
         if forward != backward:
@@ -178,6 +181,30 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int) -> None:
                 f"{what}: rank {rank} goes forward with micro-batches {forward}, and back with {backward}.",
                 cause="backward takes the oldest micro-batch: what came first goes back first.",
             )
+    if times == 1:
+        require_carried(what, data, n_batches)
+    else:
+        _judge_taken(what, data["results"][-1]["looks"], trace, world_size, n_batches, times)
+
+
+def _judge_taken(what: str, looks: list, trace: Trace, world_size: int, n_batches: int, times: int) -> None:
+    """looks: of the last rank at the answer's memory, in its first backward pass and in its last one."""
+    (before, _), (after, places) = looks
+    n_bytes = taken(before, after)
+    in_flight = sum(min(n_batches, world_size - rank) + 1 for rank in range(world_size))
+    allowed = in_flight * max(sizes(n_batches, times)) * WIDTH * ITEM
+    allowed += sum(e.n_bytes for e in trace if e.is_send and _is_under_way(e, places[e.rank]))
+    if n_bytes is not None and n_bytes > 2 * allowed + _BESIDE:  # twice: what is on its way has a copy
+        raise CheckFailed(
+            f"{what}: from the last rank's first backward pass to its last one, {n_bytes} bytes more are in use; "
+            f"{allowed} are in flight.",
+            cause="activations that went back are kept in another form: as a text, in a list, in a file.",
+        )
+
+
+def _is_under_way(event: Event, place: int) -> bool:
+    """Whether it had been called, and not been waited for, when its rank was at this place of its calls and waits."""
+    return event.order <= place and (event.waited is None or event.waited > place)
 
 
 def _require_let_go(what: str, result: Any, n_rows: int) -> None:
@@ -232,16 +259,17 @@ def _came_in(trace: Trace, rank: int) -> int:
 @check(
     "lesson_08.one_f_one_b_in_flight",
     judge=_judge_in_flight,
-    cases=[{"world_size": p, "n_batches": m} for p, m in ((1, 3), (2, 1), (2, 3), (4, 3), (4, 8))],
+    cases=[{"world_size": p, "n_batches": m} for p, m in ((1, 3), (2, 1), (2, 3), (4, 3), (4, 8))]
+    + [_MANY],  # activations that nobody overlooks, whatever keeps them
     ok="stage r of p never holds more than p - r micro-batches, and what comes first goes back first.",
     hint="hint 3 of exercise 8.4",
     hints=HINTS_1F1B,
     errors=ERRORS,
     look="draw what is in flight in your own run, and find the first moment at which a rank has too many.",
 )
-def one_f_one_b_in_flight(answer, /, world_size: int, n_batches: int):
+def one_f_one_b_in_flight(answer, /, world_size: int, n_batches: int, times: int = 1):
     """What each stage's own log says that it held, and the ledger about what was on its way."""
-    return drive(answer, world_size, n_batches, F_S, B_S)
+    return drive(answer, world_size, n_batches, F_S, B_S, times)
 
 
 def _judge_1f1b_time(

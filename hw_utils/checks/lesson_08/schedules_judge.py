@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 from hw_utils.checks import draws
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_06.shards import distance, n_ranks
+from hw_utils.checks.lesson_06.shards import distance, look_at, n_ranks
 from hw_utils.checks.lesson_08.counting_stage import WatchedStage, stage_weights
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
@@ -25,44 +25,52 @@ from hw_utils.simulate import simulate
 
 WIDTH, ITEM = 3, 8
 SAME_S = 1e-6
-_ROUNDED = 1e-2  # of the largest number: half precision and bfloat16 keep more
 FREE = Network(0.0, math.inf)  # messages take no time
 Numbers = float | Sequence[float]  # of each rank, or of all
 
 
-def sizes(n_batches: int) -> list[int]:
-    """Rows of the micro-batches: not all alike."""
-    return [1 + (k + 1) % 3 for k in range(n_batches)]
+def sizes(n_batches: int, times: int = 1) -> list[int]:
+    """Rows of the micro-batches: not all alike. times: as many of each."""
+    return [times * (1 + (k + 1) % 3) for k in range(n_batches)]
 
 
-def _rows(seed: int, n_batches: int) -> list[torch.Tensor]:
+def drawn_rows(seed: int, n_batches: int, times: int = 1) -> list[torch.Tensor]:
+    """Micro-batches of drawn numbers."""
     draw = torch.Generator().manual_seed(draws.seed(seed))
-    return [torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for n in sizes(n_batches)]
+    return [torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for n in sizes(n_batches, times)]
 
 
 def of_rank(seconds: Numbers, rank: int) -> float:
     return float(seconds[rank]) if isinstance(seconds, list | tuple) else float(seconds)
 
 
-def _worker(rank: int, world_size: int, answer: Any, n_batches: int, forward_s: Numbers, backward_s: Numbers) -> dict:
+def _worker(
+    rank: int, world_size: int, answer: Any, n_batches: int, forward_s: Numbers, backward_s: Numbers, times: int
+) -> dict:
     """Rank 0 has the numbers; on the other ranks there are zeros of the same shapes."""
-    batches = [x if rank == 0 else torch.zeros_like(x) for x in _rows(1, n_batches)]
-    times = of_rank(forward_s, rank), of_rank(backward_s, rank)
-    stage = WatchedStage(rank, world_size, WIDTH, *times, _rows(2, n_batches))
+    batches = [x if rank == 0 else torch.zeros_like(x) for x in drawn_rows(1, n_batches, times)]
+    seconds = of_rank(forward_s, rank), of_rank(backward_s, rank)
+    stage = WatchedStage(rank, world_size, WIDTH, *seconds, drawn_rows(2, n_batches, times))
     stage.is_theirs(batches)
+    if times > 1 and rank == world_size - 1:
+        stage.look = partial(look_at, answer)
     mine = list(batches)
     loss = answer(interface(stage), mine, rank, world_size)
-    now = zip(batches, mine, _rows(1, n_batches))
+    now = zip(batches, mine, drawn_rows(1, n_batches, times))
     changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
-        "kept_bytes": stage.kept_bytes, "crossed": stage.crossed,
+        "kept_bytes": stage.kept_bytes, "crossed": stage.crossed if times == 1 else {}, "looks": stage.looks,
         "changed": changed if len(mine) == n_batches else "list",
     }  # fmt: skip
 
 
-def drive(answer: Any, world_size: int, n_batches: int, forward_s: Numbers, backward_s: Numbers) -> dict[str, Any]:
-    args = (answer, n_batches, forward_s, backward_s)
+def drive(
+    answer: Any, world_size: int, n_batches: int, forward_s: Numbers, backward_s: Numbers, times: int = 1
+) -> dict[str, Any]:
+    """A run on stages that take these seconds. times: rows of the micro-batches, in times of `sizes`; with more than
+    one the last rank's stage looks at the answer's memory in its first and its last backward pass."""
+    args = (answer, n_batches, forward_s, backward_s, times)
     return observe(lambda: simulate(_worker, world_size, args, network=FREE, compute="free", echo=False))
 
 
@@ -78,7 +86,7 @@ def serial(world_size: int, n_batches: int, weights: Sequence[float]) -> tuple[f
     """(loss, each stage's gradient) of the whole model in one process: micro-batch k's mean loss counts weights[k]."""
     ws = [stage_weights(rank, WIDTH).requires_grad_() for rank in range(world_size)]
     total = torch.zeros((), dtype=torch.float64)
-    for x, target, weight in zip(_rows(1, n_batches), _rows(2, n_batches), weights):
+    for x, target, weight in zip(drawn_rows(1, n_batches), drawn_rows(2, n_batches), weights):
         for w in ws:
             x = x + torch.tanh(x @ w)
         total = total + weight * (x - target).square().mean()
@@ -270,43 +278,6 @@ def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
         "the stages behind it are right, so its own input or the gradient that came back is another micro-batch's: "
         "messages of one direction arrive in the order in which they are sent."
     )
-
-
-def require_carried(what: str, data: Any, n_batches: int) -> None:
-    """Raises CheckFailed unless each pass takes what a pass of its neighbour gave, each once, but for a factor.
-
-    The first rank takes the batch: from zeros everywhere, or from numbers that all ranks draw, nothing has to be sent.
-    Which micro-batch it belongs to and how exactly it came is a matter of the numbers.
-    """
-    given = [[np.asarray(x) for x in _rows(1, n_batches)]]
-    passes = {kind: [[r["crossed"][f"{kind}{k}"] for k in range(n_batches)] for r in data["results"]] for kind in "FB"}
-    given += [[y for _, y in of_rank] for of_rank in passes["F"][:-1]]
-    for rank, gave in enumerate(given):
-        who = f"stage {rank - 1} to {rank}" if rank else "the batch to stage 0"
-        _require_taken(f"{what}: the passes come in time, but {{}} goes from {who}", gave, passes["F"][rank])
-    for rank, (gave, took) in enumerate(pairwise(reversed(passes["B"]))):
-        first = len(passes["B"]) - 1 - rank
-        what_came = f"{what}: the passes come in time, but {{}} goes from stage {first} to {first - 1}"
-        _require_taken(what_came, [back for _, back in gave], took)
-
-
-def _require_taken(what: str, gave: list[Any], took: list[list[Any]]) -> None:
-    left = {k: _to_one(one) for k, one in enumerate(gave) if np.any(one)}
-    for k, (taken, _) in enumerate(took):
-        found = [j for j in (k, *left) if j in left and distance(_to_one(taken), left[j]) < _ROUNDED]
-        if not found:
-            raise CheckFailed(
-                f"{what.format(f'micro-batch {k}')} with other numbers.",
-                cause="a stage goes on with what its neighbour has sent: the message's buffer, once full.",
-            )
-        del left[found[0]]
-
-
-def _to_one(numbers: np.ndarray) -> np.ndarray:
-    """Divided by that of them which is largest."""
-    numbers = np.asarray(numbers)
-    flat = numbers.ravel()
-    return numbers / (flat[np.abs(flat).argmax()] or 1.0)
 
 
 def orders_of(data: Any) -> list[list[tuple[str, int]]]:

@@ -623,6 +623,7 @@ def frozen_ones_too(model):
         model.frozen.grad += 1
 
 
+@wrong("lesson_04.gather_scatter", says="added up by all_reduce, not by rank 0.*one gather, one scatter")
 @wrong("lesson_04.gather_scatter_traffic", says="it calls all_reduce.*dist.gather brings the gradients to rank 0")
 def reduces_at_once(model):
     all_reduce_mean(model)

@@ -102,6 +102,23 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
 
 @needs_sandbox
 @pytest.mark.slow
+def test_the_line_that_raises_in_a_hidden_case_is_not_told(course, sandbox):
+    """A function of a thousand lines could raise on the one whose number is the case's."""
+    _, release = course
+    told = []
+    for n_lines in (0, 50):
+        raises = "    if n_rounds > 700:\n" + "\n" * n_lines + "        raise IndexError\n"
+        data = as_bytes(submission({"ping_pong": HEAD + raises + BODY}))
+        record = grade_bytes(data, release, sandbox, "eve", TimeLimits())
+        notebook = restore(as_bytes(submission({"ping_pong": "pass"})), release)
+        write_verdicts(notebook, record, release)
+        told.append([verdict_of(record).shown, page(notebook, {}), gradescope.as_gradescope(record)["tests"]])
+        assert "IndexError" in verdict_of(record).shown
+    assert told[0] == told[1]
+
+
+@needs_sandbox
+@pytest.mark.slow
 def test_seconds_in_a_hidden_case_are_not_told(course):
     _, release = course
     waits = "    import threading\n    if n_rounds > 700:\n        threading.Event().wait(3)\n"  # real seconds

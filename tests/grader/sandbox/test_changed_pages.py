@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from hw_grader.sandbox.changed_pages import PAGE, n_changed, pages_of
 
 N_BYTES = 16 * 2**20
 NOISE_BYTES = 4 * 2**20
+LAST_NUMBER = "/proc/sys/kernel/ns_last_pid"
 
 
 def _pieces() -> list[bytes]:
@@ -73,22 +75,34 @@ KEEPS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _grown_in_a_fork(what: Callable[[Any], Any]) -> int:
-    """Bytes that are new in a process after it has called `what` and kept what came of it."""
+def _numbers_go_on_from(number: int) -> None:
+    """The next process has the first free number after this one."""
+    Path(LAST_NUMBER).write_text(str(number))
+
+
+def _in_a_child_of_a_smaller_number() -> subprocess.Popen:
+    _numbers_go_on_from(300)
+    child = _in_a_child()
+    assert child.pid < os.getpid()
+    return child
+
+
+def _grown_in_a_fork(what: Callable[[Any], Any], before: Callable[[], Any] = lambda: None) -> int:
+    """Bytes that are new in a process once it has called `what` and kept what came of it, beside what `before` gave."""
     told, asked = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
-        ballast = [bytearray(b"1" * 2**20) for _ in range(2 * N_BYTES >> 20)]
+        ballast, there = [bytearray(b"1" * 2**20) for _ in range(2 * N_BYTES >> 20)], before()
         for _ in range(2):
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)  # as answers do before they are looked at
             os.write(told[1], b".")
             os.read(asked[0], 1)
             kept = what(ballast)
-        os._exit(0 if kept is None else 1)
-    before, _ = (os.read(told[0], 1) and pages_of(pid), os.write(asked[1], b"."))
+        os._exit(0 if kept is there is None else 1)
+    first, _ = (os.read(told[0], 1) and pages_of(pid), os.write(asked[1], b"."))
     os.read(told[0], 1)
-    grown = n_changed(before, pages_of(pid)) * PAGE
+    grown = n_changed(first, pages_of(pid)) * PAGE
     os.write(asked[1], b".")
     os.waitpid(pid, 0)
     for end in (*told, *asked):
@@ -107,3 +121,13 @@ def test_what_was_let_go_is_not_counted():
 
 def test_what_was_only_touched_is_not_counted():
     assert _grown_in_a_fork(lambda ballast: sum(len(one) for one in ballast)) <= NOISE_BYTES
+
+
+@pytest.mark.skipif(not os.access(LAST_NUMBER, os.W_OK), reason="numbers of processes are not ours to choose")
+def test_a_child_whose_number_is_the_smaller_one_is_known_again():
+    """Numbers of processes start again at the smallest when the largest was given out."""
+    _numbers_go_on_from(20_000)
+    assert _grown_in_a_fork(lambda _: None, _in_a_child_of_a_smaller_number) <= NOISE_BYTES
+    _numbers_go_on_from(20_000)
+    kept = _grown_in_a_fork(lambda _: os.urandom(N_BYTES), _in_a_child_of_a_smaller_number)
+    assert 0.95 * N_BYTES <= kept <= N_BYTES + NOISE_BYTES
