@@ -102,3 +102,18 @@ def test_who_would_wait_for_ever_is_a_row_of_the_table(engine):
     with pytest.raises(Deadlock) as error:
         engine(at_the_level, 3, ("without a time",), echo=False)
     assert [(row.rank, row.op) for row in error.value.table.rows] == [(0, "all_reduce"), (2, "all_reduce")]
+
+
+def one_asks_for_detail(rank, world_size):
+    """Under simulate rank 0 is the first to run: the others' groups of all ranks are made after its change."""
+    if rank == 0:
+        dist.set_debug_level(dist.DebugLevel.DETAIL)
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    return x.tolist(), dist.get_debug_level().name
+
+
+@both
+def test_a_level_that_one_rank_sets_is_no_other_ranks(engine):
+    run = engine(one_asks_for_detail, 3, echo=False)
+    assert run.results == [([3.0, 3.0], level) for level in ("DETAIL", "OFF", "OFF")]

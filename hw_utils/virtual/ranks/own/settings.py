@@ -28,6 +28,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 import torch.hub
 import torch.multiprocessing
 import torch.utils._pytree
@@ -173,6 +174,7 @@ def _settings(of: Settings) -> list[Setting]:
         (_anomaly, lambda value: torch.autograd.set_detect_anomaly(*value)),
         (_precision, _set_precision),
         (torch.is_warn_always_enabled, torch.set_warn_always),
+        (dist.get_debug_level, dist.set_debug_level),
     ]
     if hasattr(sys, "get_int_max_str_digits"):
         calls.append((sys.get_int_max_str_digits, sys.set_int_max_str_digits))
