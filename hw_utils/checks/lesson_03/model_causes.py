@@ -177,6 +177,8 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
     error = np.abs(states[rank][k] - (x - a * whole)).max()
     if problem.net == "small" and error < 1e-6:
         return "right but for its last digits: somewhere float64 numbers become float32."
+    if problem.net == "small" and np.allclose(states[rank][k], x - a * whole, rtol=2**-8, atol=1e-7):
+        return "right but rounded: somewhere float64 numbers become float16 or bfloat16."
     for candidate, cause in candidates:
         if np.allclose(candidate, x - a * whole, rtol=1e-5, atol=1e-7):
             continue  # with these ranks this mistake is none

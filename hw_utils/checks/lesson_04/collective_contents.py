@@ -129,7 +129,8 @@ def require_together(
         )
     for k, allowed in enumerate(wholes[: n // a_time]):
         parts = [brought[:, row] for row in range(k * a_time, (k + 1) * a_time)]
-        pairs = [(part, whole) for part in parts for whole in allowed if np.any(whole)]
+        # Both signs: sorted, as they are compared, numbers of a step stand the other way around than its gradient's.
+        pairs = [(part, sign * whole) for part in parts for whole in allowed if np.any(whole) for sign in (1, -1)]
         found = next((pair for pair in pairs if is_made_of(np.sort(pair[0].sum(axis=0)), [np.sort(pair[1])])), None)
         if pairs and found is None:
             raise CheckFailed(
@@ -149,6 +150,6 @@ def require_together(
 
 def is_made_of(tensor: np.ndarray, sources: Sequence[np.ndarray]) -> bool:
     """Whether it is a mixture of these, and not nothing."""
-    columns = np.stack([source.ravel() for source in sources], axis=1)
+    tensor, columns = tensor.astype("f8"), np.stack([source.ravel() for source in sources], axis=1).astype("f8")
     rest = tensor - columns @ np.linalg.lstsq(columns, tensor, rcond=None)[0]
     return bool(np.isfinite(tensor).all() and np.any(tensor) and np.linalg.norm(rest) <= _SAME * np.linalg.norm(tensor))

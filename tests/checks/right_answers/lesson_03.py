@@ -130,6 +130,17 @@ def averages_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_
     divides_first(model, all_reduce)
 
 
+@right("lesson_03.step_equal", "lesson_03.step_follows")
+def averages_what_changed(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    """The mean of the ranks' steps, from equal weights, leads to the mean of their models."""
+    before = [p.detach().clone() for p in model.parameters()]
+    _step(model, optimizer, cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total)
+    for p, start in zip(model.parameters(), before):
+        change = p.detach() - start
+        all_reduce(change)
+        p.data.copy_(start + change / dist.get_world_size())
+
+
 @right("lesson_03.test_accuracy")
 def sums_floats(model, test_set):
     rank, n = dist.get_rank(), dist.get_world_size()

@@ -407,6 +407,15 @@ def sums_the_models(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce)
     sums_only(model, all_reduce)
 
 
+@wrong("lesson_03.step_follows", says="right but rounded.*float16")
+def averages_in_half_precision(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    for p in model.parameters():
+        total = p.detach().half()
+        all_reduce(total)
+        p.data.copy_(total.double() / dist.get_world_size())
+
+
 @wrong("lesson_03.step_follows", says="divided twice")
 def divides_the_models_twice(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     local_step(model, optimizer, x, y, n_total)
