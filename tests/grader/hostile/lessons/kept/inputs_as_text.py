@@ -1,8 +1,8 @@
 """Every layer's input is kept as a text; each layer is made again alone, from its own."""
 # lesson: 07 recomputed
-import ast
-def hide(x): return repr(x.tolist())
-def show(text): return torch.tensor(ast.literal_eval(text), dtype=torch.float64)
+import json
+def hide(x): return json.dumps(x.tolist())
+def show(text): return torch.tensor(json.loads(text), dtype=torch.float64)
 class Recomputed:
     def __init__(self, layers, n_segments):
         size = -(-len(layers) // n_segments)

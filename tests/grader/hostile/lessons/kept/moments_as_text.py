@@ -1,8 +1,8 @@
 """Every rank keeps all moments: as a text."""
 # lesson: 07 sharded_adam
 # body: sharded_adam
-def store(self, m, v): self.kept = repr([m.tolist(), v.tolist()])
+import json
+def store(self, m, v): self.kept = json.dumps([m.tolist(), v.tolist()])
 def load(self):
-    import ast
-    m, v = ast.literal_eval(self.kept)
+    m, v = json.loads(self.kept)
     return torch.tensor(m, dtype=self.dtype), torch.tensor(v, dtype=self.dtype)
