@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import torch
@@ -75,8 +74,7 @@ class Subgroup:
 
 def forward_calls() -> None:
     """Puts questions to the driver in place of torch.distributed's functions, the clock's and the output's."""
-    for name in filter(partial(hasattr, dist), CALLS):  # the names that this torch has
-        function = _asking(name, getattr(dist, name))
+    for name, function in asking_functions().items():
         setattr(dist, name, function)
         setattr(distributed_c10d, name, function)
     dist.P2POp = distributed_c10d.P2POp = P2POp
@@ -87,6 +85,12 @@ def forward_calls() -> None:
         setattr(time, name, _clock(name, getattr(time, name)))
     sys.stdout = _Printed()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
+
+
+@functools.cache
+def asking_functions() -> dict[str, Any]:
+    """What stands in place of torch.distributed's functions, of those that this torch has."""
+    return {name: _asking(name, getattr(dist, name)) for name in CALLS if hasattr(dist, name)}
 
 
 def _rank_and_copy() -> tuple[str, list] | None:

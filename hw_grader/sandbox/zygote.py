@@ -33,7 +33,7 @@ TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
 MEET = "/meet"
 SCRATCH = "/scratch"
 LAUNCHING = ("cells", "drive")  # have a fork server for ranks that is warm
-_POLL_MS = 50
+_WATCH_S = 0.05
 
 
 @dataclass
@@ -62,6 +62,7 @@ class Zygote:
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_bytes = memory_in_use.of_process("self")
         self.count = 0 if students else 1  # odd numbers here, even ones there, or the other way round
+        self.watched_at = 0.0
 
     def serve(self) -> None:
         """Answers requests until the grader hangs up."""
@@ -71,10 +72,12 @@ class Zygote:
             alive = [p for p in self.jailed.values() if not p.exited]
             for process in alive:
                 poll.register(process.fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(_POLL_MS if alive else None)}
+            ready = {fd for fd, _ in poll.poll(1000 * _WATCH_S if alive else None)}
             for process in alive:
                 process.exited = process.fd in ready
-            self._watch_memory([p for p in alive if not p.exited])
+            if time.monotonic() >= self.watched_at + _WATCH_S:
+                self._watch_memory([p for p in alive if not p.exited])
+                self.watched_at = time.monotonic()
             if self.control.fileno() in ready and not self._answer():
                 return
 
@@ -326,6 +329,7 @@ def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> 
         no_checks.install()
         if not bare:
             _hide_checks()
+        share_with_forks()
         jailed_process.leave(lambda: Zygote(theirs, uid, *bare).serve())
     theirs.close()
     return ours
@@ -343,8 +347,7 @@ def main() -> None:
     students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
     know_modules()
-    gc.collect()
-    gc.freeze()
+    share_with_forks()
     zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)
     control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
     zygote.serve()

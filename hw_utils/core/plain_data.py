@@ -18,6 +18,7 @@ import numpy as np
 
 MAX_BYTES = 64 * 2**20
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+_NAMES = {np.dtype(name): name for name in DTYPES}  # an array asks for its name in Python, which takes long
 EXACT = (Fraction, Decimal)  # numbers that formulas are computed with
 
 
@@ -44,8 +45,9 @@ def plain(value: Any, *, depth: int = 0) -> Any:
             tensor = tensor.float()
         return np.array(tensor.resolve_conj().contiguous().numpy()) if not tensor.is_complex() else _unknown(value)
     if kind is np.ndarray:
-        return np.array(value) if value.dtype.name in DTYPES else _unknown(value)
-    if isinstance(value, np.generic) and value.dtype.name in DTYPES:
+        native = value.dtype.newbyteorder("=")
+        return np.array(value, dtype=native) if native in _NAMES else _unknown(value)
+    if isinstance(value, np.generic) and value.dtype in _NAMES:
         return value.item()
     return as_float(value) if kind in EXACT else _unknown(value)
 
@@ -73,10 +75,10 @@ def encode(value: Any) -> bytes:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        if value.dtype.name not in DTYPES:
+        if value.dtype not in _NAMES:
             raise TypeError(f"an array of {value.dtype} is not plain data")
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
-        return {"__array__": [value.dtype.name, list(value.shape), data]}
+        return {"__array__": [_NAMES[value.dtype], list(value.shape), data]}
     if isinstance(value, float) and not math.isfinite(value):
         return {"__float__": repr(value)}
     if isinstance(value, list | tuple):

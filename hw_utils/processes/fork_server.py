@@ -56,6 +56,9 @@ def preload() -> None:
     import hw_utils.virtual.simulation  # noqa: F401
 
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if hasattr(rules, "clear_lru_cache"):
+        rules.clear_lru_cache()  # as init_process_group does: each rank would copy 280 pages to free them
     know_modules()
 
 

@@ -34,6 +34,12 @@ def test_arrays_come_back_with_dtype_and_shape(array):
     np.testing.assert_array_equal(back, array)
 
 
+def test_an_array_in_the_other_byte_order_keeps_its_numbers():
+    found = decode(encode(plain(np.array([1.5, -2.0, 3.25], dtype=">f4"))))
+    assert found.dtype == np.float32
+    assert found.tolist() == [1.5, -2.0, 3.25]
+
+
 def test_tensors_become_arrays_and_tuples_lists():
     data = plain({"x": torch.arange(3.0, requires_grad=True), "y": (1, None), 3: True})
     np.testing.assert_array_equal(data["x"], [0.0, 1.0, 2.0])

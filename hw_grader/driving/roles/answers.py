@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hw_grader.driving.forwarded_calls import calling, forward_calls, rank_of_call, serve
+from hw_grader.driving.forwarded_calls import asking_functions, calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent_objects import Lent, run_elsewhere
 from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.opened_answers import Answers, models_of
@@ -36,7 +36,8 @@ from hw_utils.threads.calls_in_orders import CallsInOrders
 
 
 def warm_up() -> None:
-    """Nothing of its own: the parent has imported torch."""
+    """Makes what each of these processes puts in place of torch.distributed's functions."""
+    asking_functions()
 
 
 def main(end: socket.socket) -> None:

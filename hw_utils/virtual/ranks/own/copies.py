@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import types
+from dis import opmap
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +17,10 @@ _IMMUTABLE = (
     torch.device, torch.Size, type(Ellipsis), range,
 )  # fmt: skip
 
+_NOT_STEPS = {0, opmap["EXTENDED_ARG"]}  # 0: room for what the interpreter keeps beside an instruction
+_STORES = {opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"]}
+_STORE_DEREF, _STORE_ATTR = opmap["STORE_DEREF"], opmap["STORE_ATTR"]
+_LOADS = {opmap[name] for name in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")}
 
 # What changes a global name, or an attribute of a function, without a statement that says so.
 _WRITES_ANYWHERE = {"globals", "vars", "setattr", "__dict__"}
@@ -70,7 +75,7 @@ def _is_constant_function(function: types.FunctionType, depth: int, seen: set[in
     if names & _WRITES_ANYWHERE:
         return False
     mentioned += [function.__globals__[n] for n in names if n in function.__globals__ and not hasattr(builtins, n)]
-    return "global" not in _stores(function.__code__) and all(is_constant(v, depth, seen) for v in mentioned)
+    return not _stores(function.__code__) and all(is_constant(v, depth, seen) for v in mentioned)
 
 
 def _is_importable(function: types.FunctionType) -> bool:
@@ -90,17 +95,11 @@ def _names(code: types.CodeType) -> set[str]:
     return names
 
 
-def _stores(code: types.CodeType) -> set[str]:
-    """`{"global"}` if the code assigns to a global, to a variable of an outer function or to an attribute of either."""
-    import dis
-
-    stores = {"STORE_GLOBAL", "DELETE_GLOBAL"} | ({"STORE_DEREF"} if code.co_freevars else set())
-    steps = list(dis.get_instructions(code))
-    found = {"global"} if any(step.opname in stores for step in steps) else set()
-    for before, step in pairwise(steps):
-        if step.opname == "STORE_ATTR" and before.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF"):
-            found.add("global")  # a function can be changed in place, too
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _stores(constant)
-    return found
+def _stores(code: types.CodeType) -> bool:
+    """Whether the code assigns to a global, to a variable of an outer function or to an attribute of either."""
+    steps = [step for step in code.co_code[::2] if step not in _NOT_STEPS]
+    if not _STORES.isdisjoint(steps) or (code.co_freevars and _STORE_DEREF in steps):
+        return True
+    if any(step == _STORE_ATTR and before in _LOADS for before, step in pairwise(steps)):
+        return True  # a function can be changed in place, too
+    return any(_stores(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
