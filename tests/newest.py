@@ -46,7 +46,7 @@ def main(versions: list[str]) -> int:
         python = environment(version)
         clean = {**os.environ, "PYTHONPATH": str(ROOT)}
         tests = ["pytest", "-q", "-p", "no:cacheprovider", "-m", "not alone"]
-        names = [["tests.core.torch_names"]] if version == NEWEST else []
+        names = [["tests.core.torch_names"]] if version in (OLDEST, NEWEST) else []
         for command in (*names, ["hw_utils", "doctor"], [*tests, *SUITE], [*tests, *CHECKS]):
             print(f"== torch {version}: {' '.join(command[:2])}", flush=True)
             if subprocess.run([python, "-m", *command], cwd=ROOT, env=clean).returncode:

@@ -1,18 +1,22 @@
 """Which names of torch the packages need, and which of them a torch has.
 
-python -m tests.core.torch_names    # writes torch_names.txt: what the torch of this Python has (see tests/newest.py)
+python -m tests.core.torch_names    # writes what the torch of this Python has (see tests/newest.py)
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hw_utils.core.versions import TORCH_NEWEST, TORCH_OLDEST, torch_version
+
 ROOT = Path(__file__).resolve().parents[2]
-FILE = Path(__file__).with_suffix(".txt")
+FILES = {TORCH_OLDEST: Path(__file__).with_name("torch_names_oldest.txt")}
+FILES[TORCH_NEWEST] = Path(__file__).with_name("torch_names_newest.txt")
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Use:
         return f"{self.path}, line {self.line}: {self.module}.{self.name}"
 
 
+@functools.cache
 def uses() -> list[Use]:
     """Every name of torch that hw_utils or hw_grader cannot do without: not asked for by hasattr or getattr first."""
     files = [path for package in ("hw_utils", "hw_grader") for path in (ROOT / package).rglob("*.py")]
@@ -70,11 +75,11 @@ def _asked(node: ast.AST) -> Iterator[str]:
 
 
 def names_of(module: str) -> set[str] | None:
-    """What a module of torch has; None if there is no module of that name."""
+    """What a module or a class of torch has; None if there is none of that name."""
     try:
         found = importlib.import_module(module)
     except ImportError:
-        return None
+        return _names_of_class(module)
     folders = getattr(found, "__path__", [])
     parts = {
         path.stem for folder in folders for path in Path(folder).iterdir() if path.suffix == ".py" or path.is_dir()
@@ -82,8 +87,17 @@ def names_of(module: str) -> set[str] | None:
     return {name for name in (*dir(found), *parts) if not name.startswith("__")}
 
 
+def _names_of_class(name: str) -> set[str] | None:
+    module, _, own = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), own, None)
+    except ImportError:
+        return None  # a class in a class
+    return {*dir(found), *dir(type(found))} if isinstance(found, type) else None
+
+
 def missing(have: dict[str, set[str]]) -> list[str]:
-    """The uses of names that the modules do not have; attributes of classes are not asked for."""
+    """The uses of names that the modules and classes do not have; those of objects are not asked for."""
     return sorted(str(use) for use in uses() if use.module in have and use.name not in have[use.module])
 
 
@@ -93,7 +107,9 @@ def main() -> None:
 
     have = {module: names_of(module) for module in sorted({use.module for use in uses()})}
     rows = [f"{module}: {' '.join(sorted(names))}" for module, names in have.items() if names is not None]
-    FILE.write_text("\n".join([torch.__version__.split("+")[0], *rows]) + "\n", encoding="utf-8")
+    is_oldest = torch_version(torch.__version__) == TORCH_OLDEST
+    file = FILES[TORCH_OLDEST if is_oldest else TORCH_NEWEST]
+    file.write_text("\n".join([torch.__version__.split("+")[0], *rows]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,15 @@ from torch.distributed import autograd, rpc
 from torch.distributed.nn.functional import all_gather
 
 from hw_utils import WorkerFailed, launch, simulate
+from hw_utils.core.versions import torch_version
+
+
+def all_to_all(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
+    """Of two ranks; gloo takes lists from torch 2.12 on, before it is a gather of what rank 1 gets."""
+    if torch_version() >= (2, 12):
+        dist.all_to_all(outputs, inputs)
+    else:
+        dist.all_gather(outputs, inputs[1])
 
 
 def sums(rank: int) -> torch.Tensor:
@@ -110,7 +119,7 @@ def test_a_view_with_gaps_is_taken_where_gloo_makes_one_piece_of_its_inputs():
         pieces = [(torch.arange(6.0) + 10 * rank + 100 * k).view(3, 2)[:, 0] for k in range(world_size)]
         got = [torch.zeros(3) for _ in range(3 * world_size + 1)]
         dist.all_gather(got[:2], pieces[1])
-        dist.all_to_all(got[2:4], pieces)
+        all_to_all(got[2:4], pieces)
         dist.reduce_scatter(got[4], pieces)
         dist.gather(pieces[0], got[5:] if rank == 0 else None, 0)
         mine = torch.ones(3, requires_grad=True)
@@ -144,7 +153,7 @@ def into(rank: int, world_size: int, like: str, is_apart: bool = False) -> list[
         found += [t.tolist() for t in got]
         dist.gather(pieces[1], got if rank == 1 else None, 1)
         found += [t.tolist() for t in got]
-        dist.all_to_all(got, pieces)
+        all_to_all(got, pieces)
         found += [t.tolist() for t in got]
         whole, mine = made(2 * world_size, like), made(2, like)
         dist.all_gather_into_tensor(whole, pieces[0])

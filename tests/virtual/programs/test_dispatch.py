@@ -169,7 +169,7 @@ def without_memory(rank: int, world_size: int, kind: str, call: str, in_a_proces
 WHY = {
     "meta": "has no memory|unsupported device type meta",
     "freed": "has no memory",
-    "DTensor": "does not have a shard",
+    "DTensor": "does not have a shard|found no DeviceMesh",  # the second one until torch 2.10
 }
 
 

@@ -86,7 +86,7 @@ class Writing(_Cases):
         super().__init__(mode)
         self.is_random = torch.Tag.nondeterministic_seeded in func.tags
         self.written, self.returned = written_by(func), returned_by(func)
-        self.is_out = torch.Tag.out in func.tags
+        self.is_out = any(argument.is_out for argument in func._schema.arguments)
         self.overwrites = func._opname in OVERWRITES or self.is_out
 
     def __call__(self, func, args: tuple, kwargs: dict):
