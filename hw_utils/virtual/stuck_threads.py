@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import threading
 from contextlib import contextmanager, suppress
@@ -27,10 +28,11 @@ _NO_TIMEOUT = {0, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF}  # a null pointer, or -1
 
 
 class Still(NamedTuple):
-    """How often each thread of a process was switched, and how many looks in a row say that it stands."""
+    """How often each thread of a process and of its children was switched, and how many looks say that it stands."""
 
     switches: tuple
     looks: int
+    is_parent: bool = False  # of processes that sleep; one of them could end the wait
 
 
 def _looks_for(call: list[str]) -> int:
@@ -46,7 +48,7 @@ def _looks_for(call: list[str]) -> int:
 def standing(pid: int, others: set[int | None]) -> Still | None:
     """What a process's threads look like if all of them wait, for each other or another process; else None.
 
-    All wait without a timeout, and the process has no children, which could end the wait.
+    All wait without a timeout, and the process's children, as a loader's workers between two epochs, sleep.
     others: threads that are not the program's.
     """
     seen, most = [], LOOKS
@@ -55,9 +57,6 @@ def standing(pid: int, others: set[int | None]) -> Still | None:
             if int(thread) in others:
                 continue
             folder = f"/proc/{pid}/task/{thread}"
-            with open(f"{folder}/children") as file:
-                if file.read().strip():
-                    return None
             with open(f"{folder}/syscall") as file:
                 call = file.read().split()
             if not (looks := _looks_for(call)):
@@ -65,9 +64,21 @@ def standing(pid: int, others: set[int | None]) -> Still | None:
             most = max(most, looks)
             with open(f"{folder}/status") as file:
                 seen.append((thread, *(line for line in file if "ctxt_switches" in line)))
+        children = children_of(pid)
+        sleeping = [asleep(child, int(t)) for child in children for t in os.listdir(f"/proc/{child}/task")]
     except (OSError, IndexError, ValueError):
         return None
-    return Still(tuple(seen), most)
+    return None if None in sleeping else Still((*seen, *sleeping), most, bool(children))
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started, those that these have, and so on, if they have not ended."""
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found + [grandchild for child in found for grandchild in children_of(child)]
 
 
 GONE = ("gone",)  # what is said of a thread that has ended
@@ -107,14 +118,11 @@ def elsewhere(pid: int, here: set[int | None]) -> set[str]:
     return found
 
 
-def has_children(pid: int) -> bool:
-    """Whether a process has started others that have not ended."""
-    with suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                if file.read().strip():
-                    return True
-    return False
+def _looks_to_give_up(now: Still, is_last: bool) -> float:
+    waits_outside = now.looks > LOOKS
+    if now.is_parent:  # what it waits for outside may be its children's
+        return math.inf if is_last or waits_outside else LOOKS_OUTSIDE
+    return LOOKS_FOR_GOOD if is_last and waits_outside else now.looks
 
 
 @contextmanager
@@ -143,7 +151,7 @@ def watched(lamp, tell_time, *, is_last: bool):
                 now = standing(os.getpid(), others)
                 looks = looks + 1 if now is not None and now == last else 0
                 last = now
-                if looks and looks >= (LOOKS_FOR_GOOD if is_last and now.looks > LOOKS else now.looks):
+                if looks and looks >= _looks_to_give_up(now, is_last):
                     lamp[1] = 1
                     getattr(os, "_exit_now", os._exit)(1)
         finally:

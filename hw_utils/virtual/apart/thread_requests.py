@@ -11,12 +11,14 @@ from hw_utils.virtual.stuck_threads import (
     GONE,
     LOOK_S,
     LOOKS,
+    LOOKS_FOR_GOOD,
+    LOOKS_OUTSIDE,
     OUTSIDE,
     RUNS,
     STANDS,
     asleep,
+    children_of,
     elsewhere,
-    has_children,
     standing,
 )
 
@@ -86,7 +88,8 @@ class ThreadRequests:
             if lane.place >= self.engine.world_size and asleep(pid, lane.thread) is GONE:
                 del self.lanes[rank][lane.thread]
                 return None
-            if looks.same(now) >= getattr(now, "looks", LOOKS):
+            needed = LOOKS_OUTSIDE if getattr(now, "is_parent", False) else getattr(now, "looks", LOOKS)
+            if looks.same(now) >= needed:
                 raise Stuck(rank)
         return lane.inbox.popleft()
 
@@ -123,6 +126,7 @@ class ThreadRequests:
 
         One that computes is waited for, and one that waits for the system, as for a disk, if its rank's first thread
         waits in its process as well. Others have a second: many programs have a thread that only looks now and then.
+        Children of a rank that waits in its process have ten seconds, and as long as they compute.
         """
         processes, n_looks = self.processes, 0
         left = [rank for rank in range(self.engine.world_size) if rank not in self.ended]
@@ -131,15 +135,19 @@ class ThreadRequests:
                 for rank in ready:
                     self.take(rank)
                 return True
-            busy = False
+            busy = are_parents = False
             done = set()
             for rank in left:
                 does = elsewhere(processes.pids[rank], self._here(rank))
                 is_first_in = isinstance(self.engine.agenda.waiting[rank], Standing)
+                children = children_of(processes.pids[rank]) if is_first_in else []
+                are_parents |= bool(children)
                 busy |= RUNS in does or (OUTSIDE in does and is_first_in)
+                busy |= any(RUNS in elsewhere(child, set()) for child in children)
                 done |= does
             n_looks = 1 if busy else n_looks + 1
-            if not done or n_looks > (LOOKS if done == {STANDS} else PATIENT_LOOKS):
+            patience = LOOKS_FOR_GOOD if are_parents else LOOKS if done == {STANDS} else PATIENT_LOOKS
+            if not done or n_looks > patience:
                 return False
 
     def overhear_asked(self) -> bool:
@@ -161,7 +169,7 @@ class ThreadRequests:
             if rank in self.ended:
                 continue
             does = elsewhere(processes.pids[rank], self._here(rank))
-            if waiting[rank] is None or RUNS in does or OUTSIDE in does or has_children(processes.pids[rank]):
+            if waiting[rank] is None or RUNS in does or OUTSIDE in does or children_of(processes.pids[rank]):
                 return False
         return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import time
@@ -9,9 +10,12 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
 from hw_utils import launch, simulate
+from hw_utils.virtual.stuck_threads import LOOK_S, LOOKS_OUTSIDE
 
 COUNTED = [0]
 
@@ -29,6 +33,45 @@ def loads(rank, world_size, counts):
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_loader_with_workers_gives_the_same_batches(counts):
     assert simulate(loads, 2, (counts,)).results == launch(loads, 2, (counts,)).results
+
+
+def trains_beside_sleeping_workers(rank, world_size, counts):
+    """join waits in C++ code for what other ranks have yet to call; workers sleep until the next epoch."""
+    if counts:
+        COUNTED[0] += 1  # so that each rank is a process
+    batches = DataLoader(torch.arange(4.0) + rank, num_workers=1, persistent_workers=True)
+    model = DistributedDataParallel(nn.Linear(1, 1))
+    with model.join():
+        for x in list(batches)[rank:]:
+            model(x[:, None]).sum().backward()
+    return model.module.weight.grad.item(), next(iter(batches)).item()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_workers_that_sleep_between_epochs_keep_no_rank_from_its_turn(counts):
+    virtual = simulate(trains_beside_sleeping_workers, 2, (counts,), timeout_s=60)
+    assert virtual.results == launch(trains_beside_sleeping_workers, 2, (counts,)).results
+
+
+def waits_for_its_child(rank, world_size, counts):
+    """Longer than a rank that stands is let alone."""
+    if counts:
+        COUNTED[0] += 1  # so that each rank is a process
+    fork = multiprocessing.get_context("fork")
+    done, free = fork.Event(), fork.Event()
+    child = fork.Process(target=lambda: (free.wait(2 * LOOK_S * LOOKS_OUTSIDE), done.set()))
+    child.start()
+    total = torch.ones(1)
+    if rank == 0:
+        done.wait()
+    dist.all_reduce(total)
+    child.join()
+    return total.item()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_child_that_sleeps_may_end_its_ranks_wait(counts):
+    assert simulate(waits_for_its_child, 2, (counts,), compute="free", timeout_s=60).results == [2.0, 2.0]
 
 
 def forks(rank, world_size, ends):
