@@ -47,6 +47,7 @@ class EngineProxy:
     is_asked = False  # by threads of torch's, which run the program's functions for other ranks
     lines = None  # the streams of the rank's device, if it has one
     folding = None  # a folded run has no process a rank
+    most_processes = 0  # the run is not started again: ranks have processes
 
     class carrier:
         is_shared = False

@@ -17,6 +17,7 @@ from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_a
 from hw_utils.core.calls.mismatch import late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
+from hw_utils.core.source import is_students
 from hw_utils.virtual.groups import signatures
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes
@@ -98,6 +99,12 @@ class VirtualGroup(Collectives):
 
     @property
     def group_name(self) -> str:
+        """The one by which torch's C++ code finds it.
+
+        A program that asks for it itself, as for a key that members share, has a process a rank, and torch's own names.
+        """
+        if self.engine.most_processes >= self.engine.world_size and is_students(sys._getframe(1).f_code.co_filename):
+            self.engine.need("processes", "the name of a group is the same on all its members")
         if not self.is_registered:  # C++ code looks groups up by name
             self.is_registered = True
             KERNELS.install()

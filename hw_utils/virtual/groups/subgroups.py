@@ -92,7 +92,7 @@ def _like_torchs(group: VirtualGroup) -> VirtualGroup:
 class Groups:
     """`dist.new_group` on virtual ranks: every rank calls it, the members meet.
 
-    is_alone: whether the rank has a process of its own, and so all that C++ code knows of groups.
+    is_alone: whether the rank has a process of its own, and so all that C++ code knows of groups, by torch's names.
     """
 
     def __init__(self, engine, is_alone: bool = False) -> None:
@@ -122,7 +122,7 @@ class Groups:
             number = -1
         else:
             number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
-        c10d._world.group_count += 1
+        torchs_name = c10d._process_group_name(ranks, use_hashed_name=number < 0)
         members = tuple(numbered[r] for r in ranks)
         if rank not in members:
             return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
@@ -130,7 +130,7 @@ class Groups:
         if known is not None:
             return known
         desc = options.get("group_desc") or "undefined"
-        group = _like_torchs(self._join(number, members, timeout, desc=desc, tag=pg_tag))
+        group = _like_torchs(self._join(number, members, timeout, desc=desc, tag=pg_tag, torchs_name=torchs_name))
         c10d._world.pg_group_ranks[group] = {r: place for place, r in enumerate(ranks)}
         of_all = c10d._world.pg_map.get(c10d._world.default_pg)
         self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
@@ -139,7 +139,7 @@ class Groups:
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
         everybody = self.engine.groups[0]
-        group = _like_torchs(VirtualGroup(everybody, rank, f"rank {rank} of all"))
+        group = _like_torchs(VirtualGroup(everybody, rank, "0" if self.is_alone else f"rank {rank} of all"))
         world = add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
         world.default_pg, world.group_count = group, 1
 
@@ -169,7 +169,9 @@ class Groups:
         engine = self.engine
         number = self.n_worlds[engine.rank] = self.n_worlds.get(engine.rank, 1) + 1
         everybody = tuple(range(engine.world_size))
-        c10d._world.default_pg = self._join(f"world {number}", everybody, timeout, "init_process_group")
+        torchs_name = c10d._process_group_name([], use_hashed_name=False)
+        joined = self._join(f"world {number}", everybody, timeout, "init_process_group", torchs_name=torchs_name)
+        c10d._world.default_pg = joined
 
     def new_world_of_some(self, store: VirtualStore, place: int, size: int, timeout: timedelta) -> None:
         """The same, of those that meet in the store, and number themselves."""
@@ -196,7 +198,7 @@ class Groups:
 
     def _join(
         self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = "",
-        tag: str | None = None,
+        tag: str | None = None, torchs_name: str = "",
     ) -> VirtualGroup:  # fmt: skip
         engine, rank = self.engine, self.engine.rank
         if number == -1:  # made with use_local_synchronization: of equal ranks, one after the other
@@ -205,7 +207,8 @@ class Groups:
         members = engine.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
         if timeout is not None:
             members.limit_s = limit_of(timeout)
-        group = VirtualGroup(members, rank, f"rank {rank} of group {members.number}", desc)
+        among_all = f"rank {rank} of group {members.number}"  # C++ code keeps groups by name, those of this process
+        group = VirtualGroup(members, rank, torchs_name if self.is_alone and torchs_name else among_all, desc)
         add_to_world(group, members.place_of, VirtualStore(engine, f"group {members.number}"), tag)
         return group
 
