@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import sys
+import threading
 import time
 import traceback
 from ast import literal_eval
@@ -165,6 +166,7 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
             keeper.begin()
         try:
             result = worker(*arguments)
+            threading._shutdown()  # as when a process ends: it waits for threads that are no daemons
         finally:
             meta["end"] = time.perf_counter()
             if keeper is not None:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import psutil
@@ -181,6 +182,28 @@ def test_sixty_four_ranks_work():
 
     assert launch(worker, 64).results == [64.0] * 64
     require_no_process_left()
+
+
+def leaves_a_thread(rank, world_size):
+    goes_on = threading.Event()
+
+    def last():
+        goes_on.wait()
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        print(f"{total.item()} at last", flush=True)
+
+    threading.Thread(target=last).start()
+    ThreadPoolExecutor(1).submit(int).result()  # its thread ends only where the process does
+    goes_on.set()
+    return rank
+
+
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_a_rank_ends_no_sooner_than_its_threads_that_are_no_daemons(engine):
+    run = engine(leaves_a_thread, 2, echo=False)
+    assert run.results == [0, 1]
+    assert run.output == ["2.0 at last\n"] * 2
 
 
 def test_every_launch_gets_fresh_processes():

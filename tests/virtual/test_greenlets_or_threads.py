@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 import random
 import sys
 import threading
 import time
 import timeit
+from datetime import date, datetime, timedelta, timezone
 
 import pytest
 import torch
@@ -187,6 +190,29 @@ def test_timeit_reads_the_virtual_clock():
     for seconds, beside in simulate(_timed, 2, network=network, compute="free", echo=False, isolate=False):
         assert 1.0 <= seconds <= beside <= 10.0
     assert (timeit.default_timer, timeit.timeit.__defaults__) == before
+
+
+def _dated(rank: int, world_size: int, is_apart: bool):
+    if is_apart:
+        os.chdir(os.getcwd())
+    begin, zone = datetime.now(), datetime.now(timezone.utc)
+    time.sleep(86_400 * (rank + 1))
+    utc = [datetime.now(timezone.utc).replace(tzinfo=None), datetime.utcnow()]
+    assert copy.deepcopy(begin) == pickle.loads(pickle.dumps(begin)) == begin
+    passed = [(datetime.now() - begin).days, (datetime.now(timezone.utc) - zone).days, (utc[1] - utc[0]).days]
+    return passed, type(begin) is datetime, datetime.now().date() == date.today() == datetime.today().date(), utc[0]
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+@pytest.mark.parametrize("is_apart", [False, True])
+@pytest.mark.filterwarnings("ignore:datetime.datetime.utcnow")  # deprecated from Python 3.12 on
+def test_dates_are_of_the_virtual_clock(is_apart, isolate):
+    before = datetime.now()
+    run = simulate(_dated, 2, (is_apart and isolate,), compute="free", echo=False, isolate=isolate)
+    days = [datetime(1970, 1, 2), datetime(1970, 1, 3)]
+    assert run.results == [([rank + 1, rank + 1, 0], True, True, days[rank]) for rank in range(2)]
+    assert before <= datetime.now() <= before + timedelta(hours=1)
+    assert datetime.now(timezone.utc) - datetime.utcnow().replace(tzinfo=timezone.utc) < timedelta(hours=1)
 
 
 def _process(rank, world_size):

@@ -27,6 +27,7 @@ from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.work import VirtualWork
 
 MOST_BEATS = 2_000
+MOST_BEATS_AWAITED = 100 * MOST_BEATS  # where a rank's first thread waits in its own process
 
 
 class ServedEngine(Engine):
@@ -132,12 +133,15 @@ class EngineServer:
     def _count_beats(self, lane: Lane, name: str) -> None:
         """Ends a run in which nothing happens but that further threads sleep again and again, as one with a heartbeat.
 
-        Their clocks go on for ever; who waits for the first threads of ranks would never be told.
+        Their clocks go on for ever; who waits for the first threads of ranks would never be told. A first thread that
+        stands in its own process may wait for the one that sleeps, so that one has longer.
         """
         self.n_beats = self.n_beats + 1 if lane.name and name in ("sleep", "read_clock") else 0
-        if self.n_beats >= MOST_BEATS:
-            self.n_beats = 0
-            if self.requests.all_wait():
+        if self.n_beats and self.n_beats % MOST_BEATS == 0:
+            is_patient = self.n_beats < MOST_BEATS_AWAITED and any(
+                isinstance(what, Standing) for what in self.engine.agenda.waiting[: self.engine.world_size]
+            )
+            if not is_patient and self.requests.all_wait():
                 self.engine.is_over = True
                 raise Stop
 

@@ -1,13 +1,15 @@
 """While a simulation runs, the functions of `time` read and advance the running rank's virtual clock.
 
-So they do where a package has taken one of them for itself (`from time import time`, as tqdm). `datetime.now()` reads
-the real clock: its type is one for Python's C code, what a rank makes with another is no `datetime` for others.
+So they do where a package has taken one of them for itself (`from time import time`, as tqdm), and so does
+`datetime.now()`, on the type itself: what a rank made with another one would be no `datetime` for packages or pickles.
 What asyncio's loop waits for its next timer is virtual too: it asks the clock, and would never see it pass. So is
 what a rank without further threads waits for an event, a condition or a queue with a timeout.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import queue
 import selectors
 import sys
@@ -18,6 +20,7 @@ import types
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
 from weakref import WeakSet
 
 from hw_utils.core.calls.patched import patched
@@ -143,6 +146,32 @@ def know_packages() -> None:
 
 
 @contextmanager
+def _dates(engine, now_s: Callable[[], float]) -> Iterator[None]:
+    """`datetime.now()` and `utcnow()` are the rank's, on a type of C whose names take no assignment."""
+    names = next((d for d in gc.get_referents(vars(datetime)) if isinstance(d, dict) and "now" in d), {})
+    before = {name: names[name] for name in ("now", "utcnow") if name in names}  # none: they stay real
+
+    def now(cls, tz=None):
+        return cls.fromtimestamp(now_s(), tz) if engine.carries() else before["now"].__get__(None, cls)(tz)
+
+    def utcnow(cls):
+        is_ours = engine.carries()
+        return now(cls, timezone.utc).replace(tzinfo=None) if is_ours else before["utcnow"].__get__(None, cls)()
+
+    if before:
+        _put(names, {"now": classmethod(now), "utcnow": classmethod(utcnow)})
+    try:
+        yield
+    finally:
+        _put(names, before)
+
+
+def _put(names: dict, instead: dict) -> None:
+    names.update(instead)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))  # it keeps what it has looked up
+
+
+@contextmanager
 def virtual_clock(engine):
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
@@ -157,6 +186,7 @@ def virtual_clock(engine):
         stack.enter_context(patched(threading.Condition, "wait", _wait(engine)))
         for place, name in ((queue, "time"), (threading, "_time")):  # they compute what is left of a timeout
             stack.enter_context(patched(place, name, replacements["monotonic"]))
+        stack.enter_context(_dates(engine, replacements["time"]))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):

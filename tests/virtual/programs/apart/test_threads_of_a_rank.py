@@ -109,6 +109,24 @@ def joined(rank: int, world_size: int) -> tuple[float, float]:
     return between, time.perf_counter()
 
 
+def polls(rank: int, world_size: int) -> float:
+    """The first thread waits for one that does nothing but sleep and look at the clock."""
+
+    def poll() -> None:
+        end_s = time.monotonic() + 3000
+        while time.monotonic() < end_s:
+            time.sleep(1)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    thread.join()
+    return time.monotonic()
+
+
+def test_a_thread_that_sleeps_again_and_again_is_waited_for():
+    assert simulate(polls, 2, compute="free", echo=False, timeout_s=60).results == [3000.0, 3000.0]
+
+
 def test_threads_sleep_beside_each_other_on_clocks_of_their_own():
     assert simulate(joined, 1, compute="free", echo=False).results == [(1.0, 2.0)]
 
