@@ -346,6 +346,7 @@ def main() -> None:
         lockdown.close_what_is_mounted(MEET)
     students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
+    importlib.import_module("hw_grader.driving.roles.drive").rehearse()
     know_modules()
     share_with_forks()
     zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)

@@ -18,6 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
 from hw_grader.driving.answer_proxy import answers_at
 from hw_grader.driving.rank_jails import RANK_JAILS
 from hw_grader.sandbox.messages import Wire
@@ -41,6 +44,21 @@ def run_here() -> None:
     replaced.trust()
     sys.modules["hw_utils.simulate"].stay_here()
     sys.modules["hw_utils.launch"].SPARE_RANKS = 0
+
+
+def rehearse() -> None:
+    """Drives ranks once, in the parent of all drivers: what a process does at its first run is done before the forks."""
+    run_here()
+    sys.modules["hw_utils.simulate"].simulate(_meet, 2, echo=False)
+
+
+def _meet(rank: int, world_size: int) -> None:
+    tensor = torch.zeros(1)
+    if rank == 0:
+        dist.send(tensor, 1)
+    else:
+        dist.recv(tensor, 0)
+    dist.all_reduce(tensor)
 
 
 def main(end: socket.socket) -> None:
