@@ -11,7 +11,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import cloudpickle
 import pytest
@@ -65,12 +64,11 @@ def by_value() -> Iterator[None]:
         cloudpickle.unregister_pickle_by_value(module)
 
 
-def sources() -> dict[str, list]:
-    """File -> [cell number, text] of all that answers stand in here: the lessons' cells and the tests' modules."""
+def sources(answers: list) -> dict[str, list]:
+    """File -> [cell number, text] of all that answers stand in here: the lessons' cells and the answers' modules."""
     cells = {f: kept[2] for f, kept in linecache.cache.items() if f.startswith("<ipython-input")}
-    folders = [Path(package.__file__).parent for package in (right_answers, wrong_answers)]
-    modules = [path for folder in folders for path in folder.glob("*.py")]
-    files = {str(path): path.read_text().splitlines(keepends=True) for path in modules}
+    modules = {sys.modules[answer.__module__] for answer in answers if hasattr(answer, "__module__")}
+    files = {module.__file__: linecache.getlines(module.__file__) for module in modules if hasattr(module, "__file__")}
     return {file: [0, "".join(lines)] for file, lines in {**cells, **files}.items()}
 
 
@@ -78,7 +76,7 @@ def problem(check: str, answers: list, chosen: Callable[[list], list] = list) ->
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
     try:
-        with Jails(SHARED.get()) as jails, Driving(jails, opened, sources(), lambda: 75.0) as driving:
+        with Jails(SHARED.get()) as jails, Driving(jails, opened, sources(answers), lambda: 75.0) as driving:
             reply = driving.open(check)
             for case in chosen(judge.cases(check)):
                 data = None
