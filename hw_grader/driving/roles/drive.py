@@ -47,7 +47,7 @@ def run_here() -> None:
 
 
 def rehearse() -> None:
-    """Drives ranks once, in the parent of all drivers: what a process does at its first run is done before the forks."""
+    """Drives ranks once, in the parent of all drivers: what a first run looks up, and keeps, is there in each fork."""
     run_here()
     sys.modules["hw_utils.simulate"].simulate(_meet, 2, echo=False)
 
