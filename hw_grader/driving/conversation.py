@@ -17,13 +17,14 @@ from torch.func import functional_call
 from hw_grader.driving.lent_objects import Lent, tensors_in
 from hw_grader.driving.marshalling import Line, Parcel, Unpacker
 from hw_grader.driving.rank_jails import RANK_JAILS
+from hw_utils.virtual.ranks.clock import TAKEN
 
 CALLS = frozenset({
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_reduce", "reduce", "broadcast", "barrier", "gather",
     "scatter", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
     "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size", "new_group",
 })  # fmt: skip
-CLOCKS = frozenset({"perf_counter", "time", "monotonic", "sleep", "perf_counter_ns", "monotonic_ns", "time_ns"})
+CLOCKS = frozenset(TAKEN)
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
 
 

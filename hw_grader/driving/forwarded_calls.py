@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -17,8 +18,11 @@ from torch.distributed import distributed_c10d
 from hw_grader.driving.conversation import CALLS, CLOCKS
 from hw_grader.driving.marshalling import tensor_bytes
 from hw_grader.driving.remote_process_group import FarGroup, Worlds
+from hw_utils.virtual.ranks.clock import clock_of
 
+SERVES = "serves"  # the name of threads that are no student's
 _here = threading.local()  # .call: the call that this thread serves
+_for_good = ExitStack()
 
 
 def serve(call: Any) -> None:
@@ -81,8 +85,7 @@ def forward_calls() -> None:
     distributed_c10d._get_object_coll_device = lambda group=None: "cpu"  # what its groups are, objects need not ask
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
-    for name in CLOCKS:
-        setattr(time, name, _clock(name, getattr(time, name)))
+    _for_good.enter_context(clock_of(_RanksOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
     sys.stdout = _Printed()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
 
@@ -156,6 +159,19 @@ def _clock(name: str, real: Any) -> Any:
         return calling().ask({"clock": name}, list(args))[0] if rank_of_call() is not None else real(*args)
 
     return ask
+
+
+class _RanksOfCalls:
+    """Which threads are ranks': those that serve a call of one."""
+
+    threads_have_clocks = False
+
+    def carries(self) -> bool:
+        return rank_of_call() is not None
+
+    def has_other_threads(self) -> bool:
+        """Whether an answer has started threads: those that serve calls and wait for them have that name."""
+        return any(t.name != SERVES and t is not threading.main_thread() for t in threading.enumerate())
 
 
 class _Printed(io.TextIOBase):

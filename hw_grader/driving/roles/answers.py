@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hw_grader.driving.forwarded_calls import asking_functions, calling, forward_calls, rank_of_call, serve
+from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent_objects import Lent, run_elsewhere
 from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
 from hw_grader.driving.opened_answers import Answers, models_of
@@ -33,11 +33,13 @@ from hw_utils.material import models
 from hw_utils.material.kept_tensors import beside_models, kept_tensors
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
+from hw_utils.virtual.ranks.clock import know_packages
 
 
 def warm_up() -> None:
-    """Makes what each of these processes puts in place of torch.distributed's functions."""
+    """Makes what each of these processes puts in place of torch.distributed's functions, and finds where clocks are."""
     asking_functions()
+    know_packages()
 
 
 def main(end: socket.socket) -> None:
@@ -61,7 +63,7 @@ def main(end: socket.socket) -> None:
     if os.getpid() != pid:
         os._exit(0)
     wire.send({"opened": True})
-    threading.Thread(target=_accept, args=(server, answers), daemon=True).start()
+    threading.Thread(target=_accept, args=(server, answers), daemon=True, name=SERVES).start()
     with contextlib.suppress(EOFError):
         wire.receive(timeout_s=24 * 3600)  # the grader hangs up
 
@@ -70,7 +72,7 @@ def _accept(server: socket.socket, answers: Answers) -> None:
     try:
         while True:
             end, _ = server.accept()
-            threading.Thread(target=_serve, args=(Line(end), answers), daemon=True).start()
+            threading.Thread(target=_serve, args=(Line(end), answers), daemon=True, name=SERVES).start()
     finally:  # no file or thread is left for the next call: the driver, which waits for its answer, is told at once
         os._exit(1)
 

@@ -19,7 +19,7 @@ import timeit
 import types
 from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timezone
 from weakref import WeakSet
 
@@ -32,7 +32,7 @@ _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the cloc
 _LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils"})  # packages that take none, and many modules
 LOOK_S = 0.05  # real seconds in which another thread of the rank may end a wait
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
-_TAKEN = (*_CLOCK, *_COMPUTED, *(f"{name}_ns" for name in (*_CLOCK, *_COMPUTED)), "sleep")
+TAKEN = (*_CLOCK, *_COMPUTED, *(f"{name}_ns" for name in (*_CLOCK, *_COMPUTED)), "sleep")
 
 
 def _replacements(engine) -> dict:
@@ -131,7 +131,7 @@ class _Takers:
 
 
 def _taken(modules: Iterable[types.ModuleType]) -> Iterator[tuple[types.ModuleType, str]]:
-    real = {name: getattr(time, name) for name in _TAKEN}
+    real = {name: getattr(time, name) for name in TAKEN}
     for module in modules:
         names = vars(module)
         yield from ((module, name) for name, function in real.items() if names.get(name) is function)
@@ -171,22 +171,30 @@ def _put(names: dict, instead: dict) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime))  # it keeps what it has looked up
 
 
-@contextmanager
-def virtual_clock(engine):
+def virtual_clock(engine) -> AbstractContextManager[None]:
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
+    return clock_of(engine, _replacements(engine))
+
+
+@contextmanager
+def clock_of(ranks, replacements: dict[str, Callable]) -> Iterator[None]:
+    """Wherever time is read or passes, these functions of `time` are asked, by name: all of TAKEN.
+
+    ranks: says with `carries()` which threads are ranks', whose waits for others pass on that clock, and of other
+    threads what an engine says.
+    """
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
     with ExitStack() as stack:
-        replacements = _replacements(engine)
         for place, name in [*_takers.find(), *((time, name) for name in replacements)]:
             stack.enter_context(patched(place, name, replacements[name]))
         bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
         if bars is not None:
             stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
-        stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(engine)))
-        stack.enter_context(patched(threading.Condition, "wait", _wait(engine)))
+        stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(ranks)))
+        stack.enter_context(patched(threading.Condition, "wait", _wait(ranks)))
         for place, name in ((queue, "time"), (threading, "_time")):  # they compute what is left of a timeout
             stack.enter_context(patched(place, name, replacements["monotonic"]))
-        stack.enter_context(_dates(engine, replacements["time"]))
+        stack.enter_context(_dates(ranks, replacements["time"]))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):

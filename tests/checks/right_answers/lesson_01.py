@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import threading
 import time
+import timeit
+from datetime import datetime
+from time import perf_counter_ns
 
 import numpy as np
 import torch
@@ -166,6 +171,52 @@ def warms_up_first(rank, world_size, n_bytes, repeats):
     for _ in range(repeats):
         trip()
     return (time.monotonic() - start) / repeats / 2
+
+
+@right("lesson_01.time_message")
+def takes_the_middle_one(rank, world_size, n_bytes, repeats):
+    data, trips = torch.empty(n_bytes, dtype=torch.uint8), []
+    for _ in range(repeats):
+        trips.append(-time.perf_counter_ns())
+        for step in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+            step(data, 1 - rank)
+        trips[-1] += time.perf_counter_ns()
+    return sorted(trips)[repeats // 2] / 2e9
+
+
+@right("lesson_01.time_message")
+def asks_timeit(rank, world_size, n_bytes, repeats):
+    data = torch.empty(n_bytes, dtype=torch.uint8)
+
+    def trip():
+        for step in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+            step(data, 1 - rank)
+
+    return timeit.timeit(trip, number=repeats) / repeats / 2
+
+
+@right("lesson_01.time_message")
+def reads_every_clock(rank, world_size, n_bytes, repeats, first=time.monotonic_ns, second=timeit.default_timer):
+    data, loop = torch.empty(n_bytes, dtype=torch.uint8), asyncio.new_event_loop()
+    threading.Event().wait(0.5)
+    loop.run_until_complete(asyncio.sleep(0.25))
+    clocks = (
+        lambda: first() / 1e9,
+        second,
+        time.time,
+        loop.time,
+        lambda: perf_counter_ns() / 1e9,
+        lambda: datetime.now().timestamp(),
+    )
+    starts = [clock() for clock in clocks]
+    for _ in range(repeats):
+        for step in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+            step(data, 1 - rank)
+    all_s = [clock() - start for clock, start in zip(clocks, starts, strict=True)]
+    loop.close()
+    assert max(all_s) - min(all_s) < 1e-6, all_s
+    assert starts[0] == starts[1] == 0.75, starts
+    return sum(all_s) / len(all_s) / repeats / 2
 
 
 @right("lesson_01.fit_link")
