@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from statistics import fmean, median
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
@@ -15,10 +18,31 @@ from hw_utils.core.trace import POINT_TO_POINT, Trace
 from hw_utils.simulate import simulate
 
 
+@dataclass(frozen=True)
+class _Uneven(Network):
+    """Rank 1's messages take these seconds longer, one after the other, and again from the first."""
+
+    later_s: tuple[float, ...] = ()
+    sent: list[int] = field(default_factory=list, compare=False)
+
+    def message_s(self, n_bytes: int, src: int = 0, dst: int = -1) -> float:
+        """Seconds of the next message on the way that it takes."""
+        if src == 1:
+            self.sent.append(n_bytes)
+        return super().message_s(n_bytes, src, dst) + (
+            self.later_s[(len(self.sent) - 1) % len(self.later_s)] if src == 1 else 0
+        )
+
+
 def _judge_time_message(
-    data: dict[str, Any], n_bytes: int, repeats: int, latency_s: float, bandwidth_Bps: float
+    data: dict[str, Any],
+    n_bytes: int,
+    repeats: int,
+    latency_s: float,
+    bandwidth_Bps: float,
+    later_s: Sequence[float] = (),
 ) -> None:
-    what = f"time_message of {n_bytes} bytes, {repeats} times"
+    what = f"time_message of {n_bytes} bytes, {repeats} times{', which differ' if later_s else ''}"
     require_no_deadlock(
         data,
         what,
@@ -38,13 +62,29 @@ def _judge_time_message(
                 cause="a round trip goes there and back, and there are `repeats` of them: one alone is noise.",
             )
     got, expected = number(data["results"][0]), Network(latency_s, bandwidth_Bps).message_s(n_bytes)
-    if got is None or not math.isclose(got, expected, rel_tol=1e-6):
+    if later_s and got is not None:
+        _require_of_all(what, got, [expected + s / 2 for s in islice(cycle(later_s), len(sent[0]))], repeats)
+    elif got is None or not math.isclose(got, expected, rel_tol=1e-6):
         raise CheckFailed(
             f"{what} on a link of {latency_s:g} s and {bandwidth_Bps:g} B/s: rank 0 returned {data['results'][0]!r} s, "
             f"expected {expected:g} s.",
             cause=_why_time(got, data["results"][1], expected, repeats, trace),
         )
     require_waits(trace, what)
+
+
+def _require_of_all(what: str, got: float, each_s: list[float], repeats: int) -> None:
+    """Raises CheckFailed unless it is what `repeats` round trips give, one after the other: a mean, or what stands for
+    many as well. each_s: a message of each trip."""
+    windows = [each_s[k : k + repeats] for k in range(len(each_s) - repeats + 1)]
+    if not any(math.isclose(got, of(w), rel_tol=1e-6) for w in windows for of in (fmean, median, min)):
+        alone = [k for k, seconds in enumerate(each_s) if math.isclose(got, seconds, rel_tol=1e-6)]
+        raise CheckFailed(
+            f"{what}: rank 0 returned {got:g} s, the mean is {fmean(windows[0]):g} s.",
+            cause=f"round trip {alone[0] + 1} alone is in it: the clock runs while all `repeats` of them are made."
+            if alone
+            else "the clock runs from before the first of the `repeats` round trips to after the last.",
+        )
 
 
 def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, trace: Trace) -> str:
@@ -84,21 +124,29 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
     return "start the clock just before the first send, stop it after the last receive, divide by the messages."
 
 
+_LATER_S = [8.0, 2.0, 6.0, 4.0, 14.0, 10.0, 16.0]  # the first and the last of five are no mean of them, nor the least
+
+
 @check(
     "lesson_01.time_message",
     judge=_judge_time_message,
     cases=[
         {"n_bytes": 1, "repeats": 3, "latency_s": 0.5, "bandwidth_Bps": 100.0},
         {"n_bytes": 1000, "repeats": 4, "latency_s": 1e-3, "bandwidth_Bps": 1e6},
+        {"n_bytes": 10, "repeats": 5, "latency_s": 1.0, "bandwidth_Bps": 100.0, "later_s": _LATER_S},
     ],
-    ok="the time of one message is right on two virtual links.",
+    ok="the time of one message is right on two virtual links, and where round trips differ.",
     hint="hint 1 of exercise 1.5",
     hints={"hint 1 of exercise 1.5": "clock|round trip|uint8|messages|there and back|perf_counter"},
     look="print start and end on rank 0, and how many messages travelled in between.",
 )
-def time_message(worker, /, n_bytes: int, repeats: int, latency_s: float, bandwidth_Bps: float):
+def time_message(
+    worker, /, n_bytes: int, repeats: int, latency_s: float, bandwidth_Bps: float, later_s: Sequence[float] = ()
+):
     """Ping-pong on a virtual link whose cost is known."""
     network = Network(latency_s, bandwidth_Bps)
+    if later_s:
+        network = _Uneven(latency_s, bandwidth_Bps, 1, network, tuple(later_s))  # of two levels: each message is asked
     return observe(lambda: simulate(worker, 2, (n_bytes, repeats), network=network, compute="free", echo=False))
 
 

@@ -508,6 +508,25 @@ def times_the_announcement(rank, world_size, n_bytes, repeats):
     return seconds / repeats
 
 
+@wrong("lesson_01.time_message", says="round trip 1 alone")
+def times_the_first_trip(rank, world_size, n_bytes, repeats):
+    seconds = _timed(rank, n_bytes, 1) / 2
+    _timed(rank, n_bytes, repeats - 1)
+    return seconds
+
+
+@wrong("lesson_01.time_message", says="round trip 5 alone")
+def times_the_last_trip(rank, world_size, n_bytes, repeats):
+    _timed(rank, n_bytes, repeats - 1)
+    return _timed(rank, n_bytes, 1) / 2
+
+
+@wrong("lesson_01.time_message", says="before the first")
+def leaves_out_the_first_trip(rank, world_size, n_bytes, repeats):
+    _timed(rank, n_bytes, 1)
+    return _timed(rank, n_bytes, repeats - 1) / 2 / (repeats - 1)
+
+
 @wrong("lesson_01.time_message", says="rank 0 sends then receives")
 def both_receive(rank, world_size, n_bytes, repeats):
     buffer = torch.zeros(n_bytes, dtype=torch.uint8)
