@@ -42,11 +42,23 @@ def require_gradients(who: str, carried: Sequence[Any], gradients: dict[str, lis
                 sources = each if kind == "scatter" else [each[rank]]
                 sent = [t for t in tensors if t.size == each[rank].size]
                 if sent and np.any(sources) and not all(is_made_of(t, sources) for t in sent):
+                    if _are_cut_elsewhere(tensors, [own[rank] for own in gradients.values()]):
+                        raise CheckFailed(
+                            f"{who}: what rank {rank} puts into {kind} are gradients, cut at other places than"
+                            " parameters end.",
+                            cause="a call carries one parameter's gradient: no piece of a vector of all of them.",
+                        )
                     raise CheckFailed(
                         f"{who}: what rank {rank} puts into {kind} for {name!r} is not made of gradients.",
                         cause="the bytes are right, the numbers are not: p.grad travels to the others, and what they"
                         " are to have comes back.",
                     )
+
+
+def _are_cut_elsewhere(sent: Sequence[np.ndarray], own: Sequence[np.ndarray]) -> bool:
+    """Whether the same numbers travel as these have, but for a factor, in whatever order."""
+    there, here = (np.sort(np.concatenate([np.ravel(part) for part in parts])) for parts in (sent, own))
+    return there.size == here.size and is_made_of(there, [here])
 
 
 def require_sources(

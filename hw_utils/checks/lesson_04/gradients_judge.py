@@ -231,10 +231,11 @@ def judge_traffic(what: str, allowed: frozenset[str], other: str):
                 f" the target is one {' and one '.join(sorted(allowed))} a parameter.",
                 cause=_FLAT,
             )
+        carried = [result(data, rank)["carried"] for rank in range(world_size)] if world_size > 1 else []
+        _require_own_sizes(who, carried, [math.prod(PARAMETERS[n][0]) for n in names if PARAMETERS[n][1] != "frozen"])
         of_all = {name: [gradient(name, rank) for rank in range(world_size)] for name in names}
         known = {name: each for name, each in of_all.items() if not any(g is None for g in each)}
-        carried = [result(data, rank)["carried"] for rank in range(world_size)]
-        require_gradients(who, carried if world_size > 1 else [], known)
+        require_gradients(who, carried, known)
 
     return judge
 
@@ -256,6 +257,22 @@ def _n_calls(mine: Trace, ops: frozenset[str]) -> list[int]:
 def _one_a_parameter(trace: Trace, ops: frozenset[str], n_parameters: int, world_size: int) -> bool:
     ranks = [trace.of_rank(rank) for rank in range(world_size)]
     return world_size == 1 or all(n == n_parameters for mine in ranks for n in _n_calls(mine, ops))
+
+
+def _require_own_sizes(who: str, carried: list[Any], sizes: Sequence[int]) -> None:
+    """Raises CheckFailed unless each parameter's numbers go into a call of their own, in whatever order.
+
+    sizes: numbers of each parameter. A call into which nothing goes is none, but that of a rank that only receives.
+    """
+    for rank, calls in enumerate(carried):
+        for kind in dict.fromkeys(kind for kind, _ in calls):
+            sent = [int(np.size(inputs[0])) for other, inputs in calls if other == kind and inputs]
+            if sent and sorted(sent) != sorted(sizes):
+                raise CheckFailed(
+                    f"{who}: rank {rank} puts {sent} numbers into its calls of {kind}; the parameters have"
+                    f" {list(sizes)}.",
+                    cause=_FLAT if max(sent) > max(sizes) else "a call carries one parameter's gradient, all of it.",
+                )
 
 
 def _with(what: str, world_size: int) -> str:

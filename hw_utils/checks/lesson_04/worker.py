@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -14,22 +15,33 @@ from hw_utils.checks.lesson_04 import loop_judge
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, take_out
 from hw_utils.checks.lesson_04.costs_judge import judge_calls
 from hw_utils.checks.lesson_04.loop import observed
-from hw_utils.checks.lesson_04.worker_judge import LR, MOMENTUM, N_EXAMPLES, judge_ddp, judge_worker, small_model
+from hw_utils.checks.lesson_04.worker_judge import (
+    LR,
+    MOMENTUM,
+    N_EXAMPLES,
+    judge_ddp,
+    judge_worker,
+    small_model,
+    test_set,
+)
 from hw_utils.material import models
 from hw_utils.material.job import Job
 from hw_utils.material.on_paper import OnPaper
 from hw_utils.simulate import simulate
 
 
-def small_data() -> tuple[TensorDataset, TensorDataset]:
-    """96 training and 60 test points, four numbers each; random numbers are drawn, as a data set may do."""
+def small_data(rank: int) -> tuple[TensorDataset, TensorDataset]:
+    """96 training and 60 test points, four numbers each; random numbers are drawn, as a data set may do.
+
+    Each rank has a test set of its own: who evaluates only one of them, or a part of each, cannot know all results.
+    """
     torch.rand(1)
-    parts = (loop_judge.examples(N_EXAMPLES), loop_judge.examples(60, seed=2))
+    parts = (loop_judge.examples(N_EXAMPLES), test_set(rank))
     return tuple(TensorDataset(*map(torch.from_numpy, part)) for part in parts)
 
 
 def _drive_worker(worker, method, world_size, total_batch, n_iterations, seed):
-    job = Job(method, small_model, small_data, total_batch, n_iterations, LR, MOMENTUM, seed)
+    job = Job(method, small_model, partial(small_data, 0), total_batch, n_iterations, LR, MOMENTUM, seed)
     data = observed(_other_seeds(worker), world_size, job)
     return take_out(data, [p.numel() for p in small_model().parameters()])
 
@@ -37,8 +49,8 @@ def _drive_worker(worker, method, world_size, total_batch, n_iterations, seed):
 def _other_seeds(worker):
     def with_its_own_seed(rank, world_size, job):
         torch.manual_seed(1000 + rank)  # ranks start different: a worker that forgets the seed must not pass
-        carried = note_inputs()
-        return {"returned": worker(rank, world_size, job), "carried": carried}
+        carried, own = note_inputs(), replace(job, data=partial(small_data, rank))
+        return {"returned": worker(rank, world_size, own), "carried": carried}
 
     return with_its_own_seed
 

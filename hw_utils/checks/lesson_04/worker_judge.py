@@ -27,6 +27,11 @@ def small_model() -> nn.Module:
     return nn.Linear(4, 3)
 
 
+def test_set(rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """The points on which a rank's model is tested, and their labels."""
+    return examples(60, seed=2 + rank)
+
+
 def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
     who = f"worker with method {method!r} on {world_size} {'ranks' if world_size > 1 else 'rank'}"
     require_no_deadlock(data, who, cause="every rank must call the same collectives in the same order.")
@@ -60,8 +65,8 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
             f"{who}: every rank has the losses of the whole batch, and so computed all of it.",
             cause="N ranks share the work: hand rank and world_size to batches.",
         )
-    test_x, test_y = examples(60, seed=2)
-    for rank in range(world_size):
+    tests = [test_set(rank) for rank in range(world_size)]
+    for rank, (test_x, test_y) in enumerate(tests):
         loss, share = (_tested(data, rank, name, who) for name in ("test_loss", "accuracy"))
         if not (close(loss, whole.loss(test_x, test_y), 1e-3) and close(share, whole.accuracy(test_x, test_y), 1e-3)):
             raise CheckFailed(
@@ -69,7 +74,7 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
                 cause="(accuracy, loss) the wrong way round: evaluate gives the loss first."
                 if close(loss, whole.accuracy(test_x, test_y), 1e-3) and close(share, whole.loss(test_x, test_y), 1e-3)
-                else _why_test(loss, whole, _seeded(seed), (x, y), (test_x, test_y)),
+                else _why_test(loss, whole, _seeded(seed), (x, y), tests, rank),
             )
     _judge_method(trace, method, who)
     if world_size > 1:
@@ -113,9 +118,14 @@ def _judge_method(trace: Trace, method: str, who: str) -> None:
         "all_reduce": ({"all_reduce"}, {"scatter"}),
     }.get(method, (set(), set()))
     if "broadcast" in trace.ops and method != "ddp":
+        mine = sorted(trace.of_rank(0).of_op("broadcast", *_SYNCS), key=lambda e: e.order)
+        is_first = mine[0].op == "broadcast"
         raise CheckFailed(
-            f"{who}: every loss is right, but the ledger has broadcast: DistributedDataParallel is at work as well.",
-            cause='wrap the model only if job.method is "ddp"; the same seed makes the weights equal.',
+            f"{who}: every loss is right, but the ledger has broadcast"
+            f"{': is DistributedDataParallel at work as well?' if is_first else ', after the gradients of a step.'}",
+            cause='wrap the model only if job.method is "ddp"; the same seed makes the weights equal.'
+            if is_first
+            else "gradients travel, by sync; weights are equal by themselves, and each rank finds its own results.",
         )
     if not used <= trace.ops or other & trace.ops:
         raise CheckFailed(
@@ -220,7 +230,14 @@ def _judge_iteration_s(data: Any, trace: Trace, who: str, n_iterations: int) -> 
 _SYNCS = ("gather", "scatter", "all_reduce")
 
 
-def _why_test(loss: float, whole: Softmax, start: Softmax, trained_on, tested_on) -> str:
+def _why_test(loss: float, whole: Softmax, start: Softmax, trained_on, tests: list, rank: int) -> str:
+    """tests: each rank's test set, which the check makes different."""
+    tested_on, each = tests[rank], [whole.loss(*one) for one in tests]
+    if len(each) > 1 and any(close(loss, value, 1e-3) for value in (*each, sum(each) / len(each))):
+        return (
+            "that was found on another rank's test set (here each has one of its own), or is a mean over the ranks:"
+            " every rank evaluates the whole test set itself, and what it finds need not travel."
+        )
     if close(loss, start.loss(*tested_on), 1e-3):
         return "these are the untrained weights: evaluate comes after train, on the model that train stepped."
     if close(loss, whole.loss(*trained_on), 1e-3):

@@ -10,6 +10,7 @@ import torch
 
 from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_04.collective_contents import is_made_of, note_inputs
 from hw_utils.checks.lesson_05.expected import free
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
@@ -40,7 +41,7 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
         )
     for rank in range(world_size):
-        _require_mean(what, rank, data["results"][rank], mean, world_size)
+        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size)
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
@@ -71,6 +72,11 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
                     )
                     cause += f"(here {dtype})."
             raise CheckFailed(f"{what}: rank {rank} reduced {sizes} elements a call, expected {due}.", cause=cause)
+        if sizes != due and not is_made_of(np.asarray(data["results"][rank]["shortest"]), [_flat(rank)[-due[-1] :]]):
+            raise CheckFailed(
+                f"{what}: rank {rank} reduced {sizes} elements a call, expected {due}.",
+                cause="the last bucket is the short one: cut from the front, it holds what is left at the end.",
+            )
 
 
 def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) -> None:
@@ -146,9 +152,10 @@ def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
 def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtype: str = "float64"):
     """Three gradients of 25 elements in all, reduced in buckets."""
 
-    def worker(rank: int, world_size: int) -> list[torch.Tensor]:
-        gradients = _gradients_of(rank, dtype)
+    def worker(rank: int, world_size: int) -> dict[str, Any]:
+        gradients, carried = _gradients_of(rank, dtype), note_inputs()
         function(list(gradients), bucket_elements)
-        return gradients
+        sent = [t for _, inputs in carried for t in inputs]
+        return {"gradients": gradients, "shortest": min(sent, key=torch.Tensor.numel, default=None)}
 
     return observe(lambda: free(worker, world_size))

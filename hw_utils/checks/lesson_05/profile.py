@@ -13,6 +13,7 @@ from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, wat
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.network import Network
 from hw_utils.core.trace import Trace
+from hw_utils.material.models import SimpleCNN
 from hw_utils.simulate import simulate
 
 PROFILE = ("comp_s", "comm_s", "iteration_s", "n_calls")
@@ -35,6 +36,7 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
         _judge_n_calls(what, {k: number_of(profile[k]) for k in PROFILE}, trace.of_rank(rank), n_iterations)
     judge_weights(what, data["results"], n_iterations, waits_late=_waits_late(trace))
     for rank, result in enumerate(data["results"]):
+        _require_own_sizes(what, rank, [size for size, _ in result["put_in"]], n_iterations)
         _judge_batch(what, rank, len(result["steps"][0]["scores"]), batch_size)
     for rank, result in enumerate(data["results"]):
         profile = {k: number_of(result["returned"][k]) for k in PROFILE}
@@ -70,6 +72,17 @@ def _judge_n_calls(what: str, profile: dict[str, float], mine: Trace, n_iteratio
         raise CheckFailed(
             f"{what}: an all_reduce is never waited for.",
             cause="with async_op=True the call returns at once: wait() for each before you read the clock.",
+        )
+
+
+def _require_own_sizes(what: str, rank: int, sizes: list[int], n_iterations: int) -> None:
+    """Raises CheckFailed unless each parameter's numbers go into a call of their own, in whatever order."""
+    due = [p.numel() for p in SimpleCNN().parameters()]
+    if sizes and sorted(sizes) != sorted(n_iterations * due):
+        raise CheckFailed(
+            f"{what}: rank {rank} puts {max(sizes)} numbers into one all_reduce and {min(sizes)} into another; the "
+            f"parameters have {min(due)} to {max(due)}.",
+            cause="one call a parameter, with its gradient: many gradients in one vector are the subject of 5.3.",
         )
 
 

@@ -115,9 +115,9 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
             slots.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
             _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
         _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
-    _judge_calls(what, trace, len(hidden), world_size)
     require_waits(trace, what)
     sizes = [-(-h * width // world_size) for h in hidden]
+    _judge_calls(what, trace, sizes, world_size)
     for rank, result in enumerate(data["results"]):
         _judge_memory(f"{what}: rank {rank}", result, trace.of_rank(rank), sizes, world_size)
         grown = result["anywhere"]
@@ -171,11 +171,15 @@ def least_gathers(n_layers: int, n_steps: int) -> int:
     return 2 * n_steps * n_layers - 2 * n_turns
 
 
-def _judge_calls(what: str, trace: Trace, n_layers: int, world_size: int) -> None:
-    gathered, least = len(trace.of_rank(0).of_op(*GATHERS)), least_gathers(n_layers, 2)
+def _judge_calls(what: str, trace: Trace, sizes: list[int], world_size: int) -> None:
+    """sizes: numbers of a rank's part of each layer."""
+    n_layers = len(sizes)
+    least_bytes = (world_size - 1) * min(sizes) * ITEM  # who sends less has gathered no layer
+    gathered = sum(e.sent_bytes >= least_bytes for e in trace.of_rank(0).of_op(*GATHERS))
+    least = least_gathers(n_layers, 2)
     if world_size > 1 and gathered < least:
         raise CheckFailed(
-            f"{what}: rank 0 calls all_gather {gathered} times in two steps; who lets layers go needs {least}.",
+            f"{what}: rank 0 gathers a layer {gathered} times in two steps; who lets layers go needs {least}.",
             cause="whole weights are kept from one pass to a later one, in whatever form: gather them again.",
         )
     for ops, most, cause in (

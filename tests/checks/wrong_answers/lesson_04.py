@@ -629,6 +629,41 @@ def reduces_at_once(model):
     all_reduce_mean(model)
 
 
+def _in_the_first_call(model, reduce):
+    """All gradients in one vector, and calls with nothing for the other parameters."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    whole = torch.cat([p.grad.flatten() for p in trained])
+    for part in (whole, *(whole.new_empty(0) for _ in trained[1:])):
+        reduce(part)
+    for p, part in zip(trained, whole.split([p.numel() for p in trained])):
+        p.grad = part.view_as(p).clone()
+
+
+@wrong("lesson_04.gather_scatter_traffic", says=r"puts \[23, 0, 0\] numbers into its calls.*travel as one vector")
+def gathers_all_at_once_and_nothing_twice(model):
+    def by_root(part):
+        each = [torch.empty_like(part) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+        dist.gather(part, each)
+        dist.scatter(part, [torch.stack(each).mean(0)] * len(each) if each else None)
+
+    _in_the_first_call(model, by_root)
+
+
+@wrong("lesson_04.all_reduce_traffic", says=r"puts \[23, 0, 0\] numbers into its calls.*travel as one vector")
+def reduces_all_at_once_and_nothing_twice(model):
+    _in_the_first_call(model, lambda part: (dist.all_reduce(part), part.div_(dist.get_world_size())))
+
+
+@wrong("lesson_04.all_reduce_traffic", says="are gradients, cut at other places.*no piece of a vector")
+def cuts_elsewhere(model):
+    trained = [p for p in model.parameters() if p.requires_grad][::-1]
+    whole = torch.cat([p.grad.flatten() for p in trained])
+    for part in whole.split([p.numel() for p in trained[::-1]]):
+        dist.all_reduce(part)
+    for p, part in zip(trained, (whole / dist.get_world_size()).split([p.numel() for p in trained])):
+        p.grad = part.view_as(p).clone()
+
+
 @wrong("lesson_04.gather_scatter_traffic", says="it calls broadcast")
 def broadcasts_the_mean(model):
     for p in model.parameters():
@@ -850,6 +885,23 @@ def _worker(**change):
     return lambda rank, world_size, job: worker(rank, world_size, job, **change)
 
 
+def _on_rank_0(model, test):
+    found = torch.zeros(2, dtype=torch.float64)
+    if dist.get_rank() == 0:
+        found += torch.tensor(evaluate(getattr(model, "module", model), test))
+    if dist.get_world_size() > 1:
+        dist.broadcast(found, 0)
+    return found.tolist()
+
+
+def _tests_a_share(model, test):
+    """Each rank its examples of the test set, and the mean of what they find."""
+    mine = list(test.dataset)[dist.get_rank() :: dist.get_world_size()]
+    found = torch.tensor(evaluate(model, DataLoader(mine, 16)))
+    dist.all_reduce(found)
+    return (found / dist.get_world_size()).tolist()
+
+
 def _untrained(model, test):
     with torch.no_grad():
         for p in model.parameters():
@@ -892,6 +944,7 @@ for _name, _change, _says in [
      "Invalid rank 1.*a rank and the number of ranks have changed places"),
     ("rank_0_tests_alone", {"test": lambda model, test: (None, None) if dist.get_rank() else evaluate(model, test)},
      "test_loss of rank 1 is None.*not rank 0 alone"),
+    ("tells_all_what_rank_0_finds", {"test": _on_rank_0}, "on another rank's test set .* evaluates the whole test set"),
     ("tests_before_it_trains", {"early": True}, "these are the untrained weights"),
     ("wraps_always", {"wraps": True}, "the ledger has broadcast"),
     ("never_stops", {"stops": False}, "job.n_iterations stops the epoch early"),
@@ -901,6 +954,8 @@ for _name, _change, _says in [
 
 for _name, _change, _says in [
     ("reduces_by_hand", {"ddp": False}, "no start of DistributedDataParallel|compares and broadcasts the weights"),
+    ("tells_all_what_rank_0_finds", {"test": _on_rank_0}, "on another rank's test set .* evaluates the whole test set"),
+    ("shares_the_test", {"test": _tests_a_share}, "every rank evaluates the trained model on the whole test set"),
     ("wraps_and_reduces", {"both": True}, "both DistributedDataParallel and sync"),
     ("wraps_without_seed", {"seed": lambda job, rank: 17 * rank + 1}, "the first loss differs"),
     ("wraps_on_same_data", {"deal": lambda data, rank, n, total, seed: batches(data, 0, n, total, seed=seed)},

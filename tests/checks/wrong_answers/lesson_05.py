@@ -159,6 +159,30 @@ def reduces_ones(rank, world_size, n_iterations, batch_size):
     return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
 
 
+@wrong(
+    "lesson_05.profiled_training", says="315722 numbers into one all_reduce and 0 into another.*one call a parameter"
+)
+def reduces_all_at_once_and_nothing_seven_times(rank, world_size, n_iterations, batch_size):
+    model, optimizer, images, labels = _fresh_start(rank, batch_size)
+    parameters, comp_s, comm_s = list(model.parameters()), 0.0, 0.0
+    for _ in range(n_iterations):
+        marks = [time.perf_counter()]
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        marks.append(time.perf_counter())
+        if world_size > 1:
+            whole = torch.cat([p.grad.flatten() for p in parameters])
+            for part in (whole, *(whole.new_empty(0) for _ in parameters[1:])):
+                dist.all_reduce(part)
+            torch.nn.utils.vector_to_parameters(whole / world_size, [p.grad for p in parameters])
+        marks.append(time.perf_counter())
+        optimizer.step()
+        comm_s += marks[2] - marks[1]
+        comp_s += time.perf_counter() - marks[0] - (marks[2] - marks[1])
+    k, n_calls = n_iterations, 8 * n_iterations * (world_size > 1)
+    return {"comp_s": comp_s / k, "comm_s": comm_s / k, "iteration_s": (comp_s + comm_s) / k, "n_calls": n_calls}
+
+
 @wrong("lesson_05.profiled_training", says="starts from the first weights: .* once, before the loop")
 def a_new_model_every_iteration(rank, world_size, n_iterations, batch_size):
     runs = [_profiled(rank, world_size, 1, batch_size) for _ in range(n_iterations)]
@@ -521,6 +545,17 @@ def cuts_each_parameter(gradients, bucket_elements):
         for part in g.view(-1).split(bucket_elements):
             dist.all_reduce(part)
         g /= dist.get_world_size()
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="the last bucket is the short one: cut from the front")
+def begins_with_the_short_one(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    rest = len(flat) % bucket_elements
+    for part in (flat[:rest], *flat[rest:].split(bucket_elements)):
+        if len(part):
+            dist.all_reduce(part)
+    for g, mean in zip(gradients, (flat / dist.get_world_size()).split([g.numel() for g in gradients])):
+        g.copy_(mean.view_as(g))
 
 
 @wrong("lesson_05.bucketed_all_reduce", says="do not cut into equal parts")
