@@ -229,6 +229,11 @@ class FarObject:
         """The same, and what its class, global names and lent models have come to keep, floats of Python's included."""
         return self._ask({"anywhere": self._number})
 
+    def kept_values(self) -> tuple[list[str], list[str]]:
+        """As texts, what hangs on it, and what is held beside it, that is no tensor of floats."""
+        own, beside = self._ask({"values": self._number})
+        return own, beside
+
     def __call__(self, *args: Any, **options: Any) -> Any:
         return self._call("__call__", *args, **options)
 

@@ -37,7 +37,7 @@ def kept_tensors(thing: Any, *, with_numbers: bool = False) -> dict[str, torch.T
     >>> sorted(kept_tensors(torch.nn.Linear(2, 1)))
     ['bias', 'weight']
     """
-    own = list(_attributes(thing))
+    own = list(attributes(thing))
     if with_numbers:
         own.append(("", [value for _, value in own if type(value) is float]))
     return _found({id(thing)}, deque(own), _parts, with_numbers)
@@ -68,7 +68,7 @@ def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
         waiting.extend(variables.items())
         if frame.f_code.co_flags & inspect.CO_OPTIMIZED and type(variables) is dict:
             variables.clear()  # before Python 3.13 the frame itself would hold on to these values
-        waiting.extend(_global_names(frame.f_code, frame.f_globals))
+        waiting.extend(global_names(frame.f_code, frame.f_globals))
     return list(_found(set(), waiting, _parts_of_notebook, with_numbers=True).values())
 
 
@@ -166,7 +166,7 @@ def _numbers(value: Any, inside: list[tuple[str, Any]]) -> list[float]:
 
 def _parts_of_notebook(value: Any) -> Iterator[tuple[str, Any]]:
     """The parts of a value, and what a function or a class that is written in the notebook leads to."""
-    if isinstance(value, type) and _is_notebooks(value):
+    if isinstance(value, type) and is_notebooks(value):
         yield from ((f".{name}", part) for kind in value.__mro__ for name, part in vars(kind).items())
     elif isinstance(value, staticmethod | classmethod):
         yield "", value.__func__
@@ -175,17 +175,18 @@ def _parts_of_notebook(value: Any) -> Iterator[tuple[str, Any]]:
     else:
         yield from _parts(value)
         yield "", type(value)
-        if isinstance(value, FunctionType) and _is_notebooks(value):
-            mentioned = _global_names(value.__code__, value.__globals__)
+        if isinstance(value, FunctionType) and is_notebooks(value):
+            mentioned = global_names(value.__code__, value.__globals__)
             yield from ((f", in the global {name}", part) for name, part in mentioned)
             yield from ((f".{name}", part) for name, part in vars(value).items())
 
 
-def _is_notebooks(value: type | FunctionType) -> bool:
+def is_notebooks(value: type | FunctionType) -> bool:
+    """Whether it is written in a notebook."""
     return value.__module__ == "__main__" or value.__module__ not in sys.modules
 
 
-def _global_names(code: CodeType, names: dict[str, Any]) -> list[tuple[str, Any]]:
+def global_names(code: CodeType, names: dict[str, Any]) -> list[tuple[str, Any]]:
     """(name, value) of what code can reach among a module's names."""
     mentioned = _mentioned(code)
     return [(name, names[name]) for name in sorted(names if mentioned & _BY_ANY_NAME else mentioned & names.keys())]
@@ -196,7 +197,8 @@ def _mentioned(code: CodeType) -> set[str]:
     return set(code.co_names).union(*inner)
 
 
-def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
+    """(name, value) of what hangs on an object, in slots, too; of a module its parameters and parts."""
     own = dict(getattr(thing, "__dict__", {}))
     for kind in type(thing).__mro__:
         slots = kind.__dict__.get("__slots__", ())
@@ -221,11 +223,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from (("", part) for part in (value.__self__, value.__func__))
     elif isinstance(value, FunctionType):
         yield from _of_a_function(value)
-    elif not isinstance(value, type | ModuleType | BuiltinMethodType) and not _is_ours(value):
-        yield from ((f".{name}", part) for name, part in _attributes(value))
+    elif not isinstance(value, type | ModuleType | BuiltinMethodType) and not is_ours(value):
+        yield from ((f".{name}", part) for name, part in attributes(value))
 
 
-def _is_ours(value: Any) -> bool:
+def is_ours(value: Any) -> bool:
+    """Whether its class is one of this course's packages."""
     return type(value).__module__.startswith(_OURS)
 
 

@@ -31,6 +31,7 @@ from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
 from hw_utils.material.kept_tensors import beside_models, kept_tensors
+from hw_utils.material.kept_values import kept_values
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.clock import know_packages
@@ -193,6 +194,8 @@ class Call:
         if "tensors" in message:
             found = kept_tensors(kept[message["tensors"]])
             return beside_models(found, models_of(self.lent)) if message["beside_models"] else found
+        if "values" in message:
+            return kept_values(kept[message["values"]], self.served.answers, models_of(self.lent))
         if "anywhere" in message:
             return self.answers.kept(kept[message["anywhere"]], self.served)
         return self._hook(*message["hook"])

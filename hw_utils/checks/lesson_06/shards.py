@@ -15,6 +15,7 @@ from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.kept_tensors import kept_tensors as kept_here
+from hw_utils.material.kept_values import kept_values as values_here
 from hw_utils.threads.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -39,6 +40,16 @@ def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
     if hasattr(type(thing), "kept_tensors"):  # it is in another process
         return thing.kept_tensors()
     return kept_here(thing)
+
+
+def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> tuple[list[str], list[str]]:
+    """As texts, what hangs on an answer's object and what is held beside it, that is no tensor of floats.
+
+    make: the answer that made it, with this model.
+    """
+    if hasattr(type(thing), "kept_values"):  # it is in another process
+        return thing.kept_values()
+    return values_here(thing, [make], [model] if model else [])
 
 
 def look_at(answer: Any, n_ranks: int = 0) -> list[int] | None:

@@ -21,9 +21,11 @@ from hw_utils.checks.lesson_06.shards import (
     require_unchanged,
     run_ranks,
     taken,
+    values_kept,
 )
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.kept_tensors import n_found
+from hw_utils.material.kept_values import depends
 
 LARGE_BYTES = 1_500_000  # of a weight: far more than all else that a layer keeps
 _LIMIT = {"float32": 1e-5, "float64": 1e-10}
@@ -79,10 +81,22 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
             for name, tensor in {**result, "weight": layer.weight}.items()
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad
         ]
-        return {**result, "kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
+        seen = {"kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
+        looks_again = world_size == 2 and dtype == "float64"
+        return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
     made = run_ranks(worker, world_size)
     return {**made, "weights": weights, "stages": stages, "taken": taken(before, look_at(Layer)) if is_large else None}
+
+
+def _of_others(Layer: Any, axis: int, weight: torch.Tensor, rank: int, context: Any) -> str:
+    """What a new layer holds that changes with other ranks' part of the weight, as it is shown."""
+    n, looks = context.world_size, []
+    for k, drawn in enumerate((0, 0, 0, 1, 1)):
+        parts = list(random_tensor(7000 + drawn, *weight.shape).to(weight.dtype).chunk(n, axis))
+        parts[rank] = weight.chunk(n, axis)[rank]
+        looks.append(values_kept(Layer(torch.cat(parts, axis), rank, context, f"again {k}"), Layer))
+    return depends(looks)
 
 
 def _what_it_raises(Layer: Any, weight: torch.Tensor, rank: int, context: Any) -> str:
@@ -236,6 +250,12 @@ def _require_little_kept(results: list, case: dict, what: str) -> None:
             raise CheckFailed(
                 f"{what}: self.{result['whole'][0]} keeps other ranks' part of the weight alive on rank {rank}",
                 cause="1/N of the weight is kept: a copy of the slice (.clone()), and nothing of the whole",
+            )
+        if result["of_others"]:
+            raise CheckFailed(
+                f"{what}: rank {rank} holds what is another one when other ranks' part of the weight is: "
+                f"{result['of_others']}",
+                cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or a number",
             )
 
 

@@ -10,7 +10,7 @@ import torch
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, look_at, taken
-from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, modules_of
+from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, held_by_parts, modules_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part
@@ -40,7 +40,7 @@ def _passes(order: str) -> list[tuple[str, int]]:
     return [(step[0], int(step[1:])) for step in order.split()]
 
 
-def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
+def _worker(rank: int, world_size: int, make: Any, case: dict, looks_again: bool = False) -> dict:
     pipe = Pipe(make, **case)
     outputs, gradients, kept, looks = [], [], [], []
     try:
@@ -59,8 +59,10 @@ def _worker(rank: int, world_size: int, make: Any, case: dict) -> dict:
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     except Stopped as stopped:
         return {"stopped": list(stopped.args)}
+    held = held_by_parts(make, case, _texts, _gradient_of_loss) if looks_again else []
     return {
         "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
+        "held": held,
         "touched": pipe.touched, "taken": taken(looks[0], looks[-1]),
     }  # fmt: skip
 
@@ -305,6 +307,13 @@ def _judge_kept(data: Any, **given: Any) -> None:
                     cause="something outlives backward: on the class, on the module, in a default or under a global "
                     "name.",
                 )
+    for place, held in enumerate(result["held"]):
+        if held:
+            raise CheckFailed(
+                f"{what}: once micro-batches are back, part {place} holds what is another one when their numbers are: "
+                f"{held}",
+                cause="a value of theirs, or what was made of it, is kept as well, as a number or a text: let it go.",
+            )
     _judge_taken(what, result)
 
 
@@ -327,4 +336,8 @@ def _judge_taken(what: str, result: Any) -> None:
 )
 def stage_lets_go(make, /, **case: Any):
     """The same steps: what an output hangs on, and what is left of a micro-batch when it is back."""
-    return observe(lambda: simulate(_worker, 1, (make, {**_DEFAULTS, **case}), compute="free", echo=False))
+    return observe(
+        lambda: simulate(
+            _worker, 1, (make, {**_DEFAULTS, **case}, case["steps"] == ["F0 B0"]), compute="free", echo=False
+        )
+    )

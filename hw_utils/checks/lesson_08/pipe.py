@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from hw_utils.checks.lesson_06.shards import values_kept
 from hw_utils.checks.lesson_08.kept_by_a_stage import Keeper
 from hw_utils.core.plain_data import plain
+from hw_utils.material.kept_values import depends
 from hw_utils.material.models import Part, TinyGPT, parts
 
 SYMBOLS, CONTEXT = 7, 5
@@ -124,3 +127,27 @@ class Pipe:
             for place, keeper in enumerate(self.keepers)
         ]
         return [too_many, self.alive.pop(k), self.by_graph.pop(k), [keeper.has_a_value(k) for keeper in self.keepers]]
+
+
+def held_by_parts(make: Any, case: dict[str, Any], texts_of: Callable, gradient_of: Callable) -> list[str]:
+    """Of each part what it holds, after two micro-batches are back, that changes with their numbers, as it is shown.
+
+    texts_of: (k, step, kind) -> what goes in and what is to come out; gradient_of: the loss's, of the scores.
+    """
+    looks: list[list] = [[] for _ in case["cut"]]
+    for drawn in (0, 0, 0, 1, 1):
+        modules = modules_of(**case)
+        stages, texts = [make(module) for module in modules], [texts_of(k, 90 + drawn, "") for k in range(2)]
+        for k, (scores, y) in enumerate([(_through(stages, k, x), y) for k, (x, y) in enumerate(texts)]):
+            gradient = gradient_of(scores, y, len(texts))
+            for stage in reversed(stages):
+                gradient = stage.backward(k, gradient)
+        for place, stage in enumerate(stages):
+            looks[place].append(values_kept(stage, make, modules[place]))
+    return [depends(of_part) for of_part in looks]
+
+
+def _through(stages: list[Any], k: int, x: torch.Tensor) -> torch.Tensor:
+    for stage in stages:
+        x = stage.forward(k, x).detach().clone()
+    return x

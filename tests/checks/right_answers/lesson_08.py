@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections import OrderedDict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
@@ -55,6 +56,31 @@ class KeepsWhatGoesBack:
             if name in of_weights:
                 p.grad = of_weights[name].detach() + (0 if p.grad is None else p.grad)
         return of_x[0].detach() if of_x else None
+
+
+@right("lesson_08.stage", "lesson_08.stage_lets_go")
+class KeepsADiary:
+    """Of numbers of micro-batches, shapes, kinds and times; a generator that hands out names."""
+
+    def __init__(self, module):
+        self.module, self.kept, self.diary = module, {}, []
+        self.names, self.n_passes = (f"pass {n}" for n in itertools.count()), 0
+
+    def forward(self, k, x):
+        leaf = x.detach()
+        if x.is_floating_point():
+            leaf.requires_grad_()
+        y = self.module(leaf)
+        self.kept[k] = leaf, y
+        self.diary.append(("F", k, next(self.names), tuple(y.shape), str(y.dtype), id(x)))
+        return y.detach()
+
+    def backward(self, k, gradient):
+        leaf, y = self.kept.pop(k)
+        y.backward(gradient)
+        self.n_passes += 1
+        self.diary.append(("B", k, next(self.names), tuple(gradient.shape), uuid.uuid4()))
+        return leaf.grad
 
 
 @right("lesson_08.stage", "lesson_08.stage_lets_go")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
 import threading
 import time
+import zlib
 from collections import defaultdict
+from fractions import Fraction
+from functools import partial
 
 import torch
 
@@ -1614,6 +1618,34 @@ class KeepsTheWholeInADictionary(_Row):
     def __init__(self, weight, rank, context, group_id):
         super().__init__(weight, rank, context, group_id)
         self.cache = {"given": (weight.T.contiguous(), "transposed")}
+
+
+def _holds(name, hold, base=_Column, checks=(COLUMN_F,)):
+    """A right layer that also holds what `hold` gives of two rows of the whole weight."""
+
+    class Layer(base):
+        def __init__(self, weight, rank, context, group_id):
+            super().__init__(weight, rank, context, group_id)
+            hold(self, weight[:2].double().flatten().tolist())
+
+    Layer.__name__ = Layer.__qualname__ = name
+    for check in checks:
+        wrong_values(check, name, Layer, says="what is another one when other ranks' part of the weight is")
+
+
+_holds(
+    "HoldsTwoRowsAsText",
+    lambda layer, row: setattr(layer, "note", ",".join(map(str, row))),
+    checks=(COLUMN_F, COLUMN_B),
+)
+_holds("HoldsTwoRowsInAName", lambda layer, row: setattr(layer, "_".join(float.hex(x) for x in row), 1))
+_holds("HoldsTwoRowsInAFunction", lambda layer, row: setattr(layer, "row", partial(max, [Fraction(x) for x in row])))
+_holds(
+    "HoldsTwoRowsPacked",
+    lambda layer, row: setattr(layer, "row", io.BytesIO(zlib.compress(repr(row).encode()))),
+    _Row,
+    (ROW_F,),
+)
 
 
 @wrong(ROW_F, says="self.full keeps other ranks. part")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+import zlib
+from fractions import Fraction
 
 import numpy as np
 import torch
@@ -328,6 +330,30 @@ class KeepsOneNumberOfEach(_Stage):
         y = super().forward(k, x)
         self.module.history = [*getattr(self.module, "history", []), (k, y.mean().item())]
         return y
+
+
+_HOLDS = "part 0 holds what is another one when their numbers are.*let it go"
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsTheFirstNumberAsText(_Stage):
+    def backward(self, k, gradient):
+        self.log = [*getattr(self, "log", []), f"{self.kept[k][1].flatten()[0].item():.4f}"]
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsAFractionOnTheModule(_Stage):
+    def backward(self, k, gradient):
+        self.module.__dict__.setdefault("seen", {})[Fraction(gradient.sum().item())] = k
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsAChecksumInAnIterator(_Stage):
+    def forward(self, k, x):
+        self.sums = itertools.chain(getattr(self, "sums", ()), iter([zlib.crc32(x.numpy().tobytes())]))
+        return super().forward(k, x)
 
 
 @wrong("lesson_08.stage", says="leaves its module in another state")

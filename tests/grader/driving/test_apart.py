@@ -43,7 +43,7 @@ SUBTLE = (
     "another_report", "whole_batches", "steps_with_the_step_size_alone", "splits_in_single_precision", "f_before_w",
     "too_few", "keeps_copies", "joins_all_inputs", "ReceivesInOneTensor", "FillsBeforeItWaits",
     "hangs_the_whole", "squares_the_number", "keeps_copies_under_a_global_name", "keeps_copies_by_globals",
-    "KeepsTheFirstNumber",
+    "KeepsTheFirstNumber", "KeepsTheFirstNumberAsText", "KeepsAFractionOnTheModule", "HoldsTwoRowsPacked",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
