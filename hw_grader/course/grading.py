@@ -162,7 +162,7 @@ class Judging:
         second = any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
         if verdict.state == "fail" and second:
             again = self._with_answers(cell, ran, -1)
-            if again.state == "pass":
+            if again.state == "pass" or (again.state == "fail" and verdict.lacks_a_name):  # the end has it
                 return again
         return verdict
 
@@ -170,8 +170,9 @@ class Judging:
         for call in cell.calls:
             key = (cell.grade_id, call.names)
             if key not in ran.answers:
-                stop = ran.stop or Stop("fail", ran.missing.get(key, "the check did not run"))
-                return _verdict(cell, stop.state, stop.reason)
+                if ran.stop is not None:
+                    return _verdict(cell, ran.stop.state, f"not reached: {ran.stop.reason}")
+                return _verdict(cell, "fail", ran.missing.get(key, "the check did not run"))
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):

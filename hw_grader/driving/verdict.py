@@ -55,6 +55,11 @@ class Verdict:
         if self.points and self.state != "pass":
             raise ValueError(f"{self.grade_id}: only a pass has points")
 
+    @property
+    def lacks_a_name(self) -> bool:
+        """Whether it tells of a name that nobody had given."""
+        return any("NameError" in text or "is not defined" in text for text in (self.reason, self.detail))
+
 
 @dataclass
 class Record:
@@ -81,8 +86,7 @@ class Record:
     def lacks_a_name(self) -> bool:
         """Whether something, anywhere, asked for a name that nobody had given."""
         said = [str(o.get("ename")) for outputs in self.outputs.values() for o in outputs]
-        said += [text for v in self.verdicts for text in (v.reason, v.detail)]
-        return any("NameError" in text or "is not defined" in text for text in said)
+        return any("NameError" in text for text in said) or any(v.lacks_a_name for v in self.verdicts)
 
     @property
     def points(self) -> float:

@@ -52,7 +52,14 @@ def depends(looks: Sequence[tuple[list[str], list[str]]]) -> str:
     beside = [Counter(look[1]) for look in looks]
     new = [{*look[0], *(now - before)} for look, now, before in zip(looks[1:], beside[1:], beside)]
     first, second = (new[0] & new[1]) - new[2] - new[3], (new[2] & new[3]) - new[0] - new[1]
-    return min(first, key=len)[:_SHOWN] if first and second else ""
+    return min(second, key=len)[:_SHOWN] if first and second else _came_later([{*own, *other} for own, other in looks])
+
+
+def _came_later(held: Sequence[set[str]]) -> str:
+    """What came with the other numbers and stayed, if the same numbers brought less: a set takes each value once."""
+    came = [now.difference(*held[: k + 1]) for k, now in enumerate(held[1:])]
+    stayed = came[2] & held[-1]
+    return min(stayed, key=len)[:_SHOWN] if len(stayed) > max(len(came[k]) for k in (0, 1, 3)) else ""
 
 
 def _values(roots: Iterable[Any], *, beside: bool) -> Iterator[str]:

@@ -101,6 +101,17 @@ def curve(got: Sequence[tuple[int, float]], recipe: Recipe, world_size: int) -> 
         return "k* is read off the training set; only the test set counts."
     if world_size > 1 and follows(curve_in_one_process(recipe, world_size, starts="mean"), len(test_set)):
         return "the ranks begin from different weights: start_equal(model) before the first step."
+    deals = (
+        lambda batch: [batch[r::world_size] for r in range(world_size)],
+        lambda batch: batch.tensor_split(world_size),
+    )
+    if world_size > 1 and any(
+        follows(curve_in_one_process(recipe, world_size, shares=d), len(test_set)) for d in deals
+    ):
+        return (
+            "the steps are those of the mean of the ranks' means, but their batches differ in length: that is "
+            "distributed_step's, which weighs by n_total."
+        )
     best = np.maximum.accumulate([a for _, a in curve_in_one_process(recipe, world_size)])
     if all(abs(g[1] - b) <= 1.01 / len(test_set) for g, b in zip(got, best)):
         return "the best accuracy so far is noted: note that of this iteration, also where it is lower."

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -194,12 +195,12 @@ def small_recipe(**settings) -> Recipe:
 @one_thread()
 def curve_in_one_process(
     recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0",
-    steps: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] | None = None,
+    steps: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] | None = None, shares: Callable | None = None,
 ) -> list[list[float]]:  # fmt: skip
     """[iteration, accuracy] of one worker that takes whole batches.
 
     on: the set that is looked at. starts: "rank 0" its weights; "mean" those of all ranks' different starts.
-    steps: makes another optimizer than the recipe's.
+    steps: makes another optimizer than the recipe's. shares: of a batch; the loss is the mean of their means.
     """
     models = [recipe.start(rank) for rank in range(world_size)]
     model, optimizer, train_set, test_set = models[0]
@@ -208,7 +209,8 @@ def curve_in_one_process(
         load_flat(model, torch.stack([flat(m[0]) for m in models]).mean(0))
     x, y = test_set[:] if on == "test" else train_set[:]
     curve: list[list[float]] = []
-    for k in _iterations(recipe, world_size, model, optimizer, train_set):
+    loss = partial(_mean_of_means, shares) if shares else cross_entropy
+    for k in _iterations(recipe, world_size, model, optimizer, train_set, loss=loss):
         if k % recipe.every == 0:
             with torch.no_grad():
                 accuracy = float((model(x).argmax(1) == y).double().mean())
@@ -216,6 +218,10 @@ def curve_in_one_process(
             if accuracy >= recipe.target:
                 return curve
     return curve
+
+
+def _mean_of_means(shares: Callable, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.stack([cross_entropy(scores[part], labels[part]) for part in shares(torch.arange(len(labels)))]).mean()
 
 
 @one_thread()
@@ -252,6 +258,7 @@ def _iterations(
     optimizer: Any,
     train_set: Any,
     look: Callable[[torch.Tensor, torch.Tensor], None] = lambda x, y: None,
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = cross_entropy,
 ) -> Iterator[int]:
     """Trains with whole batches, each of which `look` gets first; the number of each iteration, after its step."""
     k = 0
@@ -262,7 +269,7 @@ def _iterations(
             images, labels = train_set[chunk]
             look(images, labels)
             optimizer.zero_grad()
-            cross_entropy(model(images), labels).backward()
+            loss(model(images), labels).backward()
             optimizer.step()
             k += 1
             yield k

@@ -118,14 +118,14 @@ def _judge_method(trace: Trace, method: str, who: str) -> None:
         "all_reduce": ({"all_reduce"}, {"scatter"}),
     }.get(method, (set(), set()))
     if "broadcast" in trace.ops and method != "ddp":
-        mine = sorted(trace.of_rank(0).of_op("broadcast", *_SYNCS), key=lambda e: e.order)
-        is_first = mine[0].op == "broadcast"
+        calls = sorted(trace.of_rank(0).of_op("broadcast", *_SYNCS), key=lambda e: e.order)
+        wraps = calls[0].op == "broadcast" and trace.world_size > 1
         raise CheckFailed(
             f"{who}: every loss is right, but the ledger has broadcast"
-            f"{': is DistributedDataParallel at work as well?' if is_first else ', after the gradients of a step.'}",
+            f"{': DistributedDataParallel begins so. Is it at work as well?' if wraps else '.'}",
             cause='wrap the model only if job.method is "ddp"; the same seed makes the weights equal.'
-            if is_first
-            else "gradients travel, by sync; weights are equal by themselves, and each rank finds its own results.",
+            if wraps
+            else "only gradients travel, by sync: each rank tests the model itself, and sends nothing of what it finds",
         )
     if not used <= trace.ops or other & trace.ops:
         raise CheckFailed(

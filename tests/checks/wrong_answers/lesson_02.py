@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from torch.distributed import _functional_collectives
 
 from hw_utils import Network
 from tests.checks.wrong_answers import wrong, wrong_values
@@ -1063,3 +1064,8 @@ wrong_values(
 @wrong("lesson_02.tree_all_reduce_s", says="half of the bytes: every message is the whole tensor")
 def half_of_the_bytes(world_size, n_bytes, network):
     return 2 * (world_size - 1).bit_length() * network.message_s(n_bytes / 2)
+
+
+@wrong("lesson_02.ring_all_reduce", says="calls all_reduce.*that is a collective")
+def reduces_functionally(tensor):
+    tensor.copy_(_functional_collectives.all_reduce(tensor.contiguous(), "sum", dist.group.WORLD))

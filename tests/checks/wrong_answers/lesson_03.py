@@ -598,9 +598,16 @@ def batches_of(rank, world_size, recipe, train_set):
         yield *train_set[places], n_total
 
 
+def _unweighted_step(model, optimizer, x, y, n_total):
+    optimizer.zero_grad()
+    cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
 def training(
     rank, world_size, recipe, *, on="test", equal=True, before=False, stops=True, ours=None, always=False,
-    given=lambda k: dist.all_reduce, optimizer_of=None, noted=lambda now, curve: now, gives_up=lambda curve: False,
+    given=lambda k: dist.all_reduce, step=local_step, optimizer_of=None,
+    noted=lambda now, curve: now, gives_up=lambda curve: False,
 ):  # fmt: skip
     """A training with one thing wrong."""
     model, optimizer, train_set, test_set = recipe.start(rank)
@@ -612,7 +619,7 @@ def training(
             curve.append((k, accuracy(model, test_set)))
         if optimizer_of is not None:
             optimizer = optimizer_of(model)
-        local_step(model, optimizer, x, y, n_total)
+        step(model, optimizer, x, y, n_total)
         mean_model(model, given(k))
         if not before and (k % recipe.every == 0 or always):
             now = accuracy(model, train_set if on == "train" else test_set)
@@ -627,6 +634,11 @@ def training(
 @wrong("lesson_03.train", says="read off the training set")
 def looks_at_the_training_set(rank, world_size, recipe):
     return training(rank, world_size, recipe, on="train")
+
+
+@wrong("lesson_03.train", says="mean of the ranks' means.*which weighs by n_total")
+def takes_the_mean_of_the_means(rank, world_size, recipe):
+    return training(rank, world_size, recipe, step=_unweighted_step)
 
 
 @wrong("lesson_03.train", says="start_equal")

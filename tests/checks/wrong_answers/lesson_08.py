@@ -349,6 +349,17 @@ class KeepsAFractionOnTheModule(_Stage):
         return super().backward(k, gradient)
 
 
+_SEEN: set[str] = set()
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsTheFirstNumberInASet(_Stage):
+    def backward(self, k, gradient):
+        self.seen = _SEEN
+        self.seen.add(str(gradient.flatten()[0].item()))
+        return super().backward(k, gradient)
+
+
 @wrong("lesson_08.stage_lets_go", says=_HOLDS)
 class KeepsAChecksumInAnIterator(_Stage):
     def forward(self, k, x):

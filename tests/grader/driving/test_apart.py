@@ -31,7 +31,8 @@ from tests.virtual import algorithms
 SUBTLE = (
     "tree_forgets_to_copy_back", "tree_sends_what_is_not_contiguous", "tree_keeps_the_last_sum", "tree_takes_a_view",
     "tree_changes_the_data_pointer", "ring_works_on_a_flat_copy", "ring_resizes_its_tensor",
-    "ring_writes_beside_its_tensor", "KeepsAllParts", "ClosesOverTheWhole", "KeepsTheWholeInADictionary",
+    "ring_writes_beside_its_tensor", "reduces_functionally", "KeepsAllParts", "ClosesOverTheWhole",
+    "KeepsTheWholeInADictionary",
     "KeepsTheWholeInAGlobal", "KeepsTheWholeOnItsClass", "KeepsMomentsOnTheParameters", "CopiesThemOutside",
     "KeepsTheWholeOutside", "AddsItsOwnFirst", "RefusesOnRankZeroOnly", "WritesIntoOneBufferForAll",
     "CutsColumnsUnevenly", "KeepsItOnTheModule", "KeepsOneNumberOfEach", "TurnsTrainingOn",
@@ -44,6 +45,7 @@ SUBTLE = (
     "too_few", "keeps_copies", "joins_all_inputs", "ReceivesInOneTensor", "FillsBeforeItWaits",
     "hangs_the_whole", "squares_the_number", "keeps_copies_under_a_global_name", "keeps_copies_by_globals",
     "KeepsTheFirstNumber", "KeepsTheFirstNumberAsText", "KeepsAFractionOnTheModule", "HoldsTwoRowsPacked",
+    "KeepsTheFirstNumberInASet",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
