@@ -18,6 +18,7 @@ _WAYS_AROUND = frozenset(_TO_OTHER_NAMES.split())  # as a name, an attribute, a 
 _BUILT_IN_WAYS = {"exec", "eval", "compile", "globals", "locals", "vars", "dir", "In", "Out"}
 _SETS = {"setattr", "delattr"}
 _MODULES_WAYS = {"importlib", "builtins", "ctypes", "gc", "pickle", "cloudpickle", "dill", "marshal", "atexit"}
+_DATACLASS = {"dataclass", "dataclasses.dataclass"}  # may be called with literals
 _DECORATORS = {"contextmanager", "staticmethod", "classmethod", "property", "torch.no_grad", "torch.inference_mode"}
 _METHODS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__", "__str__"}
 
@@ -163,7 +164,7 @@ def _runs_nothing(statement: ast.stmt) -> bool:
         decorators = [d for d in statement.decorator_list if not _is_known(d)]
         return all(map(_is_plain, [*said, *given.defaults, *given.kw_defaults])) and not decorators
     if isinstance(statement, ast.ClassDef):
-        bare = not statement.keywords and not statement.decorator_list
+        bare = not statement.keywords and all(map(_is_known, statement.decorator_list))
         return bare and all(map(_is_plain, statement.bases)) and all(map(_runs_nothing, statement.body))
     if isinstance(statement, ast.Assign):
         return all(isinstance(target, ast.Name) for target in statement.targets) and _is_plain(statement.value)
@@ -174,8 +175,12 @@ def _runs_nothing(statement: ast.stmt) -> bool:
 
 def _is_known(decorator: ast.expr) -> bool:
     """Whether it keeps nothing and looks at nothing: `@property`, `@torch.no_grad()`."""
-    bare = isinstance(decorator, ast.Call) and not decorator.args and not decorator.keywords
-    return ast.unparse(decorator.func if bare else decorator) in _DECORATORS
+    is_called = isinstance(decorator, ast.Call)
+    name = ast.unparse(decorator.func if is_called else decorator)
+    values = [*decorator.args, *(k.value for k in decorator.keywords)] if is_called else []
+    if name in _DATACLASS:
+        return all(isinstance(value, ast.Constant) for value in values)
+    return name in _DECORATORS and not values
 
 
 def _is_plain(value: ast.expr | None) -> bool:
@@ -218,5 +223,7 @@ def _is_plain_class(node: ast.ClassDef) -> bool:
     """Methods and a docstring, on classes that have a name: nothing of its own that its objects would share."""
     methods = [s.name for s in node.body if isinstance(s, ast.FunctionDef)]
     known = all(not name.startswith("__") or name in _METHODS for name in methods)
-    plain = all(isinstance(s, ast.FunctionDef | ast.Pass | ast.Expr) for s in node.body)
+    fields = [s for s in node.body if isinstance(s, ast.AnnAssign)]  # of a dataclass
+    plain = all(isinstance(s, ast.FunctionDef | ast.Pass | ast.Expr | ast.AnnAssign) for s in node.body)
+    plain = plain and all(s.value is None or isinstance(s.value, ast.Constant) for s in fields)
     return known and plain and all(map(_is_plain, node.bases)) and not node.keywords

@@ -31,7 +31,8 @@ _HARMLESS = """
     hw_utils.material.programs hw_utils.material.programs.* hw_utils.plots* hw_utils.pictures.*
     hw_utils.core.errors.WorkerFailed
     inspect inspect.getsource IPython.display.Code matplotlib.pyplot.subplots math math.* statistics.*
-    itertools itertools.* functools.partial time.perf_counter time.monotonic typing.* copy.copy copy.deepcopy
+    itertools itertools.* functools.partial time.perf_counter time.monotonic time.perf_counter_ns
+    time.monotonic_ns typing.* copy.copy copy.deepcopy
     collections.Counter collections.defaultdict collections.deque
     torch.Tensor torch.tensor torch.as_tensor torch.arange torch.linspace torch.eye torch.zeros torch.ones torch.empty
     torch.full torch.zeros_like torch.ones_like torch.empty_like torch.full_like torch.stack torch.cat torch.chunk
@@ -57,6 +58,11 @@ _PASSING = """
     tempfile.TemporaryDirectory torch.get_rng_state torch.set_rng_state hw_utils.material.by_hand.*
     torch.distributed.checkpoint torch.distributed.checkpoint.* torch.distributed.fsdp.fully_shard
     torch.distributed.pipelining.* torch.device torch.softmax
+    torch.futures.* dataclasses.asdict dataclasses.astuple dataclasses.field functools.wraps functools.reduce operator.*
+    numpy.array numpy.asarray numpy.stack numpy.concatenate numpy.split numpy.arange numpy.linspace numpy.zeros
+    numpy.ones numpy.empty numpy.full numpy.zeros_like numpy.ones_like numpy.empty_like numpy.sum numpy.mean
+    numpy.median numpy.cumsum numpy.argmax numpy.where numpy.sqrt numpy.exp numpy.log numpy.abs numpy.maximum
+    numpy.minimum numpy.isclose numpy.allclose numpy.float32 numpy.float64 numpy.ndarray numpy.linalg.*
     tqdm.auto.tqdm os.cpu_count threading.* contextlib.contextmanager contextlib.suppress
 """
 _BUILTINS = """

@@ -57,9 +57,8 @@ def depends(looks: Sequence[tuple[list[str], list[str]]]) -> str:
 
 def _came_later(held: Sequence[set[str]]) -> str:
     """What came with the other numbers and stayed, if the same numbers brought less: a set takes each value once."""
-    came = [now.difference(*held[: k + 1]) for k, now in enumerate(held[1:])]
-    stayed = came[2] & held[-1]
-    return min(stayed, key=len)[:_SHOWN] if len(stayed) > max(len(came[k]) for k in (0, 1, 3)) else ""
+    stayed = [held[k].difference(*held[:k]) & held[k + 1] for k in (1, 2, 3)]
+    return min(stayed[2], key=len)[:_SHOWN] if len(stayed[2]) > max(map(len, stayed[:2])) else ""
 
 
 def _values(roots: Iterable[Any], *, beside: bool) -> Iterator[str]:

@@ -120,15 +120,17 @@ def test_a_released_cell_with_effects_is_run(text):
 
 PASSING = ["torch.manual_seed(0)", "x = torch.rand(3)", REPORTS,
            "net = torch.nn.Linear(2, 1)\ntorch.optim.SGD(net.parameters(), lr=1.0).step()",
+           "done = torch.futures.Future()\ndone.set_result(3)",
            "from hw_utils import data\nimages = data.digits()"]  # fmt: skip
 DEFINES = ["import random",
            "class Mine(torch.nn.Module):\n    limit = 3\n\n    def forward(self, x):\n        return x + 1",
            "limit: int = 3", "'A text.'", "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
-           "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]"]  # fmt: skip
+           "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]",
+           "@dataclass(frozen=True)\nclass Found:\n    losses: list[float]\n    best: int = 0"]  # fmt: skip
 ACTS = ["x = torch.rand(1)", "print(1)", "def f(x=torch.rand(1)):\n    return x", "class C:\n    x = torch.rand(1)",
         "@cache\ndef f(x):\n    return x", "for i in [1]:\n    pass", "[i for i in [1]]", "assert ring", "del f",
         "class D(make()):\n    pass", "def f(x: make()):\n    return x", "1 if ring else 2", "f'{ring}'",
-        "i = (j := 3)",
+        "i = (j := 3)", "@dataclass(frozen=ring())\nclass C:\n    x: int", "@dataclass\nclass C:\n    x: int = ring()",
         "limits.x = 3", "limits[0] = 3", "with ring:\n    pass", "setattr(ring, 'x', 1)"]  # fmt: skip
 
 
