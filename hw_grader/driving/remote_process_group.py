@@ -36,7 +36,7 @@ class FarGroup(VirtualGroup):
     def __init__(self, rank: int, world_size: int) -> None:
         dist.ProcessGroup.__init__(self, rank, world_size)
         self.place, self.n_ranks, self.registered_as = rank, world_size, f"answer's {id(self)}"
-        self.is_registered, self.engine = False, _NoEngine()
+        self.is_registered, self.engine = False, _NoEngine(world_size)
         self.awaited: dict[int, list[FarWork]] = {}  # number of a backward pass -> its works
 
     def size(self) -> int:
@@ -74,8 +74,10 @@ class FarGroup(VirtualGroup):
 class _NoEngine:
     """In the place of a run's: the names under which C++ code finds groups, as functional collectives do, stay."""
 
-    def __init__(self) -> None:
-        self.registered: list[str] = []
+    most_processes = 0
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size, self.registered = world_size, []
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("this does not cross to another process; torch.distributed's functions do")

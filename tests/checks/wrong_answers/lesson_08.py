@@ -317,14 +317,14 @@ class KeepsTheFirstNumber(_Stage):
         return y
 
 
-@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
+@wrong("lesson_08.stage_lets_go", says="holds what is another one when their numbers are")
 class KeepsTwoNumbersOfEach(_Stage):
     def backward(self, k, gradient):
         self.seen = {**getattr(self, "seen", {}), k: gradient.flatten()[:2].clone()}
         return super().backward(k, gradient)
 
 
-@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
+@wrong("lesson_08.stage_lets_go", says="holds what is another one when their numbers are")
 class KeepsOneNumberOfEach(_Stage):
     def forward(self, k, x):
         y = super().forward(k, x)
