@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hw_grader.driving.model_states import move_parameters, replace_parameters, set_state, state_of, tensors_of
 from hw_utils.material.by_hand.interface import Interface
-from hw_utils.material.kept_tensors import kept_elsewhere
+from hw_utils.material.kept.tensors import kept_elsewhere
 
 FUNCTIONS = (FunctionType, MethodType, BuiltinMethodType, functools.partial)
 KEPT_EQUAL = (nn.Module, torch.optim.Optimizer)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hw_grader.driving.lent_objects import Lent
-from hw_utils.material.kept_tensors import beside_models, kept_elsewhere, kept_tensors
+from hw_utils.material.kept.tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.virtual.ranks.own.copies import is_constant
 
 _libc = ctypes.CDLL(None)

@@ -14,7 +14,7 @@ import torch
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run import Run
-from hw_utils.material.kept_tensors import NUMBERS, beside_models, has_numbers
+from hw_utils.material.kept.tensors import NUMBERS, beside_models, has_numbers
 
 MOMENT_S = 1e-3
 _MOST_THINGS = 10_000

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hw_utils.material.kept_tensors import has_numbers, kept_by_frames, kept_elsewhere, kept_tensors
+from hw_utils.material.kept.tensors import has_numbers, kept_by_frames, kept_elsewhere, kept_tensors
 from hw_utils.threads.rendezvous import Rendezvous
 from hw_utils.threads.turns import Turns
 

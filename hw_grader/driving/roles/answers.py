@@ -30,8 +30,8 @@ from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source import is_students
 from hw_utils.material import models
-from hw_utils.material.kept_tensors import beside_models, kept_tensors
-from hw_utils.material.kept_values import kept_values
+from hw_utils.material.kept.tensors import beside_models, kept_tensors
+from hw_utils.material.kept.values import kept_values
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.clock import know_packages

@@ -14,8 +14,8 @@ from hw_utils.checks import draws
 from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
-from hw_utils.material.kept_tensors import kept_tensors as kept_here
-from hw_utils.material.kept_values import kept_values as values_here
+from hw_utils.material.kept.tensors import kept_tensors as kept_here
+from hw_utils.material.kept.values import kept_values as values_here
 from hw_utils.threads.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -26,7 +26,7 @@ from hw_utils.checks.lesson_06.shards import (
 )
 from hw_utils.checks.lesson_06.tensor_parallel import LARGE_BYTES
 from hw_utils.core.errors import CheckFailed, WorkerFailed
-from hw_utils.material.kept_tensors import kept_tensors, n_found
+from hw_utils.material.kept.tensors import kept_tensors, n_found
 from hw_utils.material.models import SimpleMLP
 
 

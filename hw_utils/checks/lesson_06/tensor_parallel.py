@@ -24,8 +24,8 @@ from hw_utils.checks.lesson_06.shards import (
     values_kept,
 )
 from hw_utils.core.errors import CheckFailed
-from hw_utils.material.kept_tensors import n_found
-from hw_utils.material.kept_values import depends
+from hw_utils.material.kept.tensors import n_found
+from hw_utils.material.kept.values import depends
 
 LARGE_BYTES = 1_500_000  # of a weight: far more than all else that a layer keeps
 _LIMIT = {"float32": 1e-5, "float64": 1e-10}

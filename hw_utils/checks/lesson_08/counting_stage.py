@@ -12,7 +12,7 @@ from hw_utils.checks import draws
 from hw_utils.core.source import students_frames
 from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
-from hw_utils.material.kept_tensors import is_among, kept_by_frames
+from hw_utils.material.kept.tensors import is_among, kept_by_frames
 
 
 def stage_weights(number: int, width: int) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
-from hw_utils.material.kept_tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
+from hw_utils.material.kept.tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
 
 
 class Keeper:

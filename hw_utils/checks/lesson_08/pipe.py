@@ -10,7 +10,7 @@ import torch
 from hw_utils.checks.lesson_06.shards import values_kept
 from hw_utils.checks.lesson_08.kept_by_a_stage import Keeper
 from hw_utils.core.plain_data import plain
-from hw_utils.material.kept_values import depends
+from hw_utils.material.kept.values import depends
 from hw_utils.material.models import Part, TinyGPT, parts
 
 SYMBOLS, CONTEXT = 7, 5

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.material.kept_tensors import attributes, global_names, is_notebooks, is_ours
+from hw_utils.material.kept.tensors import attributes, global_names, is_notebooks, is_ours
 
 _MOST_THINGS = 20_000
 _SHOWN = 60  # characters of a text; longer ones are told apart by their hash
