@@ -156,6 +156,6 @@ def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtyp
         gradients, carried = _gradients_of(rank, dtype), note_inputs()
         function(list(gradients), bucket_elements)
         sent = [t for _, inputs in carried for t in inputs]
-        return {"gradients": gradients, "shortest": min(sent, key=torch.Tensor.numel, default=None)}
+        return {"gradients": gradients, "shortest": min(sent, key=lambda t: t.numel(), default=None)}
 
     return observe(lambda: free(worker, world_size))
