@@ -52,7 +52,8 @@ HINTS: dict[str, dict[int, str]] = {
         0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1",
         1: (
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
-            "times_a_barrier counts_processor_seconds "
+            "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
+            "leaves_out_the_first_trip "
         ),
     },
     "lesson_01.fit_link": {
@@ -114,6 +115,7 @@ HINTS: dict[str, dict[int, str]] = {
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
             "ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
             "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks ring_in_float64 ring_tells_the_length "
+            "reduces_functionally "
         ),
         1: (
             "ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
@@ -228,7 +230,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.column_forward": {
         0: (
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
-            "ColumnAsserts CutsItsPartOutOfTheWhole "
+            "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
         1: (
             "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
@@ -240,7 +242,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
             "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
-            "ColumnAddsUpWhatItGathers "
+            "ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
         ),
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
@@ -250,7 +252,10 @@ HINTS: dict[str, dict[int, str]] = {
         3: "KeepsTheFirstInput CachesTheInputOnTheClass",
     },
     "lesson_06.row_forward": {
-        0: ("AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "),
+        0: (
+            "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
+            "HoldsTwoRowsPacked "
+        ),
         1: (
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "

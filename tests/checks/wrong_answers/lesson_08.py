@@ -317,7 +317,7 @@ class KeepsTheFirstNumber(_Stage):
         return y
 
 
-@wrong("lesson_08.stage_lets_go", says="holds what is another one when their numbers are")
+@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes")
 class KeepsTwoNumbersOfEach(_Stage):
     def backward(self, k, gradient):
         self.seen = {**getattr(self, "seen", {}), k: gradient.flatten()[:2].clone()}
