@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.core import pickling, source, versions
+from hw_utils.core import pickling, versions
 from hw_utils.core.calls.folded_trace import FoldedTrace
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, without_our_stack
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.cluster import check_cluster
 from hw_utils.core.network.fold import Fold, check_fold
 from hw_utils.core.run import Run
+from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
@@ -153,7 +154,7 @@ def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str
     """What the child process runs."""
     from hw_utils.virtual.simulation import simulation
 
-    source.know_cells(cells)
+    know_cells(cells)
     outcome = simulation(call, job, timeout_s=timeout_s, beacon=beacon)
     records = outcome.get("records")
     if records is not None:
@@ -185,7 +186,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
             done = run_isolated(
                 _in_child,
-                (call, job, timeout_s, source.cells(), beacon),
+                (call, job, timeout_s, kernels_cells(), beacon),
                 timeout_s=timeout_s + GRACE_S,
                 memory_bytes=None if job["values"] == "shapes" else MEMORY_BYTES,  # it asks for what it never touches
                 on_output=write,

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source.lines import locate
+from hw_utils.core.source.students_files import is_students
 
 LIMIT_S = 30.0  # the quickest right answers take milliseconds, the slowest one known a second
 LOOK_S = 1.0  # how often to look; an answer may catch the first end

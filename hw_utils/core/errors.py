@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from hw_utils.core.source import Frame, Where, is_students, locate, with_places
+from hw_utils.core.source.lines import Frame, Where, locate, with_places
+from hw_utils.core.source.students_files import is_students
 from hw_utils.core.versions import what_to_do
 
 

@@ -155,7 +155,7 @@ def _size(value: Any) -> int:
 
 
 def _students_level() -> int:
-    from hw_utils.core.source import is_students
+    from hw_utils.core.source.students_files import is_students
 
     frame, level = inspect.currentframe(), 0
     while frame is not None and not is_students(frame.f_code.co_filename):

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.core.calls.fingerprint import FingerPrint, fingerprint, not_all_came, require_alike
-from hw_utils.core.source import place_mark
+from hw_utils.core.source.lines import place_mark
 from hw_utils.gloo.shared_state import SINCE, WAIT, K
 from hw_utils.gloo.work import IS_WAITING, may_move
 

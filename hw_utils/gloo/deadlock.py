@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hw_utils.core.calls.wait_for import wait_table, waits_in
 from hw_utils.core.errors import Waiting, WaitTable
-from hw_utils.core.source import Where, locate
+from hw_utils.core.source.lines import Where, locate
 from hw_utils.gloo.shared_state import (
     ANY_PEER,
     BLOCKED,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core.calls.public_calls import OBJECT_OPS, PUBLIC_NAMES, caller
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo import merged_trace
 from hw_utils.gloo.reducer_work import CppWorks
 from hw_utils.gloo.shared_state import RETURNED, WAIT, Publisher

@@ -17,7 +17,9 @@ from typing import Any
 from hw_utils.core import failure_kind, pickling
 from hw_utils.core.errors import Failure, WaitTable
 from hw_utils.core.output import Echo, Stream, is_noise
-from hw_utils.core.source import ASKS_WHERE, Frame, is_students, locate, noted_frames, with_places
+from hw_utils.core.source.lines import Frame, locate, with_places
+from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
+from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
 from hw_utils.processes import frames, rank, start_by_fork

@@ -20,7 +20,8 @@ from typing import Any
 
 from hw_utils.core import pickling
 from hw_utils.core.failure_kind import kind_and_reason
-from hw_utils.core.source import ASKS_WHERE, is_students
+from hw_utils.core.source.noted_frames import ASKS_WHERE
+from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo import work
 from hw_utils.processes import frames
 from hw_utils.scripts.script import environment

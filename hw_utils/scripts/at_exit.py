@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 
 
 class _Functions(list):

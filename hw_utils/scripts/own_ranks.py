@@ -19,7 +19,7 @@ import torch.multiprocessing.spawn
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.scripts.joining import Lent
 from hw_utils.scripts.script import exit_is_an_end
 

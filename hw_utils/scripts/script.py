@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hw_utils.core.source import add_program
+from hw_utils.core.source.students_files import add_program
 from hw_utils.scripts.at_exit import run_at_exit
 
 EXPORT = "python -m hw_utils export NOTEBOOK FUNCTION -o train.py"

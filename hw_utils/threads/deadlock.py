@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from hw_utils.core.errors import Waiting, ranks_text
-from hw_utils.core.source import locate
+from hw_utils.core.source.lines import locate
 from hw_utils.threads.thread_frames import Stand
 
 LOOK_S = 0.05  # between two looks at where the threads stand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from hw_utils.core.source import locate
+from hw_utils.core.source.lines import locate
 
 _WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
 

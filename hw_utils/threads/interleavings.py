@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hw_utils.core.errors import ranks_text
-from hw_utils.core.source import locate
+from hw_utils.core.source.lines import locate
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
 from hw_utils.threads.switch_points import points_in

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hw_utils.core.output import Stream
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.core.trace import Event
 from hw_utils.threads.thread_frames import free
 from hw_utils.threads.turns import Stopped, raise_in

@@ -24,7 +24,8 @@ from hw_utils.core.errors import (
     is_stubs,
     ranks_text,
 )
-from hw_utils.core.source import Where, is_students, locate, students_line
+from hw_utils.core.source.lines import Where, locate
+from hw_utils.core.source.students_files import is_students, students_line
 from hw_utils.threads.turns import Stopped, Turns
 
 OPS = ("sum", "mean")

@@ -15,7 +15,8 @@ from typing import Any
 
 from hw_utils.core.errors import Deadlock, Failure, Frame, TimedOut, WaitTable, WorkerFailed, ranks_text
 from hw_utils.core.run import Run
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source.lines import locate
+from hw_utils.core.source.students_files import is_students
 from hw_utils.core.trace import Trace
 from hw_utils.threads.deadlock import LOOK_S, BlockedThreads, rows_of, sentence_of
 from hw_utils.threads.rank_thread import Bell, RankThread, StoppedForGood, sleep_that_ends, split_output

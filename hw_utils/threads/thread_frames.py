@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from hw_utils.core.source import students_line
+from hw_utils.core.source.students_files import students_line
 
 _WAITING_FILES = {threading.__file__, queue.__file__}
 _LOCK_TYPES = (type(threading.Lock()), type(threading.RLock()))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hw_utils.core.source import students_line
+from hw_utils.core.source.students_files import students_line
 
 _new_lock = _thread.allocate_lock  # kept: `interleave` replaces the names in `threading`
 _here = threading.local()  # .place: the turns and the rank of this thread

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import FrameType
 
 from hw_utils.core.errors import Frame
-from hw_utils.core.source import Where, is_students, locate
+from hw_utils.core.source.lines import Where, locate
+from hw_utils.core.source.students_files import is_students
 
 
 class Places:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.failure_kind import kind_and_reason
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source.lines import locate
+from hw_utils.core.source.students_files import is_students
 
 _AGAIN_S = 1.0
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -23,7 +23,8 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
-from hw_utils.core.source import is_students, locate
+from hw_utils.core.source.lines import locate
+from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual import deadlock, stuck_threads
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.engine_server import DeviceServedEngine, EngineServer, ServedEngine, preloadable

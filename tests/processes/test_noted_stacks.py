@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import launch
-from hw_utils.core import source
+from hw_utils.core.source import noted_frames
 from hw_utils.processes import gang, rank
 
 OFTEN_S = 0.00005
@@ -79,7 +79,7 @@ def test_the_first_thread_is_last_under_one_name(tmp_path):
         asking.join()
     is_over.set()
     waiting.join()
-    first, second = map(source._stacks, notes)
+    first, second = map(noted_frames._stacks, notes)
     assert [thread for thread, _ in first][-1] == [thread for thread, _ in second][-1] == "first"
     assert "waits" in [name for _, stack in second[:-1] for _, _, name in stack]
     assert all("_where_threads_are" not in name for _, stack in second for _, _, name in stack)
@@ -111,9 +111,9 @@ def test_who_ends_the_process_from_another_thread_is_found_in_what_it_noted(tmp_
         f'Current thread 0x0 (most recent call first):\n  File "{kit}", line 9 in serve\n',
     ]
     (tmp_path / "stack").write_text("Fatal Python error: Segmentation fault\n\n".join(stacks))
-    assert [frame.function for frame in source.noted_frames(str(tmp_path / "stack"))] == ["worker", "there"]
+    assert [frame.function for frame in noted_frames.noted_frames(str(tmp_path / "stack"))] == ["worker", "there"]
 
 
 def test_a_crash_without_a_line_of_the_students_shows_none_of_the_kits():
-    assert gang._first_line(source.noted_frames) is None
+    assert gang._first_line(noted_frames.noted_frames) is None
     assert gang._first_line(_dead_when_it_returns).file == __file__

@@ -28,7 +28,7 @@ from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.driving.tensor_lifetimes import Handed
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.material import models
 from hw_utils.material.kept.tensors import beside_models, kept_tensors
 from hw_utils.material.kept.values import kept_values

@@ -26,7 +26,8 @@ from hw_grader.driving.rank_jails import RANK_JAILS
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
-from hw_utils.core.source import add_package, is_students, locate
+from hw_utils.core.source.lines import locate
+from hw_utils.core.source.students_files import add_package, is_students
 from hw_utils.virtual.ranks.own import replaced
 
 add_package(str(Path(__file__).absolute().parents[2]))  # a student's error shows the student's lines

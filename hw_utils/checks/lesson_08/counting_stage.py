@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks import draws
-from hw_utils.core.source import students_frames
+from hw_utils.core.source.students_files import students_frames
 from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
 from hw_utils.material.kept.tensors import is_among, kept_by_frames

@@ -17,7 +17,7 @@ from types import CodeType, FrameType, FunctionType
 import torch
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.source import students_line
+from hw_utils.core.source.students_files import students_line
 
 _C10D = c10d.__file__
 _LOGGER = os.path.join(os.path.dirname(c10d.__file__), "c10d_logger.py")

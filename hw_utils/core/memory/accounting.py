@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core.network.fold import Fold
-from hw_utils.core.source import Where, locate
+from hw_utils.core.source.lines import Where, locate
 
 HOLDERS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buffers", "other")
 RECORD = np.dtype([("rank", "i4"), ("time_s", "f8"), ("n_bytes", "i8"), ("owner", "i1"), ("site", "i4")])

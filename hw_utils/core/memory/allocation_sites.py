@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from types import FrameType
 
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 
 _ROOT = str(Path(__file__).absolute().parents[2])
 # What moves messages: the tensors that it makes meanwhile are no rank's.

@@ -15,7 +15,7 @@ import numpy as np
 
 from hw_utils.core.memory.accounting import Memory
 from hw_utils.core.run import Run
-from hw_utils.core.source import locate
+from hw_utils.core.source.lines import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit

@@ -292,7 +292,7 @@ def _sendable(error: Exception) -> Exception:
 
 def preloadable(imported: list[str]) -> list[str]:
     """Those that are modules of libraries: a later attempt imports them once for all ranks."""
-    from hw_utils.core.source import is_students
+    from hw_utils.core.source.students_files import is_students
 
     files = ((name, getattr(sys.modules.get(name), "__file__", None)) for name in imported)
     return [name for name, file in files if file and not is_students(os.fspath(file))]

@@ -17,7 +17,7 @@ import torch
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure
-from hw_utils.core.source import ASKS_WHERE
+from hw_utils.core.source.noted_frames import ASKS_WHERE
 from hw_utils.scripts.script import environment
 from hw_utils.virtual.apart import handles, packed_tensors
 from hw_utils.virtual.apart.devices import DeviceEngineProxy

@@ -15,7 +15,8 @@ from typing import Any
 
 from hw_utils.core.errors import Failure
 from hw_utils.core.failure_kind import ending
-from hw_utils.core.source import ASKS_WHERE, Frame, noted_frames
+from hw_utils.core.source.lines import Frame
+from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
 
 _PR_SET_PDEATHSIG = 1
 

@@ -17,7 +17,7 @@ from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_a
 from hw_utils.core.calls.mismatch import late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.groups import signatures
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes

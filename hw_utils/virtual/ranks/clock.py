@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from weakref import WeakSet
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.ranks.own.imports import Imports
 
 _CLOCK = ("perf_counter", "monotonic", "time")

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.scripts import script
 
 

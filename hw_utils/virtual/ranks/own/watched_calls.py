@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.source import is_students
+from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.ranks.children import is_in_simulation
 from hw_utils.virtual.ranks.own.modules import is_of_rank
 from hw_utils.virtual.ranks.own.settings import Settings

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from hw_utils.core import source
+from hw_utils.core.source import students_files
 
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
     """A program's folder, and one that PYTHONPATH lists."""
     program, listed = tmp_path / "program", tmp_path / "listed"
-    monkeypatch.setattr(source, "_programs", [source._as_folder(str(program))])
-    monkeypatch.setattr(source, "_LISTED", (source._as_folder(str(listed)),))
-    monkeypatch.setattr(source, "_is_library", dict(source._KNOWN))
+    monkeypatch.setattr(students_files, "_programs", [students_files._as_folder(str(program))])
+    monkeypatch.setattr(students_files, "_LISTED", (students_files._as_folder(str(listed)),))
+    monkeypatch.setattr(students_files, "_is_library", dict(students_files._KNOWN))
     return program, listed
 
 
@@ -37,21 +37,21 @@ def folders(tmp_path, monkeypatch):
     ],
 )
 def test_what_lies_where_packages_are_is_not_the_students(folders, tmp_path, file, is_students):
-    assert source.is_students(str(tmp_path / file)) is is_students
+    assert students_files.is_students(str(tmp_path / file)) is is_students
 
 
 def test_a_listed_folder_with_the_program_in_it_is_the_programs(folders, tmp_path, monkeypatch):
-    monkeypatch.setattr(source, "_LISTED", (source._as_folder(str(tmp_path)),))
-    assert source.is_students(str(tmp_path / "program" / "train.py"))
-    assert not source.is_students(str(tmp_path / "common" / "tools.py"))
+    monkeypatch.setattr(students_files, "_LISTED", (students_files._as_folder(str(tmp_path)),))
+    assert students_files.is_students(str(tmp_path / "program" / "train.py"))
+    assert not students_files.is_students(str(tmp_path / "common" / "tools.py"))
 
 
 def test_a_scripts_folder_becomes_the_programs(folders):
     _, listed = folders
     file = str(listed / "train.py")
-    assert not source.is_students(file)
-    source.add_program(str(listed))
-    assert source.is_students(file)
+    assert not students_files.is_students(file)
+    students_files.add_program(str(listed))
+    assert students_files.is_students(file)
 
 
 def test_a_package_that_pip_has_linked_is_none_of_the_students(folders, tmp_path, monkeypatch):
@@ -59,13 +59,13 @@ def test_a_package_that_pip_has_linked_is_none_of_the_students(folders, tmp_path
     (packages / "linked-1.0.dist-info").mkdir(parents=True)
     told = {"url": linked.as_uri(), "dir_info": {"editable": True}}
     (packages / "linked-1.0.dist-info" / "direct_url.json").write_text(json.dumps(told))
-    monkeypatch.setattr(source, "_PURE", str(packages))
-    source._linked.cache_clear()
+    monkeypatch.setattr(students_files, "_PURE", str(packages))
+    students_files._linked.cache_clear()
     try:
-        assert not source.is_students(str(linked / "linked" / "core.py"))
-        assert source.is_students(str(tmp_path / "not linked" / "core.py"))
+        assert not students_files.is_students(str(linked / "linked" / "core.py"))
+        assert students_files.is_students(str(tmp_path / "not linked" / "core.py"))
     finally:
-        source._linked.cache_clear()
+        students_files._linked.cache_clear()
 
 
 def test_an_error_in_a_listed_package_is_shown_at_the_programs_line(tmp_path):
@@ -74,7 +74,7 @@ def test_an_error_in_a_listed_package_is_shown_at_the_programs_line(tmp_path):
     program.mkdir()
     (listed / "tools_of_others.py").write_text("def fail():\n    raise ValueError('no')\n")
     (program / "train.py").write_text("import tools_of_others\n\ntools_of_others.fail()\n")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(source.__file__).parents[2]), str(listed)])}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(students_files.__file__).parents[3]), str(listed)])}
     command = [sys.executable, "-m", "hw_utils", "run", "train.py", "--ranks", "2", "--simulate"]
     done = subprocess.run(command, cwd=program, env=env, capture_output=True, text=True, timeout=100)
     shown = done.stdout + done.stderr
