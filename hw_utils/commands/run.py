@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hw_utils.commands.run_figures import figures, who_ran
+from hw_utils.commands.run_statistics import statistics, who_ran
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.core.network import Cluster, Fold, Network
 from hw_utils.core.run import Run
@@ -131,7 +131,7 @@ def main(arguments: Namespace) -> int:
         print(error, file=sys.stderr)
         return MISUSE
     print(run.summary())
-    print(*who_ran(run.trace), *figures(run, arguments.cluster), sep="\n")
+    print(*who_ran(run.trace), *statistics(run, arguments.cluster), sep="\n")
     for path in _write(run, arguments):
         print(f"wrote {path}")
     return 0
@@ -191,7 +191,7 @@ def _write(run: Run, arguments: Namespace) -> list[Path]:
         written.append(perfetto.write(run.trace, arguments.trace))
     if arguments.report is not None:
         command = shlex.join([str(arguments.script), *arguments.after])
-        lines = [*who_ran(run.trace), *figures(run, arguments.cluster)]
+        lines = [*who_ran(run.trace), *statistics(run, arguments.cluster)]
         written.append(training_report.write_run(run, arguments.report, command, lines))
     if arguments.output is not None:
         arguments.output.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ import sys
 import time
 
 from hw_utils import Fold, simulate
-from hw_utils.commands.run_figures import figures
+from hw_utils.commands.run_statistics import statistics
 from hw_utils.core.network import Cluster
 from tests.virtual.programs.shapes import gpt, llama
 from tests.virtual.programs.shapes.megatron import Shape
@@ -45,7 +45,7 @@ def predicted(name: str, worker, args: tuple, cluster: str, fold: Fold | str):
     cpu_s, n_bytes = (max(result[i] for result in run) for i in (1, 2))
     wanted = f"wanted on two idle cores: {WANTED_S[name]:g} s"
     print(f"{name}: {wall_s:.1f} s here, {cpu_s:.1f} s of CPU time, {n_bytes / 1e9:.2f} GB ({wanted})")
-    print(*(f"  {line}" for line in [run.summary(), *figures(run, on)]), sep="\n", flush=True)
+    print(*(f"  {line}" for line in [run.summary(), *statistics(run, on)]), sep="\n", flush=True)
     return run
 
 

@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from hw_utils import Cluster, Fold, WorkerFailed, simulate
-from hw_utils.commands.run_figures import figures
+from hw_utils.commands.run_statistics import statistics
 from hw_utils.virtual.engine import Engine
 from tests.virtual.programs.shapes import gpt
 from tests.virtual.programs.shapes.megatron import Shape
@@ -56,7 +56,7 @@ def assert_equal(folded, whole, cluster: Cluster) -> None:
     assert calls(folded) == calls(whole)
     assert who_communicated(folded) == who_communicated(whole)
     assert spans(folded) == spans(whole)
-    assert figures(folded, cluster) == figures(whole, cluster)
+    assert statistics(folded, cluster) == statistics(whole, cluster)
     assert folded.summary() == whole.summary()
     assert folded.trace.calls == whole.trace.calls
     for rank in range(len(whole)):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hw_utils import Cluster, Network, simulate
 from hw_utils.__main__ import main
-from hw_utils.commands.run_figures import communication_s, level_bytes
+from hw_utils.commands.run_statistics import communication_s, level_bytes
 
 TRAINING = """
 import torch

@@ -14,7 +14,7 @@ from hw_utils.core.trace import SENDS, Trace
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def figures(run: Run, cluster: Cluster | None = None) -> list[str]:
+def statistics(run: Run, cluster: Cluster | None = None) -> list[str]:
     """The lines; those of memory if the run kept it, those of links if there is a cluster."""
     lines = [_communication(run)]
     if cluster is not None:
