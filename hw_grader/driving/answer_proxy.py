@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.conversation import Conversation, send_with_things
 from hw_grader.driving.lent_objects import Lent
 from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
-from hw_grader.driving.rank_jails import RANK_JAILS
 from hw_grader.driving.tensor_lifetimes import Held
 from hw_utils.material.handwritten_layer import Handmade
 
@@ -66,7 +66,7 @@ class Session:
     """What one call lends to the answers and what they keep of it, for the calls of what they kept."""
 
     def __init__(self, path: str, copy: str | None) -> None:
-        self.path, self.copy, self.id = RANK_JAILS.of_caller(path, copy), copy, os.urandom(8).hex()
+        self.path, self.copy, self.id = ANSWER_SOCKETS.of_caller(path, copy), copy, os.urandom(8).hex()
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
         self.groups: list[dist.ProcessGroup] = []
@@ -79,7 +79,7 @@ class Session:
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
-        RANK_JAILS.of_caller(self.path, copy_of_caller())  # also of what no rank has made
+        ANSWER_SOCKETS.of_caller(self.path, copy_of_caller())  # also of what no rank has made
         parcel = Parcel(self.lent, is_whole=True)
         message = {**what, "given": parcel.pack([list(args), options or {}])}
         given = (list(parcel.tensors), list(parcel.memory))
@@ -173,10 +173,10 @@ class AnswerProxy:
 
         n_ranks: of a run that begins now. None where each rank has a process of its own, and where it cannot be seen.
         """
-        if RANK_JAILS.own:
+        if ANSWER_SOCKETS.own:
             return None
         self._session().call({"settle": n_ranks})
-        return RANK_JAILS.look()
+        return ANSWER_SOCKETS.look()
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

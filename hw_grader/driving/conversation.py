@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
+from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.lent_objects import Lent, tensors_in
 from hw_grader.driving.marshalling import Line, Parcel, Unpacker
-from hw_grader.driving.rank_jails import RANK_JAILS
 from hw_utils.virtual.ranks.clock import TAKEN
 
 CALLS = frozenset({
@@ -85,7 +85,7 @@ class Conversation:
             function = getattr(dist, message["dist"])
             result = _at_line(lambda: function(*args, **options), message)
             if not hasattr(result, "wait"):  # else there may be nothing in them yet
-                RANK_JAILS.alter(unpacker.tensors)
+                ANSWER_SOCKETS.alter(unpacker.tensors)
             self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
         elif "function" in message:
             self._serve_function(message, unpacker)
@@ -102,7 +102,7 @@ class Conversation:
                 if is_changed:  # too early, which is an error here too; else there may be more in it by now
                     tensor.detach().copy_(now)
             _at_line(work.wait, message)
-            RANK_JAILS.alter(tensors)
+            ANSWER_SOCKETS.alter(tensors)
             self._reply(None, tensors)
         elif "is_completed" in message:
             self._reply(bool(works[message["is_completed"]][0].is_completed()), [])

@@ -36,7 +36,7 @@ INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
-    *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "marshalling", "rank_jails")),
+    *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "marshalling", "answer_sockets")),
     *(f"driving/{n}" for n in ("lent_objects", "model_states", "opened_answers", "remote_process_group")),
     "driving/tensor_lifetimes",
 )  # fmt: skip

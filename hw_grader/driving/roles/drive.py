@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.driving.answer_proxy import answers_at
-from hw_grader.driving.rank_jails import RANK_JAILS
+from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
@@ -68,7 +68,7 @@ def main(end: socket.socket) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.stdout = sys.stderr = io.StringIO()
     check, answers = None, []
-    RANK_JAILS.look = partial(_look, wire)
+    ANSWER_SOCKETS.look = partial(_look, wire)
     while True:
         try:
             request, blob = wire.receive(timeout_s=24 * 3600)
@@ -117,12 +117,12 @@ def _drive(
     check, answers: list, case: dict[str, Any], own: list[str], alters: bool = False
 ) -> tuple[dict[str, Any], bytes]:
     draws = sys.modules["hw_utils.checks.draws"]
-    RANK_JAILS.begin(own, alters=alters)
+    ANSWER_SOCKETS.begin(own, alters=alters)
     n_asked = draws.n_asked()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             data = encode(check.drive_one(answers, case))
-        return {"data": True, "n_ranks": len(RANK_JAILS.known), "is_drawn": draws.n_asked() > n_asked}, data
+        return {"data": True, "n_ranks": len(ANSWER_SOCKETS.known), "is_drawn": draws.n_asked() > n_asked}, data
     except (Exception, SystemExit) as error:
         return _error(error), b""
 

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.course.grading import drawn
+from hw_grader.driving.answer_sockets import AnswerSockets
 from hw_grader.driving.driver_processes import Driving
-from hw_grader.driving.rank_jails import RankJails
 from hw_grader.notebook.secret import FILE, secret_of
 from hw_utils.checks import draws
 from hw_utils.checks.lesson_02 import ring_sum
@@ -37,7 +37,7 @@ def test_a_case_of_three_or_four_ranks_is_repeated_if_there_is_one_else_one_of_t
 
 
 def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
-    places = RankJails()
+    places = AnswerSockets()
     places.begin(["one", "two"])
     assert [places.of_caller("first", copy) for copy in ("a", "b", "a", None)] == ["one", "two", "one", "first"]
     with pytest.raises(IndexError):
@@ -45,7 +45,7 @@ def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
 
 
 def test_threads_that_take_turns_are_ranks_too():
-    places = RankJails()
+    places = AnswerSockets()
     places.begin(["one", "two"])
     with Turns(2) as turns:
         ended = turns.run([lambda rank: places.of_caller("first", None)] * 2, lambda runnable, me: runnable[0])

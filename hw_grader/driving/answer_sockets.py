@@ -15,7 +15,7 @@ from hw_utils.threads import turns
 
 
 @dataclass
-class RankJails:
+class AnswerSockets:
     """Those of the case that is driven now."""
 
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
@@ -49,4 +49,4 @@ class RankJails:
         return self.own[number] if self.own else path
 
 
-RANK_JAILS = RankJails()
+ANSWER_SOCKETS = AnswerSockets()
