@@ -20,7 +20,7 @@ MODULES = {  # module -> the names that are meant for students; None: every publ
     "hw_utils.pictures.memory": ("plot_memory", "plot_memory_bars"),
     "hw_utils.pictures.player": ("play", "Player"),
     "hw_utils.pictures.perfetto": None,
-    "hw_utils.hosts.link": None,
+    "hw_utils.hosts.measured_link": None,
     "hw_utils.threads.run": None,
 }  # fmt: skip
 HEAD = """# Reference

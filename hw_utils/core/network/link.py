@@ -54,8 +54,8 @@ class Network:
     def measure(cls, **options) -> Network:
         """This machine's latency and bandwidth, fitted to a ping-pong between two real ranks.
 
-        Options and result: see `hw_utils.hosts.link.measure`, whose `Calibration` also has the residuals and a plot.
+        Options and result: see `hw_utils.hosts.measured_link.measure`. Its `Calibration` has residuals and a plot, too.
         """
-        from hw_utils.hosts.link import measure
+        from hw_utils.hosts.measured_link import measure
 
         return measure(**options).network

@@ -1,6 +1,6 @@
 """Latency and bandwidth of this machine, fitted to a ping-pong between two real ranks.
 
-found = link.measure()
+found = measured_link.measure()
 found.network                     # Network(latency_s=..., bandwidth_Bps=...), for simulate
 found.plot()                      # measured points, the fit, its residuals in the title
 """
