@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hw_utils.core.calls.mismatch import amount_text, call_text, calls_differ, message_text, messages_differ
+from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ, message_text, messages_differ
 from hw_utils.core.calls.public_calls import DTYPES
 from hw_utils.core.errors import CollectiveMismatch, MessageMismatch, ranks_text
 from hw_utils.core.source.lines import place_mark

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
-from hw_utils.core.calls.mismatch import late_text
+from hw_utils.core.calls.mismatch_text import late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
 from hw_utils.core.source.students_files import is_students

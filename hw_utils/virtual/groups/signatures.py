@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch import check_alike, late_text
+from hw_utils.core.calls.mismatch_text import check_alike, late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
 from hw_utils.virtual.traffic import several, sparse
 from hw_utils.virtual.traffic.work import together

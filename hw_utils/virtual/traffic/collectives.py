@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hw_utils.core import collective_algorithms as algorithms
-from hw_utils.core.calls.mismatch import amount_text, call_text, calls_differ
+from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions

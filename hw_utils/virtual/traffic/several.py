@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch import check_alike
+from hw_utils.core.calls.mismatch_text import check_alike
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
 
