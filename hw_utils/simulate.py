@@ -25,7 +25,7 @@ from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
-from hw_utils.virtual.ranks.progress import PROGRESS, seen, shown_at_a_terminal
+from hw_utils.virtual.ranks.beacon import PROGRESS, seen, shown_at_a_terminal
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30

@@ -35,6 +35,7 @@ from hw_utils.virtual.failures import failure_of, is_from_a_package, misses_of_t
 from hw_utils.virtual.groups.group import KERNELS, Members, shown_to_modes
 from hw_utils.virtual.groups.subgroups import Groups, Meetings
 from hw_utils.virtual.groups.world import CurrentWorld, inherited_after
+from hw_utils.virtual.ranks.beacon import lit
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
@@ -49,7 +50,6 @@ from hw_utils.virtual.ranks.own.thread_locals import OfFirstThread
 from hw_utils.virtual.ranks.own.watched_calls import note_writes
 from hw_utils.virtual.ranks.printed import Streams
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.progress import lit
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
