@@ -53,8 +53,8 @@ from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
-from hw_utils.virtual.stores.handles import virtual_stores
 from hw_utils.virtual.stores.keys import Stores
+from hw_utils.virtual.stores.torch_stores import virtual_stores
 from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.without_values import nothing_moves, shapes_only

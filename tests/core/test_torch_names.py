@@ -45,4 +45,6 @@ def test_a_name_of_a_class_is_asked_for_as_well():
 def test_a_name_that_a_torch_lacks_is_told_with_its_place():
     have = noted()[1]
     have["torch.distributed"] = have["torch.distributed"] - {"PrefixStore"}
-    assert any("stores/handles.py" in place and "torch.distributed.PrefixStore" in place for place in missing(have))
+    assert any(
+        "stores/torch_stores.py" in place and "torch.distributed.PrefixStore" in place for place in missing(have)
+    )

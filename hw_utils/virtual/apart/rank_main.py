@@ -34,7 +34,7 @@ from hw_utils.virtual.ranks.memory import books_of_one
 from hw_utils.virtual.ranks.own.environment import MASTER_PORT
 from hw_utils.virtual.ranks.own.random_states import SEED
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.stores.handles import virtual_stores
+from hw_utils.virtual.stores.torch_stores import virtual_stores
 from hw_utils.virtual.traffic.without_values import shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
 

@@ -19,7 +19,7 @@ from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
 from hw_utils.virtual.groups.group import Members, VirtualGroup, limit_of
 from hw_utils.virtual.groups.world import add_to_world
-from hw_utils.virtual.stores.handles import DEFAULT, VirtualStore
+from hw_utils.virtual.stores.torch_stores import DEFAULT, VirtualStore
 
 
 class _Meeting:

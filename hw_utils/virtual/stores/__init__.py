@@ -1,1 +1,1 @@
-"""Key-value stores of virtual ranks: `keys` is what is in them, where the engine is; `handles` what a rank asks."""
+"""Key-value stores of virtual ranks: `keys` is what is in them, at the engine; `torch_stores` what a rank asks."""
