@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 
 from hw_utils.virtual.apart.engine_proxy import EngineProxy
-from hw_utils.virtual.apart.handles import RemoteWork
+from hw_utils.virtual.apart.remote_work import RemoteWork
 from hw_utils.virtual.device.engine import HOST_WAITS
 from hw_utils.virtual.device.streams import TimeLines
 

@@ -8,7 +8,7 @@ from time import thread_time
 from typing import Any
 
 from hw_utils.virtual.apart import packed_tensors, timer
-from hw_utils.virtual.apart.handles import RemoteWork
+from hw_utils.virtual.apart.remote_work import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.groups.group import Members
 from hw_utils.virtual.ranks.modes import unseen

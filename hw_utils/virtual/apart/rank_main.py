@@ -19,7 +19,7 @@ from hw_utils.core import pickling
 from hw_utils.core.errors import Failure
 from hw_utils.core.source.noted_frames import ASKS_WHERE
 from hw_utils.scripts.script import environment
-from hw_utils.virtual.apart import handles, packed_tensors
+from hw_utils.virtual.apart import packed_tensors, remote_work
 from hw_utils.virtual.apart.devices import DeviceEngineProxy
 from hw_utils.virtual.apart.engine_proxy import EngineProxy
 from hw_utils.virtual.apart.thread_clocks import threads_of_their_own
@@ -110,7 +110,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         with ExitStack() as stack_:
             groups, books, shapes, begin = Groups(proxy, is_alone=True), None, None, []
             if job.get("values") == "shapes":
-                shapes = stack_.enter_context(shapes_only(packed_tensors, handles))
+                shapes = stack_.enter_context(shapes_only(packed_tensors, remote_work))
                 begin.append(shapes.begin)
             if job.get("memory"):
                 books = books_of_one(proxy, job, shapes)
