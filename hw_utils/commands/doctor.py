@@ -103,7 +103,7 @@ def _torch() -> tuple[bool, str, str]:
 
 
 def _torchvision() -> tuple[bool, str, str]:
-    from hw_utils.material.torchvision_downloads import torchvision
+    from hw_utils.material.images.torchvision_downloads import torchvision
 
     module = torchvision()
     return True, f"{module.__version__} (only lessons 3 and 4 use it, for MNIST and CIFAR-10)", ""

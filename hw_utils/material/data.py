@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from hw_utils.material import data_files, torchvision_downloads
-from hw_utils.material import drawn_pictures as drawings
+from hw_utils.material.images import data_files, torchvision_downloads
+from hw_utils.material.images import drawn_pictures as drawings
+from hw_utils.material.images.torchvision_downloads import Unusable
 from hw_utils.material.text import grammar as sentences
 from hw_utils.material.text.characters import Characters, alice_text
-from hw_utils.material.torchvision_downloads import Unusable
 
 MNIST_MB, CIFAR10_MB = 80, 400  # on disk while it is unpacked
 
@@ -99,7 +99,7 @@ def mnist(
 
 
 def drawn(n_train: int = 4_000, n_test: int = 1_000, *, say: bool = True) -> Data:
-    """Ten kinds of figures drawn by a program at 3x32x32, CIFAR-10's shape; see `hw_utils.material.drawn_pictures`."""
+    """Ten kinds of figures drawn by a program at 3x32x32, as CIFAR-10: `hw_utils.material.images.drawn_pictures`."""
     return _said(_drawn(n_train, n_test), say)
 
 

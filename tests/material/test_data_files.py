@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from hw_utils import data
-from hw_utils.material import data_files, torchvision_downloads
-from hw_utils.material.torchvision_downloads import Unusable
+from hw_utils.material.images import data_files, torchvision_downloads
+from hw_utils.material.images.torchvision_downloads import Unusable
 
 PARTS = {"train": 60, "t10k": 20}
 
@@ -292,7 +292,8 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path):
 
 def test_torchvision_imports_beside_this_torch():
     code = (
-        "from hw_utils.material.torchvision_downloads import torchvision; print(torchvision().datasets.MNIST.__name__)"
+        "from hw_utils.material.images.torchvision_downloads import torchvision\n"
+        "print(torchvision().datasets.MNIST.__name__)"
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "MNIST\n", done.stderr

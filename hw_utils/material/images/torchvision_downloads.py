@@ -29,7 +29,7 @@ class Unusable(OSError):
 def torchvision() -> ModuleType:
     """The module torchvision, with the schemas of its compiled operators declared only if the import needs them.
 
-    >>> from hw_utils.material.torchvision_downloads import torchvision
+    >>> from hw_utils.material.images.torchvision_downloads import torchvision
     >>> torchvision().transforms.ToTensor()
     ToTensor()
     """
@@ -78,7 +78,7 @@ def download(name: str, root: Path, *, needed_bytes: int, timeout_s: float) -> N
 
 
 def _fetch(name: str, folder: str, timeout_s: float) -> None:
-    command = [sys.executable, "-m", "hw_utils.material.torchvision_downloads", name, folder]
+    command = [sys.executable, "-m", "hw_utils.material.images.torchvision_downloads", name, folder]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:

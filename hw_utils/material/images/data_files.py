@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hw_utils.material.torchvision_downloads import Unusable
+from hw_utils.material.images.torchvision_downloads import Unusable
 
 IDX_FOLDERS = ("MNIST/raw", "mnist", "raw", ".")  # under the data folder; the first is torchvision's
 CIFAR_FOLDERS = ("cifar-10-batches-py", ".")
