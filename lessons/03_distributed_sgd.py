@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 from hw_utils import data
 from hw_utils.pictures import lesson_03
 from hw_utils.material.recipe import Recipe
-from hw_utils.hosts.sweep import sweep
+from hw_utils.material.sweep import sweep
 
 full = False
 train_set, test_set = data.mnist("data") if full else data.digits()

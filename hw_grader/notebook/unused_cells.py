@@ -50,7 +50,7 @@ _HARMLESS = """
 _PASSING = """
     torch.manual_seed torch.rand* torch.Generator torch.nn torch.nn.* torch.optim.* torch.utils.data.* torch.autograd.*
     torch.inference_mode torch.profiler.profile torch.get_default_dtype torch.distributed.is_initialized
-    hw_utils.data hw_utils.data.* hw_utils.models hw_utils.models.* hw_utils.material.recipe.* hw_utils.hosts.sweep.*
+    hw_utils.data hw_utils.data.* hw_utils.models hw_utils.models.* hw_utils.material.recipe.* hw_utils.material.sweep.*
     hw_utils.material.job.* hw_utils.material.models.* hw_utils.material.on_paper.* hw_utils.core.bytes_over_time.*
     hw_utils.hosts.training_report hw_utils.hosts.training_report.* hw_utils.material.timed_layers.*
     hw_utils.threads.run_threads hw_utils.threads.watch hw_utils.material.handwritten_layer.*

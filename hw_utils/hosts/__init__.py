@@ -1,4 +1,4 @@
-"""Runs beyond one cell: scripts for torchrun on real hosts, many runs at once, a measured link, a report of trainings.
+"""Runs beyond one cell: scripts for torchrun on real hosts, a measured link, a report of trainings.
 
 Stands on launch, pictures and core.
 """

@@ -14,9 +14,9 @@ import torch
 
 from hw_utils import Network, data, launch, simulate
 from hw_utils.checks.lesson_03.small_trainings import flat, small_recipe
-from hw_utils.hosts.sweep import sweep
 from hw_utils.material.models import LeNet5
 from hw_utils.material.recipe import Recipe
+from hw_utils.material.sweep import sweep
 from tests.checks.references import lessons, namespace
 
 
