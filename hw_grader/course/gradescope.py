@@ -21,7 +21,8 @@ from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.secret import FILE as SECRET
 from hw_grader.notebook.time_limits import TimeLimits
-from hw_grader.sandbox.sandbox import Sandbox, SandboxError, package_folder, why_not
+from hw_grader.sandbox.bubblewrap import package_folder
+from hw_grader.sandbox.sandbox import Sandbox, SandboxError, why_not
 
 
 def main(folder: str) -> int:

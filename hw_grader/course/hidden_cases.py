@@ -10,7 +10,7 @@ import ast
 from functools import lru_cache
 from typing import Any
 
-from hw_grader.sandbox.sandbox import package_folder
+from hw_grader.sandbox.bubblewrap import package_folder
 
 _CASE = "Every case shown in the notebook is right, but one that is not shown "
 OF_HIDDEN = {

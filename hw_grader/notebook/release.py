@@ -128,7 +128,7 @@ def read_release(path: Path | str) -> Release:
 
 def package_digest() -> str:
     """A hash of hw_utils and of the grader's own inside part: a new version of a check grades anew."""
-    from hw_grader.sandbox.sandbox import package_folder
+    from hw_grader.sandbox.bubblewrap import package_folder
 
     here = Path(__file__).parent.parent
     files = sorted(package_folder().rglob("*.py")) + sorted(here.rglob("*.py"))

@@ -5,16 +5,14 @@
         process.wire.send({...}); process.wire.receive(timeout_s=30)
         process.end()
 
-Inside there is a read-only system, this Python and `hw_utils`; no network, no home, no course folder.
+What there is inside: see bubblewrap.py.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import json
-import os
 import secrets
 import shutil
 import socket
@@ -25,28 +23,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
+from hw_grader.sandbox.bubblewrap import bare_command, command
 from hw_grader.sandbox.cpu_share import Share
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.messages import Wire
 
-PACKAGE = Path(__file__).resolve().parent.parent
-INSIDE = (
-    "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
-    *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
-    "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
-    *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "marshalling", "answer_sockets")),
-    *(f"driving/{n}" for n in ("lent_objects", "model_states", "opened_answers", "remote_process_group")),
-    "driving/tensor_lifetimes",
-)  # fmt: skip
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
-_FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
-_CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE",
-                 "SYS_PTRACE")  # fmt: skip
 _START_S = 120
 _ANSWER_S = 30
-_NO_COLLECTIONS = "import gc, sys; gc.disable()"  # until all is imported
 _PARENTS_BYTES = 2**30  # what the two warm parents take, with room for what only the kernel counts
 
 
@@ -269,83 +254,3 @@ class SharedSandbox:
 
 SHARED = SharedSandbox()
 atexit.register(SHARED.close)
-
-
-def command(control_fd: int) -> list[str]:
-    """bubblewrap's command line."""
-    root = os.geteuid() == 0
-    uid = str(_FIRST_UID + os.getpid()) if root else "-"
-    start = f"{_NO_COLLECTIONS}; sys.path.insert(0, '/hw'); from hw_grader.sandbox.zygote import main; main()"
-    return [
-        "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
-        *([] if root else ["--unshare-user", "--uid", "0", "--gid", "0"]),
-        *(option for name in _CAPABILITIES for option in ("--cap-add", f"CAP_{name}")),
-        "--die-with-parent", "--new-session", "--hostname", "localhost",
-        *_readable_parents([*_system(), *_course()]), *_environment(),
-        "--remount-ro", "/", "--chdir", "/",
-        sys.executable, "-I", "-c", start, str(control_fd), uid,
-    ]  # fmt: skip
-
-
-def bare_command(control_fd: int, folder: str) -> list[str]:
-    """The warm parent without bubblewrap, for `walls=False`."""
-    start = (
-        f"{_NO_COLLECTIONS}; sys.path[:0] = [{str(PACKAGE.parent)!r}, {str(package_folder().parent)!r}]; "
-        "from hw_grader.sandbox.zygote import main; main()"
-    )
-    values = {**_VALUES, "HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "IPYTHONDIR": folder}
-    return ["env", "-i", *(f"{k}={v}" for k, v in values.items()), sys.executable, "-I", "-c", start,
-            str(control_fd), "-", folder]  # fmt: skip
-
-
-def _system() -> list[str]:
-    """The operating system and this Python, read-only."""
-    options = [
-        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/scratch", "--dir", "/scratch/.home",
-        "--perms", "0711", "--size", str(2**20), "--tmpfs", "/meet", "--ro-bind", "/usr", "/usr",
-    ]  # fmt: skip
-    for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
-        if os.path.islink(path):
-            options += ["--symlink", os.readlink(path), path]
-        elif os.path.isdir(path):
-            options += ["--ro-bind", path, path]
-    for name in ("ld.so.cache", "alternatives", "fonts", "localtime", "mime.types", "hosts", "nsswitch.conf"):
-        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for prefix in sorted({sys.base_prefix, sys.prefix, sys.base_exec_prefix}):
-        if not prefix.startswith("/usr/") and prefix != "/usr":
-            options += ["--ro-bind", prefix, prefix]
-    return options
-
-
-def package_folder() -> Path:
-    """Where hw_utils lies; it is not imported here, which would import torch."""
-    return Path(importlib.util.find_spec("hw_utils").origin).resolve().parent
-
-
-def _course() -> list[str]:
-    """`hw_utils` and the handful of our own files that run inside; nothing else of the course."""
-    options = ["--ro-bind", str(package_folder()), "/hw/hw_utils"]
-    for name in INSIDE:
-        options += ["--ro-bind", str(PACKAGE / f"{name}.py"), f"/hw/hw_grader/{name}.py"]
-    return options
-
-
-def _readable_parents(options: list[str]) -> list[str]:
-    """The options after those that make each mount point's parents: bubblewrap's own are closed to another user."""
-    targets = [options[i + 2] for i, option in enumerate(options) if option.startswith("--ro-bind")]
-    parents = {str(parent) for target in targets for parent in Path(target).parents} - {"/"}
-    made = (part for path in sorted(parents) for part in ("--perms", "0755", "--dir", path))
-    return [*made, *options]
-
-
-_VALUES = {
-    "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-    "HOME": "/scratch/.home", "TMPDIR": "/tmp", "IPYTHONDIR": "/scratch/.home/ipython",
-    "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "Agg", "LANG": "C.UTF-8",
-    "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-    "GLOO_SOCKET_IFNAME": "lo", "HW_UTILS_PRELOAD": "0", "MALLOC_ARENA_MAX": "1",
-}  # fmt: skip
-
-
-def _environment() -> list[str]:
-    return ["--clearenv", *(part for name, value in _VALUES.items() for part in ("--setenv", name, value))]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hw_grader.sandbox.sandbox import INSIDE
+from hw_grader.sandbox.bubblewrap import INSIDE
 from tools import quick
 
 ROOT = Path(__file__).resolve().parents[2]
