@@ -12,7 +12,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
-    "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote")),
+    "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote", "warm_parents")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "marshalling", "answer_sockets")),
@@ -29,7 +29,7 @@ def command(control_fd: int) -> list[str]:
     """bubblewrap's command line."""
     root = os.geteuid() == 0
     uid = str(_FIRST_UID + os.getpid()) if root else "-"
-    start = f"{_NO_COLLECTIONS}; sys.path.insert(0, '/hw'); from hw_grader.sandbox.zygote import main; main()"
+    start = f"{_NO_COLLECTIONS}; sys.path.insert(0, '/hw'); from hw_grader.sandbox.warm_parents import main; main()"
     return [
         "bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try",
         *([] if root else ["--unshare-user", "--uid", "0", "--gid", "0"]),
@@ -45,7 +45,7 @@ def bare_command(control_fd: int, folder: str) -> list[str]:
     """The warm parent without bubblewrap, for `walls=False`."""
     start = (
         f"{_NO_COLLECTIONS}; sys.path[:0] = [{str(PACKAGE.parent)!r}, {str(package_folder().parent)!r}]; "
-        "from hw_grader.sandbox.zygote import main; main()"
+        "from hw_grader.sandbox.warm_parents import main; main()"
     )
     values = {**_VALUES, "HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "IPYTHONDIR": folder}
     return ["env", "-i", *(f"{k}={v}" for k, v in values.items()), sys.executable, "-I", "-c", start,

@@ -1,34 +1,23 @@
-"""The warm parent: imports torch once, then forks one fresh, locked-in process for each task.
+"""A warm parent's loop: it forks one fresh, locked-in process for each task.
 
-Runs inside bubblewrap (sandbox.py starts it). It never runs a student's code itself and answers three requests on
-its control socket: start a process in a role, interrupt it, end it with everything it has started.
+It never runs a student's code itself and answers requests on its control socket: start a process in a role, interrupt
+it, look at its memory, end it with everything it has started. What is warm in it: see warm_parents.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import itertools
 import json
 import os
 import select
 import signal
 import socket
-import sys
 import time
-import traceback
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import hw_utils
-from hw_grader.sandbox import call_filter, changed_pages, jailed_process, lockdown, memory_in_use, no_checks
-from hw_utils.processes import start_by_fork
-from hw_utils.processes.copy_on_write import share_with_forks
-from hw_utils.processes.fork_server import know_modules
+from hw_grader.sandbox import call_filter, changed_pages, jailed_process, lockdown, memory_in_use
 
-ROLES = ("cells", "answers", "drive", "judge")
 TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
 MEET = "/meet"
 SCRATCH = "/scratch"
@@ -279,76 +268,3 @@ def _kill_family(pid: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
         time.sleep(0.01)
-
-
-def _package_modules(*, checks: bool) -> list[str]:
-    """The checks, or every other module of hw_utils but its command line: all is read before students' code runs."""
-    root = Path(hw_utils.__path__[0])
-    names = (".".join(("hw_utils", *path.relative_to(root).with_suffix("").parts)) for path in root.rglob("*.py"))
-    found = (name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
-    return sorted(name for name in found if name.startswith(no_checks.NAME) is checks)
-
-
-def _import(names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            traceback.print_exc()  # into the log; the check that needs it will say so
-
-
-def warm_up() -> None:
-    """Imports what every role needs, while nothing can go wrong yet; no checks."""
-    start_by_fork.preload()
-    _import(["cloudpickle", "matplotlib.pyplot"])
-    _import(_package_modules(checks=False))
-    for role in ROLES:
-        importlib.import_module(f"hw_grader.driving.roles.{role}").warm_up()
-    sys.modules["torch"].set_num_threads(1)
-    know_modules()
-    share_with_forks()
-
-
-def _hide_checks() -> None:
-    """Nothing of them is left in the file system of this process, and of what it forks."""
-    lockdown.unshare(lockdown.NEW_NS)
-    lockdown.make_private()
-    folders = [*hw_utils.__path__, *(os.path.join(path, "hw_utils") for path in sys.path)]
-    for folder in {os.path.join(os.path.realpath(path), "checks") for path in folders}:
-        if os.path.isdir(folder):
-            lockdown.cover(folder)
-
-
-def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> socket.socket:
-    """Forks the process from which everything is forked that runs a student's code; gives the line to it."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        ours.close()
-        control.close()  # whoever holds it speaks with the grader
-        lockdown.prctl(lockdown.PR_SET_PDEATHSIG, signal.SIGKILL)
-        no_checks.install()
-        if not bare:
-            _hide_checks()
-        share_with_forks()
-        jailed_process.leave(lambda: Zygote(theirs, uid, *bare).serve())
-    theirs.close()
-    return ours
-
-
-def main() -> None:
-    """argv: the control socket's number, the user id of the jailed processes or `-`; without walls, a folder."""
-    control = socket.socket(fileno=int(sys.argv[1]))
-    uid = None if sys.argv[2] == "-" else int(sys.argv[2])
-    lockdown.prctl(lockdown.PR_SET_DUMPABLE, 1)
-    warm_up()
-    gc.enable()
-    if not sys.argv[3:]:
-        lockdown.close_what_is_mounted(MEET)
-    students = _parent_of_students(control, uid, *sys.argv[3:4])
-    _import(_package_modules(checks=True))
-    importlib.import_module("hw_grader.driving.roles.drive").rehearse()
-    know_modules()
-    share_with_forks()
-    zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)
-    control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
-    zygote.serve()
