@@ -57,28 +57,28 @@ def sendable(error: BaseException | None) -> bytes | None:
 
 @contextmanager
 def time_limit(timeout_s: float | None):
-    """Ends the last cluster in the list that it gives, with the line that its rank is at, after `timeout_s`.
+    """Ends the last attempt in the list that it gives, with the line that its rank is at, after `timeout_s`.
 
     Between two attempts nobody is there to end: it rings again.
     """
-    clusters: list = []
+    attempts: list = []
     if timeout_s is None or not hasattr(signal, "setitimer"):
-        yield clusters
+        yield attempts
         return
 
     def ring(_, frame) -> None:
-        if not clusters or not clusters[-1].engine.is_under_way:
+        if not attempts or not attempts[-1].engine.is_under_way:
             return
-        engine = clusters[-1].engine
+        engine = attempts[-1].engine
         busy = engine.rank if engine.rank < engine.world_size else 0
-        frames = clusters[-1].frames_of(busy, frame)
+        frames = attempts[-1].frames_of(busy, frame)
         engine.ended_in = "timeout"
         engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
     try:
-        yield clusters
+        yield attempts
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -2,5 +2,5 @@
 
 `operation_costs` says what an operation takes, `torch_cuda_api` what each function of torch.cuda gives, memory too;
 `cuda_devices` puts them in place. Stands on core, traffic and the engine;
-`simulation.py` takes `engine.DeviceEngine` in the engine's place.
+`attempt.py` takes `engine.DeviceEngine` in the engine's place.
 """
