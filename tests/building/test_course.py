@@ -10,7 +10,7 @@ from hw_grader.course.nbgrader_hook import GradeInSandbox
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
-from tests.building.test_build import cell
+from tests.building.from_lessons.tiny_course import cell
 from tools.lesson import ROOT, read_lesson
 from tools.sample_class import MISTAKES, REFERENCE, STARTER, mistakes, source_of, write_class
 

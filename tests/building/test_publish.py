@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from hw_utils.checks import lesson_01
+from tests.building.from_lessons.tiny_course import FIXTURE
 from tests.checks.wrong_answers import Wrong
 from tools.build import build, read_lessons
 from tools.lesson import ROOT, parse_lesson, read_lesson
@@ -24,7 +25,6 @@ from tools.publish.leaks import find_leaks, secrets, visible_hidden_cases
 from tools.publish.lesson_choice import ChoiceError, chosen_lessons
 from tools.publish.pins import students_pins
 
-FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
 NOTEBOOK = "notebooks/01_tiny_lesson/tiny_lesson.ipynb"
 ADDRESS = "https://git.example.org/a-school/its-course"
 MISTAKE = Wrong("greets_from_the_wrong_rank", "lesson_01.hello", "", ())

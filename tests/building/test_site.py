@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 from importlib.util import find_spec
-from pathlib import Path
 
 import nbformat
 import pytest
 
+from tests.building.from_lessons.tiny_course import FIXTURE
 from tools.build import build
 from tools.lesson import ROOT, read_lesson
 from tools.site import GUIDES, SiteFailed, build_site
 from tools.site.inspect import dead_links, leaks
 from tools.site.pages import badges, guide, lesson_page
 
-FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
 ADDRESS = "https://github.com/a-school/its-course"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 SECRET = 'secret_greeting = f"Rank {rank}: Hello, {name}!"'

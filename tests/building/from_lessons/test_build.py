@@ -1,49 +1,17 @@
-"""The build: lessons/ -> solutions/ -> notebooks/, and back."""
+"""The build: lessons/ -> solutions/ -> notebooks/."""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from tests.building.from_lessons.tiny_course import FIXTURE, RELEASE, SOLUTION, cell, edit, rewrite
 from tools.build import BuildFailed, build, find_drift, main
-from tools.import_notebook import import_notebook
-from tools.lesson import LessonError, find_problems, parse_lesson, read_lesson, starter_source
-from tools.notebook import course_address, setup_source, to_lesson_text, to_notebook, to_text
+from tools.lesson import find_problems, parse_lesson, read_lesson, starter_source
+from tools.notebook import to_notebook, to_text
 from tools.solution import solution_namespace
-
-FIXTURE = Path(__file__).parent / "fixtures" / "lessons" / "01_tiny_lesson.py"
-SOLUTION, RELEASE = "solutions/01_tiny_lesson/tiny_lesson.ipynb", "notebooks/01_tiny_lesson/tiny_lesson.ipynb"
-
-
-@pytest.fixture
-def course(tmp_path):
-    """A course of one tiny lesson, built."""
-    shutil.copytree(FIXTURE.parent, tmp_path / "lessons")
-    build(tmp_path, unchecked=True)
-    return tmp_path
-
-
-def edit(path: Path, change) -> None:
-    notebook = nbformat.read(path, as_version=4)
-    change(notebook)
-    nbformat.write(notebook, path)
-
-
-def cell(notebook, grade_id: str):
-    return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
-
-
-def rewrite(course: Path, old: str, new: str) -> None:
-    lesson = course / "lessons" / FIXTURE.name
-    text = lesson.read_text()
-    assert old in text
-    lesson.write_text(text.replace(old, new))
 
 
 def test_the_release_has_stubs_and_checks_but_no_solution_and_no_hidden_case(course):
@@ -262,81 +230,6 @@ def test_a_removed_lesson_takes_its_notebooks_with_it_but_no_work(course):
     assert not (course / SOLUTION).parent.exists()
 
 
-def test_import_gives_back_the_lesson_unchanged(course):
-    lesson = course / "lessons" / FIXTURE.name
-    assert import_notebook(course / SOLUTION, course) == lesson
-    assert lesson.read_text() == FIXTURE.read_text()
-
-
-def test_import_brings_back_an_edit_made_in_jupyterlab(course):
-    def change(nb):
-        cell(nb, "hello").source = cell(nb, "hello").source.replace("Hello", "Good day")
-        cell(nb, "check-hello").metadata.nbgrader.points = 4.0
-        cell(nb, "check-hello-again").metadata.nbgrader.points = 0.5
-        nb.cells.insert(3, new_markdown_cell("A new cell\n\n- with a list"))
-        nb.cells.append(new_code_cell("print('new')", metadata={"scrolled": True, "tags": ["hide-input", "mine"]}))
-        marks = {"cell_type": "code", "grade": True, "grade_id": "cell-3f9b", "locked": True, "points": 2}
-        marks |= {"schema_version": 3, "solution": False, "task": False}
-        nb.cells.append(new_code_cell("checks.lesson_01.hello(hello)", metadata={"nbgrader": marks}))
-        nb.cells.append(nb.cells.pop(2))
-
-    edit(course / SOLUTION, change)
-    edited = nbformat.read(course / SOLUTION, as_version=4)
-    import_notebook(course / SOLUTION, course)
-    build(course, unchecked=True)
-    built = nbformat.read(course / SOLUTION, as_version=4)
-
-    def content(nb):
-        return [(c.cell_type, c.source, c.metadata.get("nbgrader")) for c in nb.cells]
-
-    assert content(built) == content(edited)
-    text = (course / "lessons" / FIXTURE.name).read_text()
-    assert '# %% check="hello" points=4\n' in text
-    assert '# %% check="cell-3f9b" points=2 grade_id="cell-3f9b"' in text
-
-
-ODD_CELLS = [
-    new_code_cell(""),
-    new_markdown_cell(""),
-    new_code_cell("\n\nx = 1"),
-    new_code_cell('s = """\n# %% in a string\n"""'),
-    new_markdown_cell("# %% in markdown"),
-    new_markdown_cell('"""quoted"""\n\n\n\nfar below'),
-    new_code_cell("# a comment only"),
-    new_code_cell("# %matplotlib inline"),
-    new_code_cell("def f():\n    pass\n\n\n\n\ndef g():\n    pass"),
-    new_markdown_cell("  indented\n\ttab  \nbreak"),
-    new_markdown_cell("```python\n# %% a cell\n```"),
-    new_markdown_cell("---\ntitle: a rule\n---"),
-    nbformat.v4.new_raw_cell("raw text"),
-]
-
-
-@pytest.mark.parametrize("odd", ODD_CELLS, ids=lambda c: repr(c.source)[:30])
-def test_odd_cells_survive_the_way_through_text(odd):
-    notebook = to_notebook(read_lesson(FIXTURE))
-    notebook.cells.insert(3, odd)
-    back = to_notebook(parse_lesson(to_lesson_text(notebook, FIXTURE), FIXTURE))
-    assert [(c.cell_type, c.source) for c in back.cells] == [(c.cell_type, c.source) for c in notebook.cells]
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda nb: nb.cells[3].update(attachments={"a.png": {"image/png": "AA=="}}), "pasted image"),
-        (lambda nb: cell(nb, "setup").update(source="import os"), "set-up cell"),
-        (lambda nb: nb.cells[2].update(source="# %% no cell"), "does not survive|no cell"),
-        (lambda nb: cell(nb, "why_ranks").metadata.nbgrader.update(task=True), "task cell"),
-        (lambda nb: cell(nb, "check-hello").update(source="assert True"), "only statements like"),
-    ],
-)
-def test_import_refuses_what_a_lesson_cannot_hold_and_changes_nothing(course, change, says):
-    edit(course / SOLUTION, change)
-    with pytest.raises(LessonError, match=says):
-        import_notebook(course / SOLUTION, course)
-    assert (course / "lessons" / FIXTURE.name).read_text() == FIXTURE.read_text()
-
-
 def test_the_calls_of_a_check_cell_are_read():
     calls = read_lesson(FIXTURE).with_role("check")[0].calls
     assert [(c.check, c.arguments, c.cases, c.hidden) for c in calls] == [
@@ -351,72 +244,6 @@ def test_a_lesson_says_its_points_and_its_secrets():
     assert "secret_greeting" in lesson.with_role("exercise")[0].solution
     assert "Grace" in lesson.with_role("check")[0].hidden
     assert find_problems(lesson) == []
-
-
-def run_setup_cell(course: Path, before: str, source: str = "") -> subprocess.CompletedProcess:
-    """The released set-up cell, twice, in a Python of its own; `before` is run ahead of it."""
-    source = source or cell(nbformat.read(course / RELEASE, as_version=4), "setup").source
-    program = "\n".join([before, source, source, "print('names:', plt.__name__, dist.__name__)"])
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, cwd=course)
-
-
-ADDRESS = "https://git.example.org/a-school/its-course"
-HIDE = """
-import sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.split('.')[0] == HIDDEN:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-"""
-
-
-def test_the_set_up_cell_runs_twice_in_silence(course):
-    done = run_setup_cell(course, "")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "names: matplotlib.pyplot torch.distributed\n", "")
-
-
-@pytest.mark.parametrize(
-    ("hidden", "says"), [("hw_utils", f"%pip install git+{ADDRESS}"), ("torch", "%run -m hw_utils doctor")]
-)
-def test_the_set_up_cell_says_what_to_run(course, hidden, says):
-    done = run_setup_cell(course, f"HIDDEN = {hidden!r}{HIDE}sys.meta_path.insert(0, Hide())", setup_source(ADDRESS))
-    assert done.returncode == 1
-    assert f"No module named '{hidden}'. This kernel is {sys.executable}: choose the course's .venv, " in done.stderr
-    assert f"or run this in a cell, then restart the kernel:  {says}" in done.stderr
-
-
-COLAB = """
-import importlib.util, subprocess, sys, types
-sys.modules["google.colab"] = types.ModuleType("google.colab")
-find, importlib.util.find_spec = importlib.util.find_spec, lambda name: None if name == "hw_utils" else find(name)
-subprocess.run = lambda command, check: print("RUN", command[1:])
-"""
-
-
-def test_on_colab_the_set_up_cell_installs_from_the_one_address(course):
-    done = run_setup_cell(course, COLAB, setup_source(ADDRESS))
-    assert f"RUN ['-m', 'pip', 'install', '--quiet', 'git+{ADDRESS}']" in done.stdout
-
-
-def test_a_course_without_an_address_says_so_and_installs_from_nowhere(course):
-    hide = f"HIDDEN = 'hw_utils'{HIDE}sys.meta_path.insert(0, Hide())"
-    done = run_setup_cell(course, COLAB + hide, setup_source(""))
-    assert "RUN" not in done.stdout
-    assert "your instructor has not set the course's ADDRESS: ask for it" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "address"),
-    [
-        (f'Repository = "{ADDRESS}"', ADDRESS),
-        ('Repository = "https://github.com/OWNER/course"', ""),
-        ('Repository = ""', ""),
-        ("", ""),
-    ],
-)
-def test_a_placeholder_is_no_address(tmp_path, line, address):
-    (tmp_path / "pyproject.toml").write_text(f"[project.urls]\n{line}\n")
-    assert course_address(tmp_path) == address
 
 
 def test_a_solution_gives_its_answers_without_running_checks_or_experiments():
