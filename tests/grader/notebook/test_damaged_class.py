@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import zipfile
 from collections.abc import Callable
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -16,17 +14,13 @@ from hw_grader.course.grading import grade_bytes
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.submission import find_submission, remove_links
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import (
-    ASSIGNMENT,
     EXERCISES,
     MAX_POINTS,
-    NOTEBOOK,
     WRONG,
     as_bytes,
-    hand_in,
     make_course,
     submission,
 )
@@ -299,29 +293,6 @@ def test_every_restored_notebook_has_each_graded_cell_once(release):
         assert sorted(filter(None, ids)) == sorted(release.marked), name
 
 
-def find(root: Path, student: str = "ada"):
-    return find_submission(root / "submitted" / student / ASSIGNMENT, student, ASSIGNMENT, NOTEBOOK)
-
-
-def test_a_renamed_notebook_is_found(tmp_path):
-    hand_in(tmp_path, "ada", b"{}", "small (1) final.ipynb")
-    found = find(tmp_path)
-    assert found.data == b"{}"
-    assert "small (1) final.ipynb was graded" in found.notes[0]
-
-
-@pytest.mark.parametrize("name", ["SMALL.IPYNB", "small.ipynb.txt", "small.ipynb.json", "Small (1).Ipynb"])
-def test_a_notebook_under_the_name_that_a_browser_gave_it_is_found_in_a_folder_and_in_a_zip(tmp_path, name):
-    folder = hand_in(tmp_path, "ada", b"{}", name)
-    (folder / f"._{name}").write_bytes(b"a Mac's notes on the file")
-    assert find(tmp_path).data == b"{}"
-    folder = hand_in(tmp_path, "bob", b"", "readme.txt")
-    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
-        archive.writestr(f"hw/._{name}", "a Mac's notes on the file")
-        archive.writestr(f"hw/{name}", "{}")
-    assert find(tmp_path, "bob").data == b"{}"
-
-
 @pytest.mark.parametrize(("encoding", "end"), [("utf-16", ""), ("utf-16-le", ""), ("latin-1", ""), ("utf-8", "\n\0\0")])
 def test_a_file_in_another_encoding_or_with_a_filled_up_end_keeps_its_answers(release, encoding, end):
     notebook = submission()
@@ -331,41 +302,3 @@ def test_a_file_in_another_encoding_or_with_a_filled_up_end_keeps_its_answers(re
     (hello,) = (c for c in restored.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "hello")
     assert hello.source == "".join(EXERCISES["hello"][:2])
     assert restored.metadata.hw_grader["notes"] if encoding != "utf-8" else True
-
-
-def test_a_link_is_not_followed(tmp_path):
-    make_course(tmp_path)
-    folder = hand_in(tmp_path, "ada", b"x", "readme.txt")
-    (folder / "small.ipynb").symlink_to(tmp_path / "solutions" / ASSIGNMENT / "small.ipynb")
-    (folder / "all").symlink_to(tmp_path / "solutions")
-    found = find(tmp_path)
-    assert found.data == b""
-    assert "link" in found.notes[0]
-    assert sorted(remove_links(folder)) == ["all", "small.ipynb"]
-    assert (tmp_path / "solutions" / ASSIGNMENT / "small.ipynb").exists()
-
-
-def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
-    make_course(tmp_path)
-    folder = hand_in(tmp_path, "ada", b"x", "readme.txt")
-    (folder / "inner").symlink_to(tmp_path / "solutions" / ASSIGNMENT)
-    assert find(tmp_path).data == b""
-
-
-def test_paths_in_a_zip_go_nowhere(tmp_path):
-    folder = hand_in(tmp_path, "ada", b"", "readme.txt")
-    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
-        archive.writestr("../../../../evil.ipynb", as_bytes(submission()))
-        archive.writestr("/etc/evil", "x")
-    before = sorted(tmp_path.rglob("*"))
-    assert find(tmp_path).data == as_bytes(submission())
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path):
-    folder = hand_in(tmp_path, "ada", b"", "readme.txt")
-    with (folder / "small.ipynb").open("wb") as file:
-        file.truncate(2**30)
-    found = find(tmp_path)
-    assert found.data == b""
-    assert "is the limit" in found.notes[0]
