@@ -22,7 +22,7 @@ BESIDES = (
 )  # fmt: skip
 SUITE = (
     "tests/core/test_torch_names.py", "tests/gloo/test_groups.py", "tests/processes/test_launch.py",
-    "tests/processes/test_before_the_first_line.py", "tests/virtual",
+    "tests/processes/test_fresh_processes.py", "tests/processes/test_before_the_first_line.py", "tests/virtual",
 )  # fmt: skip
 CHECKS = ("tests/checks/test_checks.py", "-k", "reference_passes")
 

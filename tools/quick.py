@@ -17,7 +17,7 @@ from tools.lesson import ROOT
 
 ALWAYS = "tests/building/test_rooms.py"
 BESIDE = {  # what lies in no room of the same name -> its tests
-    "hw_utils/launch.py": "tests/processes/test_launch.py",
+    "hw_utils/launch.py": "tests/processes/test_launch.py tests/processes/test_fresh_processes.py",
     "hw_utils/simulate.py": "tests/virtual/test_simulate.py",
     "hw_utils/commands": "tests/front_door/test_commands.py",
     "hw_utils/scripts": "tests/front_door/test_own_ranks.py",
@@ -52,7 +52,7 @@ def tests_of(file: str) -> list[str]:
         return ["tests/building/test_lessons.py", *([own] if (ROOT / own).exists() else [])]
     for prefix, tests in BESIDE.items():
         if file == prefix or file.startswith(prefix + "/"):
-            return [tests]
+            return tests.split()
     if parts[0] == "tests" and parts[-1].startswith("test_"):
         return [file] if (ROOT / file).exists() else []
     room = {"hw_utils": "tests", "hw_grader": "tests/grader", "tests": ""}.get(parts[0])
