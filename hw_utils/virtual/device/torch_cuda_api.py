@@ -1,6 +1,6 @@
 """Every public name of `torch.cuda`: modelled, a harmless answer, refused with what works instead, or left as it is.
 
-A name that a newer torch brings is in none of the tables, and tests/virtual/programs/test_torch_cuda_api.py says so.
+A name that a newer torch brings is in none of the tables, and tests/virtual/device/test_torch_cuda_api.py says so.
 """
 
 from __future__ import annotations
