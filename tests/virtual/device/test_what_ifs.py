@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import checkpoint
 
 from hw_utils import Network
-from tests.virtual.device.test_streams import MATMUL_S, cluster, on_device
+from tests.virtual.device.toys import MATMUL_S, cluster, on_device
 
 
 def _elapsed_s(begin_s: float) -> float:
