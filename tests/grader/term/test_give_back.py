@@ -13,7 +13,7 @@ from hw_grader.report import read_results
 from hw_grader.term.lms_file_names import known_names, remember_names
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import ASSIGNMENT, WRONG, as_bytes, make_course, submission
-from tests.grader.term.test_collect import CLASS, NOTEBOOK, kit_zip, zipped
+from tests.grader.term.downloads import CLASS, NOTEBOOK, kit_zip, zipped
 
 CANVAS, MOODLE = "lovelaceada_4711_90001_small.ipynb", "Zoë Li-Müller_102_assignsubmission_file_/small.ipynb"
 ADA = as_bytes(submission({"hello": WRONG["hello"], "ping_pong": WRONG["ping_pong"]}))
