@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import select
+import signal
 import sys
+from typing import TextIO
 
 # command -> (module with `add_arguments(parser)` and `main(arguments) -> exit status`, what it does)
 COMMANDS = {
@@ -32,5 +36,27 @@ def main(argv: list[str] | None = None) -> int:
     return importlib.import_module(COMMANDS[arguments.command][0]).main(arguments)
 
 
+def main_for_a_reader(argv: list[str] | None = None) -> int:
+    """`main`; where whoever reads its output has left, as `| head` does, it ends without a word, as SIGPIPE would."""
+    try:
+        status = main(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        gone = [stream for stream in (sys.stdout, sys.stderr) if _has_no_reader(stream)]
+        if not gone:
+            raise
+        for stream in gone:  # Python writes what is left at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _has_no_reader(stream: TextIO) -> bool:
+    """Whether it is a pipe that nobody reads any more."""
+    asked = select.poll()
+    asked.register(stream.fileno(), select.POLLERR)
+    return bool(asked.poll(0))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_for_a_reader())

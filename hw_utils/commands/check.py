@@ -121,8 +121,8 @@ def check_notebook(
     command = [sys.executable, "-m", "hw_utils.commands.check_process"]
     job = json.dumps({"cells": cells, "everything": everything, "folder": str(path.resolve().parent)})
     with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8") as runner,
         tqdm(total=len(wanted), desc=path.name, unit="check", disable=not show, file=sys.stdout, leave=False) as bar,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8") as runner,
     ):
         timer = _kill_after(runner, timeout_s)
         try:

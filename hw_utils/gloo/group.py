@@ -161,10 +161,12 @@ class LedgerGroup(dist.ProcessGroup):
         ranks = tuple(c10d._world.pg_group_ranks.get(self) or range(self._size))
         self.ranks = self.ranks_by_hand or tuple(numbered[r] if numbered else r for r in ranks)
         known = None if self.ranks == tuple(range(keeper.world_size)) else self.ranks
-        name = self.pg_name  # the same on all members, and no other group's
-        self.number = keeper.groups.setdefault((name, known), len(keeper.groups))
-        is_numbered = name.isdigit() and int(name) < MAX_GROUPS - BY_HAND and not numbered
-        self.slot = self.slot_by_hand if self.ranks_by_hand else int(name) if is_numbered else MAX_GROUPS
+        name = self.pg_name  # the same on all members, and no other group's of this world
+        world = getattr(c10d._world.default_pg, "_name", "") if numbered else keeper.n_worlds
+        full_name = name if self.ranks_by_hand or not world else f"{name} of {world}"
+        self.number = keeper.groups.setdefault((full_name, known), len(keeper.groups))
+        place = keeper.n_destroyed + int(name) if name.isdigit() and not numbered else MAX_GROUPS
+        self.slot = self.slot_by_hand if self.ranks_by_hand else place if place < MAX_GROUPS - BY_HAND else MAX_GROUPS
         if self.slot == MAX_GROUPS:
             publisher.q[publisher.header + OVERFLOW] = 1
         publisher.board.set_members(self.slot, self.ranks)
@@ -245,8 +247,17 @@ class LedgerGroup(dist.ProcessGroup):
         theirs = board.call(at, k)
         return theirs if theirs is not None and theirs[:2] != (own.n_bytes, own.code) else None
 
+    def be_known(self, yes: bool) -> None:
+        """Whether torch's C++ code finds it by its name, which another group may have meanwhile."""
+        if yes:
+            c10d._register_process_group(self._name, self)
+        else:
+            c10d._unregister_process_group(self._name)
+
     def announce(self, op: str, size: int, frame, fit: Callable[[int, int], bool]) -> None:
         """Publishes a collective call that is not written down, and that the rank waits in it."""
+        if not self.ranks:
+            self.settle()
         keeper = self.keeper
         _, _, file, line = caller(frame, op)
         k = keeper.publisher.post(self.calls, size, CODES[op], keeper.site((op, file, line)))

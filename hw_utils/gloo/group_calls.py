@@ -273,7 +273,7 @@ def _own_piece(arguments: tuple, group) -> int:
     """Bytes that this member keeps of an all_to_all: alltoall(outputs, inputs), or single with a row a split."""
     mine, place = arguments[1], group.rank()
     if isinstance(mine, list):
-        return mine[place].nbytes
+        return mine[place].nbytes if place < len(mine) else 0  # gloo will refuse it
     splits = arguments[3]
     rows, total = (splits[place], sum(splits)) if splits else (1, group.size())
     return mine.nbytes * rows // total if total else 0

@@ -66,17 +66,19 @@ def install(keeper: Keeper) -> None:
     c10d.ProcessGroupGloo, dist.ProcessGroupGloo = _Built, _ByHand
     c10d._ProcessGroupWrapper = fingerprint.around(LedgerGroup)
     dist.new_group = c10d.new_group = _announced(c10d.new_group)
-    dist.destroy_process_group = c10d.destroy_process_group = _counting_on(c10d.destroy_process_group)
+    dist.destroy_process_group = c10d.destroy_process_group = _noting_count(c10d.destroy_process_group, keeper)
 
 
-def _counting_on(destroy: Callable[..., None]) -> Callable[..., None]:
-    """A group that is made after all were destroyed gets a number of its own: the board knows groups by them."""
+def _noting_count(destroy: Callable[..., None], keeper: Keeper) -> Callable[..., None]:
+    """Torch numbers groups from 0 again once all were destroyed; on the board each has a place of its own."""
 
     @functools.wraps(destroy)
     def destroyed(group=None):
-        count_before = c10d._world.group_count
+        counted, was_by_hand = c10d._world.group_count, bool(getattr(c10d._world.default_pg, "ranks_by_hand", ()))
         destroy(group)
-        c10d._world.group_count = count_before
+        if c10d._world.group_count < counted and not was_by_hand:
+            keeper.n_destroyed += counted
+            keeper.n_worlds += 1
 
     return destroyed
 

@@ -26,6 +26,7 @@ class Keeper:
         self.rank, self.world_size, self.publisher = rank, world_size, publisher
         self.q, self.d, self.header = publisher.q, publisher.d, publisher.header
         self.groups: dict[tuple[str, tuple[int, ...] | None], int] = {}  # name and global ranks, None: all of them
+        self.n_worlds, self.n_destroyed = 0, 0  # worlds that were destroyed, and the groups that torch counted in them
         self.rows: list[Sequence[Any]] = []
         self.Work = work_class(self.q, self.d, self.header)
         self._sites: dict[tuple[str, str, int], int] = {}

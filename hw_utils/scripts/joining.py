@@ -44,6 +44,7 @@ class Lent:
         self.group: dist.ProcessGroup | None = None  # kept back until the program asks for it
         self.is_free = True  # nobody has asked yet
         self.is_scripts, self.pid = False, os.getpid()
+        self.entries: list[tuple[dict, Any]] = []  # of torch's books, which do not have a group that was set aside
         self.n_stores, self.servers = 0, []  # which torchrun's own process would keep: other ranks may come late
         self.n_started = 0  # processes that the script would have started, of which each is a rank's
 
@@ -89,13 +90,13 @@ class Lent:
             raise ValueError("trying to initialize the default process group twice!")
         if timeout is not None:
             c10d._check_valid_timeout(timeout)
-        asked = str(backend or "gloo").lower()
+        asked = str(backend or dist.Backend.UNDEFINED).lower()
         self._say(asked)
         if is_of_some:
             self.step_aside()
             self._meet(init_method, timeout, world_size, rank, store)
         elif self.group is not None:
-            c10d._update_default_pg(self.group)
+            self._put_back()
         elif c10d.GroupMember.WORLD is None:
             self.make(timeout=timeout, store=store)
         if timeout is not None:
@@ -105,7 +106,9 @@ class Lent:
         self.name_backend(c10d.GroupMember.WORLD, asked)
         if dist.get_debug_level() == dist.DebugLevel.DETAIL:  # which the program may have set since it was made
             c10d.GroupMember.WORLD.compare_calls()
-        self.is_free, self.group = False, None
+        self.is_free = False
+        if not is_of_some:
+            self.group = None
 
     def _meet(self, init_method: str | None, timeout: timedelta | None, world_size: int, rank: int, store: Any) -> None:
         """A default group of those that meet where the program says."""
@@ -138,22 +141,44 @@ class Lent:
         return self.servers[-1]
 
     def step_aside(self) -> None:
-        """The program makes a default group of another kind; its next one of ours is a new one."""
-        self.is_free, self.group = False, None
-        c10d._update_default_pg(None)
+        """The program makes a default group of another kind, and torch knows no other; ours is the next one of all."""
+        if self.is_free:
+            self.group = self.group or c10d.GroupMember.WORLD
+            world = c10d._world
+            books = (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag)
+            self.entries = [(book, book.pop(self.group)) for book in books]
+            world.tags_to_pg.clear()
+            world.group_count = 0
+            self.group.be_known(False)
+            c10d._update_default_pg(None)
+        self.is_free = False
+
+    def _put_back(self) -> None:
+        """The default group that was kept back is there."""
+        for book, entry in self.entries:
+            book[self.group] = entry
+        if self.entries:
+            self.group.be_known(True)
+            world = c10d._world
+            for tag in (world.pg_to_tag[self.group], ""):
+                world.tags_to_pg.setdefault(tag, []).append(self.group)
+            world.group_count, self.entries = 1, []
+        c10d._update_default_pg(self.group)
 
     def name_backend(self, group: dist.ProcessGroup, asked: str) -> None:
-        """`get_backend` says what was asked for: nccl if it is there, and "cpu:gloo" as it was written."""
-        has_nccl = self.has_nccl and "nccl" in asked
-        if has_nccl or (":" in asked and all(part.endswith(":gloo") for part in asked.split(","))):
+        """`get_backend` says what was asked for, as torch does, "undefined" if it was nothing; nccl if it is there."""
+        is_any = asked == dist.Backend.UNDEFINED
+        has_nccl = self.has_nccl and ("nccl" in asked or is_any)
+        if has_nccl or is_any or all(part.rpartition(":")[2] == "gloo" for part in asked.split(",")):
             world = c10d._world
             world.pg_map[group] = (dist.Backend(asked), world.pg_map[group][1])
-            world.pg_backend_config[group] = str(c10d.BackendConfig(dist.Backend(asked)))
+            config = "cuda:nccl" if has_nccl and is_any else str(c10d.BackendConfig(dist.Backend(asked)))
+            world.pg_backend_config[group] = config
             if has_nccl and "gloo" in asked:
                 self.split(group)
 
     def _has(self, asked: str) -> bool:
-        return "gloo" in asked or (self.has_nccl and "nccl" in asked)
+        return asked == dist.Backend.UNDEFINED or "gloo" in asked or (self.has_nccl and "nccl" in asked)
 
     def _say(self, asked: str) -> None:
         if not self._has(asked) and self.rank == 0 and self.is_free:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import zipfile
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import hw_utils.__main__
 from hw_utils.commands import check as preflight
 from hw_utils.commands import doctor, submit
 
@@ -118,3 +121,21 @@ def test_the_command_line_knows_its_commands():
     shown = subprocess.run([sys.executable, "-m", "hw_utils", "--help"], capture_output=True, text=True, check=True)
     assert all(name in shown.stdout for name in ("doctor", "check", "submit", "export"))
     assert shown.stderr == ""
+
+
+def test_what_a_command_says_to_nobody_is_no_error(tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "hw_utils", "check", str(notebook(tmp_path, "checks.lesson_01.hello(None)"))]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_pipe_of_a_commands_own_that_breaks_is_an_error_as_ever(monkeypatch):
+    def breaks(argv):
+        raise BrokenPipeError("a driver's")
+
+    monkeypatch.setattr(hw_utils.__main__, "main", breaks)
+    with pytest.raises(BrokenPipeError, match="a driver's"):
+        hw_utils.__main__.main_for_a_reader([])

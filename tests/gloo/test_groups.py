@@ -325,3 +325,24 @@ def test_remote_procedure_calls_run_beside_collectives(engine, tmp_path):
     run = engine(asks_another, 2, (str(tmp_path / "meet"),), echo=False)
     assert run.results == [1.0, 2.0]
     assert [event.op for event in run.trace.of_op("all_reduce")] == ["all_reduce"] * 2
+
+
+def exchanges_that_do_not_fit(rank: int, world_size: int) -> list[str]:
+    said = []
+    for outputs, inputs in (
+        ([1, 1], [1, 1]), ([1, 1], [1, 2]), ([1, 2], [3, 3]), ([1], [1, 1]), ([1, 1], [1]), ([(2, 3)] * 2, [(3, 2)] * 2)
+    ):  # fmt: skip
+        try:
+            dist.all_to_all([torch.zeros(s) for s in outputs], [torch.zeros(s) for s in inputs])
+            said.append("")
+        except RuntimeError as error:
+            said.append(str(error).splitlines()[0])
+    return said
+
+
+def test_an_all_to_all_of_lists_is_what_the_installed_gloo_makes_of_it_on_both_engines():
+    real, virtual = (engine(exchanges_that_do_not_fit, 2, echo=False).results for engine in (launch, simulate))
+    assert real == virtual
+    has_lists = torch_version() >= (2, 12)
+    assert [bool(text) for text in real[0]] == [not has_lists, True, True, True, True, True]
+    assert has_lists or real[0][0] == "Backend gloo does not support alltoall"

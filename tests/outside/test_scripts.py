@@ -335,3 +335,88 @@ def test_a_command_that_a_scheduler_ends_leaves_no_process_and_no_file(options, 
         process.stdout.read()  # comes to its end when nobody holds the other one any more
         assert process.wait() == 128 + signal.SIGTERM
     assert list(files.iterdir()) == []
+
+
+CHATS = """\
+import os, torch.distributed as dist
+dist.init_process_group("gloo")
+open(f"started{dist.get_rank()}", "w").close()
+while True:
+    dist.barrier()
+    print("one more line", flush=True)
+"""
+
+
+@both_options
+def test_a_command_whose_reader_goes_away_ends_without_a_word_and_leaves_nothing(options, tmp_path):
+    (tmp_path / "chats.py").write_text(CHATS)
+    files = tmp_path / "files"
+    files.mkdir()
+    command = [sys.executable, "-m", "hw_utils", "run", "chats.py", "--ranks", "2", *options]
+    environment = {**os.environ, "TMPDIR": str(files), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchs")}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes, text=True) as process:
+        assert "one more line" in process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""  # comes to its end when nobody holds the other one any more
+        assert process.wait() == 128 + signal.SIGPIPE
+    assert list(files.iterdir()) == []
+
+
+NAMED = """\
+import torch.distributed as dist
+for options in {}, {"backend": "gloo"}, {"backend": "cpu:gloo"}:
+    dist.init_process_group(**options)
+    world, pair, all_again = dist.group.WORLD, dist.new_group([0, 1]), dist.new_group(backend="gloo")
+    names = [group.group_name for group in (world, pair, all_again)]
+    backends = [dist.get_backend(group) for group in (world, pair, all_again)]
+    print(*backends, dist.get_backend_config(world), *names, world.group_desc, dist.get_process_group_ranks(pair))
+    dist.all_reduce(dist.distributed_c10d.torch.ones(1), group=pair)
+    dist.destroy_process_group()
+"""
+
+
+@both
+def test_backends_and_groups_have_the_names_that_gloo_gives_them_each_time_they_are_made(engine, tmp_path):
+    (tmp_path / "named.py").write_text(NAMED)
+    assert engine(tmp_path / "named.py", 2, echo=False).output == 2 * [
+        "undefined undefined gloo cpu:gloo 0 1 2 default_pg [0, 1]\n"
+        "gloo gloo gloo cpu:gloo,cuda:gloo 0 1 2 default_pg [0, 1]\n"
+        "cpu:gloo cpu:gloo gloo cpu:gloo 0 1 2 default_pg [0, 1]\n"
+    ]
+
+
+GROWS = """\
+import os, torch, torch.distributed as dist
+rank, files = int(os.environ["RANK"]), f"file://{os.getcwd()}/"
+
+def world(name, ranks):
+    if rank not in ranks:
+        return
+    dist.init_process_group("gloo", init_method=files + name, rank=ranks.index(rank), world_size=len(ranks))
+    for group in dist.group.WORLD, dist.new_group([0, 1]), dist.new_group():
+        if group is not dist.GroupMember.NON_GROUP_MEMBER:
+            total = torch.tensor([10.0**rank])
+            dist.all_reduce(total, group=group)
+            print(name, group.group_name, dist.get_process_group_ranks(group), int(total))
+    dist.destroy_process_group()
+
+world("three", [2, 1, 0])
+world("two", [0, 1])
+world("all", [0, 1, 2, 3])
+"""
+
+
+@both
+def test_worlds_that_shrink_and_grow_have_groups_of_their_own(engine, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grows.py").write_text(GROWS)
+    three = ["three 0 [0, 1, 2] 111", "three 1 [0, 1] 110", "three 2 [0, 1, 2] 111"]
+    two = ["two 0 [0, 1] 11", "two 1 [0, 1] 11", "two 2 [0, 1] 11"]
+    four = ["all 0 [0, 1, 2, 3] 1111", "all 1 [0, 1] 11", "all 2 [0, 1, 2, 3] 1111"]
+    assert [text.splitlines() for text in engine(tmp_path / "grows.py", 4, echo=False).output] == [
+        [*three[::2], *two, *four],
+        [*three, *two, *four],
+        [*three, *four[::2]],
+        four[::2],
+    ]

@@ -6,7 +6,7 @@ raise MessageMismatch(messages_differ(one, message_text(False, 1, 0, ...), is_dt
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,13 +62,31 @@ def check_alike(backend: str, method: str, tensors: Iterable[torch.Tensor], like
     for i, tensor in enumerate(tensors):
         for what, expected, got in (
             ("type", like.dtype, tensor.dtype),
-            ("size", list(like.shape), list(tensor.shape)),
+            ("size", _as_gloos(like.shape), _as_gloos(tensor.shape)),
         ):
             if got != expected:
                 raise RuntimeError(
                     f"ProcessGroup{backend}::{method}: invalid tensor {what} at index {i} "
                     f"(expected {expected}, got {got})"
                 )
+
+
+def check_exchange(world_size: int, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """Raises what gloo raises unless there are as many lists' tensors as ranks, of one shape and dtype."""
+    name = "ProcessGroupGloo::alltoall"
+    for what, tensors in (("output", outputs), ("input", inputs)):
+        if len(tensors) != world_size:
+            raise RuntimeError(f"{name}: {what} tensor list size {len(tensors)} does not match world size {world_size}")
+    for tensors in (inputs, outputs):
+        check_alike("Gloo", "alltoall", tensors, tensors[0])
+    if outputs[0].dtype != inputs[0].dtype:
+        raise RuntimeError(f"{name}: input and output tensors must have the same type")
+    if outputs[0].shape != inputs[0].shape:
+        raise RuntimeError(f"{name}: input and output tensors must have the same size")
+
+
+def _as_gloos(shape: torch.Size) -> str:
+    return f"({', '.join(map(str, shape))})"
 
 
 def _at(where: object) -> str:

@@ -27,6 +27,7 @@ from hw_utils.virtual.traffic.collectives import Call, Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
 
+OF_WORLD = "default_pg"  # how torch describes a default group
 _register = torch._C._distributed_c10d._register_process_group
 # Whose frames lie between a call and what it does here.
 _OWN_FILES = (__file__, signatures.__file__, modes.__file__, several.__file__)
@@ -53,7 +54,7 @@ class VirtualGroup(Collectives):
         place = members.place_of[rank]
         super().__init__(place, len(members.ranks))
         self.members, self.place, self.registered_as = members, place, name
-        self.desc = "default_pg" if members.number == 0 else desc
+        self.desc = OF_WORLD if members.number == 0 else desc
         self.engine = members.engine
         self.is_registered = False
         self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
@@ -78,7 +79,7 @@ class VirtualGroup(Collectives):
         """Whose rules hold: NCCL's where a program has asked for it on virtual devices."""
         if self.engine.lines is None:
             return "Gloo"
-        return "NCCL" if "nccl" in str(c10d._world.pg_map.get(self)) else "Gloo"
+        return "NCCL" if "nccl" in c10d._world.pg_backend_config.get(self, "") else "Gloo"
 
     def _get_backend(self, device) -> VirtualGroup:
         """Itself, for every kind of device: there is none in C++."""
@@ -113,6 +114,13 @@ class VirtualGroup(Collectives):
         return self.registered_as
 
     pg_name = group_name
+
+    def be_known(self, yes: bool) -> None:
+        """Whether torch's C++ code may find it by its name, which another group may have meanwhile."""
+        if not yes and self.is_registered:
+            torch._C._distributed_c10d._unregister_process_group(self.registered_as)
+            self.engine.registered.remove(self.registered_as)
+            self.is_registered = False
 
     @property
     def group_desc(self) -> str:

@@ -12,10 +12,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch_text import check_alike, late_text
+from hw_utils.core.calls.mismatch_text import check_alike, check_exchange, late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
+from hw_utils.core.versions import torch_version
 from hw_utils.virtual.traffic import several, sparse
 from hw_utils.virtual.traffic.work import together
+
+GLOO_TAKES_LISTS = (2, 12)  # the first torch whose gloo has an all_to_all of lists
 
 
 class Collectives(dist.ProcessGroup):
@@ -122,7 +125,9 @@ class Collectives(dist.ProcessGroup):
 
     def alltoall(self, outputs, inputs, opts=None, timeout=None):
         if self.backend == "Gloo":
-            check_alike("Gloo", "alltoall", [*outputs, *inputs], inputs[0])
+            if torch_version() < GLOO_TAKES_LISTS:
+                raise RuntimeError("Backend gloo does not support alltoall")
+            check_exchange(self.size(), outputs, inputs)
         return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):

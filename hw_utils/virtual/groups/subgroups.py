@@ -17,7 +17,7 @@ from hw_utils.core.calls.arguments import as_timedelta
 from hw_utils.core.calls.fingerprint import FingerPrint
 from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
-from hw_utils.virtual.groups.group import Members, VirtualGroup, limit_of
+from hw_utils.virtual.groups.group import OF_WORLD, Members, VirtualGroup, limit_of
 from hw_utils.virtual.groups.world import add_to_world
 from hw_utils.virtual.stores.torch_stores import DEFAULT, VirtualStore
 
@@ -97,8 +97,7 @@ class Groups:
 
     def __init__(self, engine, is_alone: bool = False) -> None:
         self.engine, self.is_alone = engine, is_alone
-        self.n_called: dict[int, int] = {}
-        self.n_joined: dict[tuple[int, tuple[int, ...]], int] = {}
+        self.n_made: dict[tuple[int, tuple], int] = {}
         self.lents: dict[int, joining.Lent] = {}
         self.n_worlds: dict[int, int] = {}
         self.torchs = c10d._new_group_with_tag
@@ -118,14 +117,12 @@ class Groups:
         for r in ranks:
             if not 0 <= r < size:
                 raise ValueError(f"Rank {r} is out of range. Valid ranks are 0 to {size - 1} (world_size={size})")
-        if options.get("use_local_synchronization"):
-            number = -1
-        else:
-            number = self.n_called[rank] = self.n_called.get(rank, 0) + 1
-        torchs_name = c10d._process_group_name(ranks, use_hashed_name=number < 0)
+        is_local = bool(options.get("use_local_synchronization"))
+        torchs_name = c10d._process_group_name(ranks, use_hashed_name=is_local)
         members = tuple(numbered[r] for r in ranks)
+        number = self._number(members, is_local)
         if rank not in members:
-            return None if number < 0 else dist.GroupMember.NON_GROUP_MEMBER
+            return None if is_local else dist.GroupMember.NON_GROUP_MEMBER
         known = c10d._find_pg_by_ranks_and_tag(pg_tag, ranks) if pg_tag else None
         if known is not None:
             return known
@@ -135,6 +132,13 @@ class Groups:
         of_all = c10d._world.pg_map.get(c10d._world.default_pg)
         self.lent().name_backend(group, str(backend or (of_all and of_all[0])).lower())
         return group
+
+    def _number(self, members: tuple[int, ...], is_local: bool) -> str:
+        """Which group it is: the nth that its members, or all ranks of a world, make."""
+        group = c10d._world.default_pg
+        makers = ("members", *members) if is_local else ("world", 0 if group is None else group.members.number)
+        nth = self.n_made[self.engine.rank, makers] = self.n_made.get((self.engine.rank, makers), 0) + 1
+        return f"{nth} of {makers}"
 
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
@@ -170,12 +174,14 @@ class Groups:
         number = self.n_worlds[engine.rank] = self.n_worlds.get(engine.rank, 1) + 1
         everybody = tuple(range(engine.world_size))
         torchs_name = c10d._process_group_name([], use_hashed_name=False)
-        joined = self._join(f"world {number}", everybody, timeout, "init_process_group", torchs_name=torchs_name)
+        joined = self._join(f"world {number}", everybody, timeout, "init_process_group", OF_WORLD, None, torchs_name)
         c10d._world.default_pg = joined
 
     def new_world_of_some(self, store: VirtualStore, place: int, size: int, timeout: timedelta) -> None:
         """The same, of those that meet in the store, and number themselves."""
-        group = _like_torchs(self.by_hand(store, place, size, timeout))
+        torchs_name = c10d._process_group_name([], use_hashed_name=False)
+        group = _like_torchs(self.by_hand(store, place, size, timeout, torchs_name=torchs_name))
+        group.desc = OF_WORLD
         c10d._world.pg_group_ranks[group] = {r: r for r in range(size)}
         c10d._world.pg_map[group] = ("gloo", store)
         c10d._world.default_pg = group
@@ -197,13 +203,10 @@ class Groups:
             registered.remove(name)
 
     def _join(
-        self, number: int | str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = "",
+        self, number: str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = "",
         tag: str | None = None, torchs_name: str = "",
     ) -> VirtualGroup:  # fmt: skip
         engine, rank = self.engine, self.engine.rank
-        if number == -1:  # made with use_local_synchronization: of equal ranks, one after the other
-            nth = self.n_joined[rank, ranks] = self.n_joined.get((rank, ranks), 0) + 1
-            number = f"local {nth}"
         members = engine.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
         if timeout is not None:
             members.limit_s = limit_of(timeout)
@@ -225,14 +228,15 @@ class Groups:
         finally:
             c10d._new_group_with_tag, c10d._unregister_all_process_groups = before
 
-    def by_hand(self, store: VirtualStore, rank: int, size: int, *more, **named) -> VirtualGroup:
+    def by_hand(self, store: VirtualStore, rank: int, size: int, *more, torchs_name: str = "", **named) -> VirtualGroup:
         """Gloo's own group, made without `new_group`: who is in it, the members tell each other in its store."""
         nth = store.add(f"of rank {rank}", 1)
         store.set(f"group {nth}, rank {rank}", str(self.engine.rank))
         ranks = tuple(int(store.get(f"group {nth}, rank {r}")) for r in range(size))
         given = [getattr(value, "_timeout", value) for value in (*more, *named.values())]
         limits = [as_timedelta(t) for t in given if isinstance(t, (timedelta, int, float))]
-        return self._join(f"{nth} of {store.name} {store.prefix}", ranks, next(iter(limits), None), "ProcessGroupGloo")
+        number, limit = f"{nth} of {store.name} {store.prefix}", next(iter(limits), None)
+        return self._join(number, ranks, limit, "ProcessGroupGloo", torchs_name=torchs_name)
 
     @contextmanager
     def _by_hand(self):

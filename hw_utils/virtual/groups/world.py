@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch.distributed import distributed_c10d as c10d
 
 _TORCHS = c10d._world
+_OF_GLOO = str(c10d.BackendConfig(c10d.Backend("gloo")))  # "cpu:gloo,cuda:gloo"
 
 
 class World:
@@ -36,7 +37,7 @@ def add_to_world(group, ranks: dict[int, int], store, tag: str | None = None):
     world.pg_map[group] = ("gloo", store)
     world.pg_names[group] = group.registered_as
     world.pg_group_ranks[group] = ranks
-    world.pg_backend_config[group] = "cpu:gloo"
+    world.pg_backend_config[group] = _OF_GLOO
     tags = [f"user:{tag}"] if tag else [own, ""]
     for name in tags:
         world.tags_to_pg.setdefault(name, []).append(group)

@@ -123,7 +123,7 @@ def everything(rank: int, world_size: int) -> int:
     dist.broadcast(x, 0)
     dist.all_gather(list(many.chunk(world_size)), x)
     dist.reduce_scatter(x, list(many.chunk(world_size)))
-    dist.all_to_all(list(many.chunk(world_size)), list(many.clone().chunk(world_size)))
+    dist.all_to_all_single(many, many.clone())
     dist.gather(x, list(many.chunk(world_size)) if rank == 0 else None, 0)
     dist.scatter(x, list(many.chunk(world_size)) if rank == 0 else None, 0)
     dist.reduce(x, 1)

@@ -36,8 +36,8 @@ def messages(rank: int, world_size: int):
     z = torch.ones(2) * rank
     if rank in (0, 2):
         dist.all_reduce(z, group=group)
-    parts = [torch.empty(1) for _ in range(world_size)]
-    dist.all_to_all(parts, [torch.tensor([float(10 * rank + r)]) for r in range(world_size)])
+    parts = torch.empty(world_size)
+    dist.all_to_all_single(parts, torch.tensor([float(10 * rank + r) for r in range(world_size)]))
     any_source = torch.empty(1)
     source = dist.recv(any_source) if rank == 0 else dist.send(torch.ones(1), 0) if rank == 1 else None
     future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item() + 1)
@@ -63,8 +63,8 @@ def messages_of_greenlets(rank: int, world_size: int):
     z = torch.ones(2) * rank
     if rank in (0, 2):
         dist.all_reduce(z, group=group)
-    parts = [torch.empty(1) for _ in range(world_size)]
-    dist.all_to_all(parts, [torch.tensor([float(10 * rank + r)]) for r in range(world_size)])
+    parts = torch.empty(world_size)
+    dist.all_to_all_single(parts, torch.tensor([float(10 * rank + r) for r in range(world_size)]))
     any_source = torch.empty(1)
     source = dist.recv(any_source) if rank == 0 else dist.send(torch.ones(1), 0) if rank == 1 else None
     future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item() + 1)

@@ -81,7 +81,7 @@ def every_collective(rank: int, world_size: int) -> None:
     getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(many, x)
     dist.reduce_scatter(x, parts)
     getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(x, many)
-    dist.all_to_all(parts, list(many.clone().chunk(world_size)))
+    dist.all_to_all_single(many, many.clone())
     dist.gather(x, parts if rank == 0 else None, 0)
     dist.scatter(x, parts if rank == 0 else None, 0)
     sent = dist.isend(x, (rank + 1) % world_size)
