@@ -61,7 +61,7 @@ def launch(
 
     Raises:
         WorkerFailed: a rank did not return; names every one that failed, why, and the student's line.
-        Deadlock: every rank that was left waited for another one.
+        Deadlock: every rank that was left waited for another one, or for a lock of its own.
         TimedOut: a rank was still busy after `timeout_s`.
         ValueError, TypeError: `world_size` is not a whole number of at least 1; the worker is no function, or it or
             an argument cannot be sent to another process.

@@ -1,16 +1,18 @@
 """Whether a gang stands still for good, from what its ranks have published: the kernel polls `Watcher.deadlock()`.
 
 A rank is stuck if it is blocked in a message or collective that some rank has yet to post, and every such rank is stuck
-too or has returned. A deadlock is a gang of which every live rank is stuck in one and the same wait for 0.25 s. A rank
+too or has returned; or in a wait of its own, as for a lock, see `processes/own_waits.py`. A deadlock is a gang of
+which every live rank is stuck in one and the same wait for 0.25 s, or for 2 s if one is in a wait of its own. A rank
 that computes is not blocked; a message under way has been posted on both sides; neither is ever taken for one.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from hw_utils.core.calls.wait_for import wait_table, waits_in
+from hw_utils.core.calls.wait_for import OWN_WAIT, wait_table, waits_in
 from hw_utils.core.errors import Waiting, WaitTable
 from hw_utils.core.source.lines import Where, locate
 from hw_utils.gloo.shared_state import (
@@ -28,6 +30,7 @@ from hw_utils.gloo.shared_state import (
     PEER,
     RECEIVE,
     RETURNED,
+    RUNNING,
     SEND,
     SINCE,
     TAG,
@@ -35,7 +38,8 @@ from hw_utils.gloo.shared_state import (
 )
 
 STILL_S = 0.25
-UNSURE_STILL_S = 2.0  # where a member may finish a collective before all have called it
+UNSURE_STILL_S = 2.0  # where a member may finish a collective before all have called it, or waits in its own process
+OWN = -1  # the kind of a wait that is none for another rank
 
 # Who must have called a collective before a member can leave it; others: everybody.
 _ROOT_FIRST = frozenset({"broadcast", "scatter", "broadcast_object_list", "scatter_object_list"})
@@ -72,13 +76,23 @@ class Watcher:
         """The ranks that are in a wait now."""
         return [r for r in range(self.layout.world_size) if self._state(r) in (BLOCKED, MAY_MOVE)]
 
-    def deadlock(self, gone: set[int], start_s: float) -> WaitTable | None:
-        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running."""
-        ranks = range(self.layout.world_size)
+    def unsure(self, gone: set[int]) -> list[int]:
+        """The ranks that may go on by themselves, for all that is published: they run, or have threads that do."""
+        return [r for r in range(self.layout.world_size) if r not in gone and self._state(r) in (RUNNING, MAY_MOVE)]
+
+    def deadlock(
+        self, gone: set[int], start_s: float, own: dict[int, Callable[[int], Where | None]] | None = None
+    ) -> WaitTable | None:
+        """The table of a deadlock that has held still long enough, else None; cheap when some rank is running.
+
+        own: of ranks that run or may move, those of which every thread stands still; what tells the line.
+        """
+        own, ranks = own or {}, range(self.layout.world_size)
         returned = {r for r in ranks if self._state(r) == RETURNED}
         live = [r for r in ranks if r not in returned and r not in gone]
-        waits = [self._wait(r) for r in live]
-        if not live or any(w is None or not w.needs for w in waits) or not _closed(waits, returned):
+        waits = [self._standing(r) if r in own else self._wait(r) for r in live]
+        moves = any(w is None or not (w.needs or w.kind == OWN) for w in waits)
+        if not live or moves or not _closed(waits, returned):
             self._key = None
             return None
         now = time.perf_counter()
@@ -87,7 +101,11 @@ class Watcher:
             return None
         if now - self._since < (STILL_S if all(w.sure for w in waits) else UNSURE_STILL_S):
             return None
-        return wait_table([self._row(w, start_s) for w in waits], returned)
+        rows = [self._own_row(w, own[w.rank], start_s) if w.kind == OWN else self._row(w, start_s) for w in waits]
+        return wait_table(rows, returned)
+
+    def _own_row(self, wait: Wait, line_of: Callable[[int], Where | None], start_s: float) -> Waiting:
+        return Waiting(wait.rank, OWN_WAIT, (), max(self._since - start_s, 0.0), line_of(wait.rank))
 
     def last_call(self, rank: int) -> Where | None:
         """The line of the last wait that a rank has published."""
@@ -97,11 +115,18 @@ class Watcher:
         _, file, line = self.board.site(rank, self._site(Wait(rank, kind, place, k, 0.0, ())))
         return locate(file, line) if file else None
 
-    def _wait(self, rank: int) -> Wait | None:
+    def _standing(self, rank: int) -> Wait | None:
+        """That of a rank of which every thread waits, for other ranks or for each other."""
+        if self._state(rank) == RUNNING:
+            return Wait(rank, OWN, 0, 0, 0.0, (), sure=False)
+        found = self._wait(rank, MAY_MOVE)
+        return found and replace(found, sure=False)
+
+    def _wait(self, rank: int, as_published: int = BLOCKED) -> Wait | None:
         at = self.layout.header(rank)
         since, published = self.board.d[at + SINCE], self.board.wait_of(rank)
         state, kind, place, k = published
-        if self.q[at + OVERFLOW] or state != BLOCKED:
+        if self.q[at + OVERFLOW] or state != as_published:
             return None
         found = (
             self._collective(rank, place, k, since)

@@ -175,7 +175,10 @@ class LedgerGroup(dist.ProcessGroup):
         # The last place is shared; and what is called past torch's functions, gloo has yet to check.
         is_compared = self.slot < MAX_GROUPS and self in c10d._world.pg_group_ranks
         self.compared = {self.ranks[i]: places[i] for i in compared(self._rank, self._size) if is_compared}
-        self.Work = work_class(keeper.q, keeper.d, keeper.header, self.gives_up) if self.gives_up else keeper.Work
+        self.Work = self.MessageWork = keeper.Work
+        if self.gives_up:
+            of_rank = keeper.q, keeper.d, keeper.header, self.gives_up
+            self.Work, self.MessageWork = work_class(*of_rank), work_class(*of_rank, limit=self.gives_up)
         self.send = point_to_point(self, SEND)
         self.recv = point_to_point(self, RECEIVE)
         for name, own in COLLECTIVES.items():
@@ -281,7 +284,7 @@ class LedgerGroup(dist.ProcessGroup):
             self.compare(channel, RECEIVE, tag, self.ranks[rank], at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
-        row = _any_source_class(keeper)((*row, work, channel.wait_word))
+        row = _any_source_class(self.MessageWork)((*row, work, channel.wait_word))
         row.found = lambda src: self._received(src, tag, own, channel, row)
         keeper.rows.append(row)
         return row
@@ -295,8 +298,8 @@ class LedgerGroup(dist.ProcessGroup):
 
 
 @functools.cache
-def _any_source_class(keeper: Keeper):
-    class AnySourceWork(keeper.Work):
+def _any_source_class(message_work: type):
+    class AnySourceWork(message_work):
         """A receive from whoever sends: its peer is known once it is done."""
 
         def wait(self, *timeout) -> bool:

@@ -50,7 +50,7 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
     untagged: dict[int, Channel] = {}
     ranks, number, getframe = group.ranks, group.number, sys._getframe
     hand_on = group._inner.send if direction == SEND else group._inner.recv
-    method, Work = "send" if direction == SEND else "recv", group.Work
+    method, Work = "send" if direction == SEND else "recv", group.MessageWork
     gives_up, alone = group.gives_up, [] if group.gives_up else waits_alone
     blocking, n_frames = ENTRIES[method]
     blocking_depth = 2 + n_frames
@@ -105,7 +105,10 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             word = channel.wait_word
             q[wait_at] = word if alone else may_move(word, gives_up)
             try:
-                work.wait()
+                if gives_up:
+                    work.wait(*gives_up)
+                else:
+                    work.wait()
             finally:
                 q[wait_at] = word - IS_WAITING
             end = perf_counter()

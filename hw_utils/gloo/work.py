@@ -70,8 +70,13 @@ class _Done:
 DONE = _Done()
 
 
-def work_class(q: memoryview, d: memoryview, header: int, gives_up: tuple = ()) -> type[LedgerWork]:
-    """The works of a rank whose header is at a place of its board; gives_up: the timeout of their group, if short."""
+def work_class(
+    q: memoryview, d: memoryview, header: int, gives_up: tuple = (), limit: tuple = ()
+) -> type[LedgerWork]:
+    """The works of a rank whose header is at a place of its board; gives_up: the timeout of their group, if short.
+
+    limit: it again, for messages, which gloo lets wait for as long as their group was once made for.
+    """
     wait_at, k_at, since_at = header + WAIT, header + K, header + SINCE
     alone = [] if gives_up else waits_alone
 
@@ -88,7 +93,7 @@ def work_class(q: memoryview, d: memoryview, header: int, gives_up: tuple = ()) 
             d[since_at] = start
             q[wait_at] = word if alone and not timeout else may_move(word, timeout or gives_up)
             try:
-                done = inner.wait(*timeout)
+                done = inner.wait(*(timeout or limit))
             finally:
                 q[wait_at] = word - IS_WAITING
             self[14] = DONE

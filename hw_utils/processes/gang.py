@@ -17,12 +17,13 @@ from typing import Any
 from hw_utils.core import failure_kind, pickling
 from hw_utils.core.errors import Failure, WaitTable
 from hw_utils.core.output import Echo, Stream, is_noise
-from hw_utils.core.source.lines import Frame, locate, with_places
+from hw_utils.core.source.lines import Frame, Where, locate, with_places
 from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
 from hw_utils.processes import frames, rank, start_by_fork
+from hw_utils.processes.own_waits import OwnWaits
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
 TICK_S = 0.02
@@ -69,6 +70,7 @@ class Gang:
         self.echo = Echo()
         self.board = Board(os.path.join(self.directory, "board"), world_size, create=True) if connect else None
         self.watcher = Watcher(self.board) if self.board is not None else None
+        self.own_waits = OwnWaits()
         self.table: WaitTable | None = None
         self.first_line: Any = None  # of the worker
         self.oom_kills = 0
@@ -196,8 +198,17 @@ class Gang:
         if self.watcher is not None:
             gone = {m.rank for m in self.members if m.failure or m.status is not None}
             start_s = min((m.start_s for m in self.members if m.started), default=0.0)
-            self.table = self.watcher.deadlock(gone, start_s)
+            busy = self.watcher.unsure(gone)
+            if self.own_waits.all_stand(self.members[r].pid for r in busy):
+                self.table = self.watcher.deadlock(gone, start_s, dict.fromkeys(busy, self._where_it_is))
+            else:
+                self.table = self.watcher.deadlock(gone, start_s)
         return self.table is not None
+
+    def _where_it_is(self, r: int) -> Where | None:
+        """The student's line that a rank is at now."""
+        self.ask([self.members[r]])
+        return next((frame.where for frame in reversed(self.stack_of(self.members[r]))), None)
 
     def blocked(self) -> list[int]:
         """The ranks that are in a wait."""

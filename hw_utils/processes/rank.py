@@ -24,6 +24,7 @@ from hw_utils.core.source.noted_frames import ASKS_WHERE
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo import work
 from hw_utils.processes import frames
+from hw_utils.processes.own_waits import SAMPLER, name_this_thread
 from hw_utils.scripts.script import environment
 
 SAMPLE_S = 0.5
@@ -84,6 +85,7 @@ def _sample(stack: io.TextIOWrapper) -> None:
     Not by faulthandler, which reads the list of threads without its lock: gloo's threads come into it and go out of it
     with each callback, and the process would die of a segmentation fault that nobody has made.
     """
+    name_this_thread(SAMPLER)
     never = _thread.allocate_lock()
     never.acquire()
     while not never.acquire(timeout=SAMPLE_S):

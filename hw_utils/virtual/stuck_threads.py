@@ -35,7 +35,7 @@ class Still(NamedTuple):
     is_parent: bool = False  # of processes that sleep; one of them could end the wait
 
 
-def _looks_for(call: list[str]) -> int:
+def looks_for(call: list[str]) -> int:
     """How many looks say that a thread in this system call stands; 0 if it may go on by itself."""
     if _FUTEX and call[0] == _FUTEX:
         return 0 if int(call[4], 16) else LOOKS
@@ -59,7 +59,7 @@ def standing(pid: int, others: set[int | None]) -> Still | None:
             folder = f"/proc/{pid}/task/{thread}"
             with open(f"{folder}/syscall") as file:
                 call = file.read().split()
-            if not (looks := _looks_for(call)):
+            if not (looks := looks_for(call)):
                 return None
             most = max(most, looks)
             with open(f"{folder}/status") as file:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from hw_utils import Deadlock, launch
+from hw_utils import Deadlock, launch, simulate
 from hw_utils.gloo import deadlock
 from tests.processes.launching import failing_launch, lines_of
 
@@ -216,3 +219,68 @@ def test_a_ranks_thread_that_still_posts_is_no_deadlock():
             dist.send(tensor, 0)
 
     launch(worker, 2, echo=False)
+
+
+def held_lock(rank, world_size):
+    lock = threading.Lock()
+    lock.acquire()
+    if rank == 0:
+        lock.acquire()
+    dist.barrier()
+
+
+def queue_of_a_thread_that_waits_too(rank, world_size):
+    dist.all_reduce(torch.ones(1000, requires_grad=True).sum().detach())
+    asked, answers = queue.Queue(), queue.Queue()
+    threading.Thread(target=lambda: answers.put(asked.get()), daemon=True).start()
+    if rank == 1:
+        answers.get()
+    dist.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize(("worker", "stuck"), [(held_lock, 0), (queue_of_a_thread_that_waits_too, 1)])
+def test_a_rank_that_waits_for_a_lock_of_its_own_is_named_by_both_engines_alike(worker, stuck):
+    tables = []
+    for engine in (launch, simulate):
+        with pytest.raises(Deadlock) as caught:
+            engine(worker, 2, echo=False)
+        tables.append([(row.rank, row.op, row.peers, row.where) for row in caught.value.rows])
+        assert caught.value.table.sentence.startswith(f"rank {stuck} waits in its own process")
+    assert tables[0] == tables[1]
+    assert any(source in tables[0][stuck][3].source for source in ("lock.acquire()", "answers.get()"))
+
+
+def released_by_a_thread_that_sleeps(rank, world_size):
+    lock = threading.Lock()
+    lock.acquire()
+    if rank == 0:
+        threading.Timer(1.0, lock.release).start()
+        lock.acquire()
+    dist.barrier()
+    return "released"
+
+
+def ended_by_a_signal(rank, world_size):
+    stop = threading.Event()
+    signal.signal(signal.SIGALRM, lambda *_: stop.set())
+    if rank == 0:
+        signal.alarm(1)
+        stop.wait()
+    dist.barrier()
+    return "released"
+
+
+def released_by_a_child(rank, world_size):
+    if rank == 0:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1)"])
+        waiting = threading.Thread(target=child.wait)
+        waiting.start()
+        waiting.join()
+    dist.barrier()
+    return "released"
+
+
+@pytest.mark.parametrize("worker", [released_by_a_thread_that_sleeps, ended_by_a_signal, released_by_a_child])
+def test_a_wait_of_its_own_that_somebody_ends_is_no_deadlock(worker, monkeypatch):
+    monkeypatch.setattr(deadlock, "UNSURE_STILL_S", 0.0)
+    assert launch(worker, 2, echo=False).results == ["released"] * 2

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from hw_utils.core.errors import Waiting, WaitTable, ranks_text
 
+OWN_WAIT = "a wait in its own process"  # what a rank waits in that waits for no other one
 _SHOWN_LINKS = 8
 
 

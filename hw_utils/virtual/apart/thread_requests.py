@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hw_utils.core.calls.wait_for import OWN_WAIT
 from hw_utils.virtual.apart.rank_processes import RankProcesses
 from hw_utils.virtual.apart.rank_threads import Lane
 from hw_utils.virtual.stuck_threads import (
@@ -31,7 +32,7 @@ PATIENT_LOOKS = 20  # for threads that sleep for a while: they may go on by them
 class Standing:
     """What a thread stands in that is no communication: a lock, a future, another thread, a file or a socket."""
 
-    row, name, site = -1, "a wait in its own process", 0
+    row, name, site = -1, OWN_WAIT, 0
 
     def __init__(self, rank: int) -> None:
         self.rank = rank

@@ -139,6 +139,8 @@ class VirtualGroup(Collectives):
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.members.limit_s = limit_of(timeout)
+        if self.members.limit_s is not None and hasattr(self.engine, "queues"):
+            self.engine.queues.go_elsewhere(self.engine.rank)  # the short cuts know no limits
 
     @property
     def options(self) -> SimpleNamespace:

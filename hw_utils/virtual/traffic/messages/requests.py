@@ -36,6 +36,8 @@ class Request:
     def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
         self.members = members
+        if members.limit_s is not None:
+            self.__class__ = self.engine.LimitedRequest
         return self
 
     def take(self) -> None:
@@ -201,5 +203,14 @@ def requests_of(engine) -> type[Request]:
                 engine.resume_compute()
             return True
 
+    class Limited(Own):
+        """Of a group whose calls may take so many seconds."""
+
+        __slots__ = ()
+
+        def wait(self, timeout=None) -> bool:
+            return Own.wait(self, timeout or timedelta(seconds=self.members.limit_s))
+
     Own.engine, Own.arrived = engine, arrived
+    engine.LimitedRequest = Limited
     return Own
