@@ -20,6 +20,7 @@ from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, with
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.cluster import check_cluster
 from hw_utils.core.network.fold import Fold, check_fold
+from hw_utils.core.output import lines_shown
 from hw_utils.core.run import Run
 from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
@@ -198,7 +199,8 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             return outcome
         rank, stood, _ = seen(beacon)
         if stood and "apart" not in job:
-            return {"apart": "code of torch's waits for other ranks", "shown": [], "modules": [], "rank": rank}
+            shown = lines_shown(done.output, job["world_size"])
+            return {"apart": "code of torch's waits for other ranks", "shown": shown, "modules": [], "rank": rank}
         f = done.failure
         failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}

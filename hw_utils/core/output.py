@@ -53,6 +53,19 @@ def is_noise(line: str) -> bool:
     return bool(_NOISE.search(line))
 
 
+def lines_shown(text: str, world_size: int) -> list[list[str]]:
+    """The lines of each rank, and of nobody as the last, in what `Echo` has shown.
+
+    >>> lines_shown("[rank 1] one\\n[rank 1] two\\n", 2)
+    [[], ['one', 'two'], []]
+    """
+    lines: list[list[str]] = [[] for _ in range(world_size + 1)]
+    for rank, line in re.findall(r"^\[rank (\d+)\] (.*)$", text, re.MULTILINE):
+        if int(rank) < world_size:
+            lines[int(rank)].append(line)
+    return lines
+
+
 class Echo:
     """Prints ranks' lines with `[rank 2] ` in front; stops after a million characters.
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from hw_utils.core.calls.arguments import as_timedelta
+from hw_utils.core.calls.arguments import SHORT_S, as_timedelta
 from hw_utils.core.calls.c10d_operations import Front
 from hw_utils.core.calls.public_calls import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
@@ -51,7 +51,6 @@ from hw_utils.gloo.work import INNER, PEER, SEQ, work_class
 
 FIRST_QUIET = (2, 13)  # of torch: nothing older than it was tried but 2.10
 BY_HAND = 8  # of the places on the board: for groups that programs make without new_group
-SHORT_S = 10.0  # a group with such a timeout is to run into it; with a longer one, a standstill is told at once
 _Gloo = c10d.ProcessGroupGloo
 _TIMEOUTS = (timedelta, float, getattr(_Gloo, "_Options", float))  # what may say when a group gives up
 

@@ -70,9 +70,7 @@ class _Done:
 DONE = _Done()
 
 
-def work_class(
-    q: memoryview, d: memoryview, header: int, gives_up: tuple = (), limit: tuple = ()
-) -> type[LedgerWork]:
+def work_class(q: memoryview, d: memoryview, header: int, gives_up: tuple = (), limit: tuple = ()) -> type[LedgerWork]:
     """The works of a rank whose header is at a place of its board; gives_up: the timeout of their group, if short.
 
     limit: it again, for messages, which gloo lets wait for as long as their group was once made for.

@@ -142,9 +142,9 @@ class Lent:
 
     def step_aside(self) -> None:
         """The program makes a default group of another kind, and torch knows no other; ours is the next one of all."""
-        if self.is_free:
-            self.group = self.group or c10d.GroupMember.WORLD
-            world = c10d._world
+        ours = self.group or c10d.GroupMember.WORLD
+        if self.is_free and ours is not None:
+            self.group, world = ours, c10d._world
             books = (world.pg_map, world.pg_names, world.pg_group_ranks, world.pg_backend_config, world.pg_to_tag)
             self.entries = [(book, book.pop(self.group)) for book in books]
             world.tags_to_pg.clear()

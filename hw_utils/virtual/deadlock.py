@@ -30,7 +30,8 @@ def who_waited(engine) -> str:
 
 def lost(engine) -> list[Failure]:
     """Messages that were posted and never met their other end, as failures of those who posted them."""
-    requests = sorted((q for queue in engine.queues for q in queue), key=lambda q: q.row)
+    left = (q for queue in engine.queues for q in queue if q.row not in engine.queues.given_up)
+    requests = sorted(left, key=lambda q: q.row)
     why = {True: "nobody received it", False: "nobody sent it"}
     return [
         Failure(q.rank, "mismatch", f"{q.text()}, and {why[q.is_send]}", engine.places.frames(q.site)) for q in requests

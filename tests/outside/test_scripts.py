@@ -420,3 +420,27 @@ def test_worlds_that_shrink_and_grow_have_groups_of_their_own(engine, tmp_path, 
         [*three, *four[::2]],
         four[::2],
     ]
+
+
+GIVES_UP = """\
+import torch, torch.distributed as dist
+from datetime import timedelta
+dist.init_process_group("gloo", timeout=timedelta(seconds=1.5))
+rank, pair = dist.get_rank(), dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+calls = {
+    0: lambda: dist.recv(torch.ones(1), 1, group=pair),
+    1: lambda: dist.recv(torch.ones(1)),
+    2: lambda: dist.irecv(torch.ones(1), 0).wait(),
+    3: lambda: dist.isend(torch.ones(1), 0).wait(timedelta(seconds=0.5)),
+}
+try:
+    calls[rank]()
+except RuntimeError:
+    print("gave up")
+"""
+
+
+@both
+def test_a_message_that_does_not_come_in_its_groups_time_is_given_up_and_the_program_goes_on(engine, tmp_path):
+    (tmp_path / "gives_up.py").write_text(GIVES_UP)
+    assert engine(tmp_path / "gives_up.py", 4, echo=False).output == ["gave up\n"] * 4

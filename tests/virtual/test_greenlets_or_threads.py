@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import random
+import socket
 import sys
 import threading
 import time
@@ -256,3 +257,23 @@ def test_what_an_attempt_has_shown_is_not_shown_again_where_the_next_one_says_mo
     shown = capfd.readouterr().out
     assert [shown.count(word) for word in ("before", "only on a thread", "after")] == [3, 3, 3]
     assert run.output == ["before\nafter\n"] * 3
+
+
+def waits_in_the_system_for_another_rank(rank: int, world_size: int, name: str) -> None:
+    print("before", rank)
+    with socket.socket(socket.AF_UNIX) as mine:
+        if rank == 0:
+            mine.bind(name)
+            mine.listen()
+            dist.barrier()
+            mine.accept()[0].close()
+        else:
+            dist.barrier()
+            mine.connect(name)
+    print("after", rank)
+
+
+def test_what_an_attempt_that_stood_still_has_printed_is_shown_once(capfd, tmp_path):
+    simulate(waits_in_the_system_for_another_rank, 2, [f"\0{tmp_path}"])  # a name of no file: it goes with its process
+    shown = capfd.readouterr().out
+    assert [shown.count(word) for word in ("before 0", "before 1", "after 0", "after 1")] == [1, 1, 1, 1]

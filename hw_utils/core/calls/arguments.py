@@ -6,6 +6,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
+SHORT_S = 10.0  # a message of a group with such a timeout is to run into it; else a standstill is told at once
+
 
 def root_of(opts, root: int | None) -> int:
     """The root's place, of an options object, or given as it is; rank 0 where nobody says."""

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls.arguments import SHORT_S
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
 from hw_utils.core.calls.mismatch_text import late_text
@@ -43,6 +44,11 @@ class Members:
         self.place_of = {rank: i for i, rank in enumerate(ranks)}
         self.n_called = [0] * len(ranks)
         self.calls: dict[int, Call] = {}
+
+    @property
+    def is_short(self) -> bool:
+        """Whether messages have that limit as well: with a longer one, a standstill is told at once."""
+        return self.limit_s is not None and self.limit_s <= SHORT_S
 
 
 class VirtualGroup(Collectives):
@@ -139,7 +145,7 @@ class VirtualGroup(Collectives):
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.members.limit_s = limit_of(timeout)
-        if self.members.limit_s is not None and hasattr(self.engine, "queues"):
+        if self.members.is_short and hasattr(self.engine, "queues"):
             self.engine.queues.go_elsewhere(self.engine.rank)  # the short cuts know no limits
 
     @property

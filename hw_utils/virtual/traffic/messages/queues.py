@@ -24,6 +24,7 @@ class Queues:
         self.sent_by: list[dict[int, deque]] = [{} for _ in range(world_size)]
         self.sent_to: list[dict[int, deque]] = [{} for _ in range(world_size)]
         self.any_source: dict = {}  # (group, dst, tag) -> the same, of receives from anybody
+        self.given_up: set[int] = set()  # rows of messages that their ranks have given up: a time limit has passed
         self.unusual: set[str] = set()  # why no message may take the short cut
         self.elsewhere: set[int] = set()  # ranks whose default group is another one than that of all
 

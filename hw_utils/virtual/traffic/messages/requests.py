@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 from torch._C._distributed_c10d import Work
 
@@ -10,6 +12,8 @@ from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, l
 from hw_utils.virtual.traffic.tensor_bytes import NOTHING, contents, fill, memory
 
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
+
+_set_class = object.__dict__["__class__"].__set__  # requests say that they are torch's works
 
 
 class Request:
@@ -36,8 +40,8 @@ class Request:
     def of_group(self, members) -> Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
         self.members = members
-        if members.limit_s is not None:
-            self.__class__ = self.engine.LimitedRequest
+        if members.is_short:
+            _set_class(self, self.engine.LimitedRequest)
         return self
 
     def take(self) -> None:
@@ -179,6 +183,7 @@ def requests_of(engine) -> type[Request]:
             start_s = clock[rank] if is_free else engine.now()
             if done_s < 0 and timeout:
                 if not engine.block_for(rank, self, timeout.total_seconds()):
+                    engine.queues.given_up.add(self.row)
                     raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
             elif done_s < 0:
                 waiting[rank] = self
