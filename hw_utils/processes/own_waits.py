@@ -3,7 +3,8 @@
 Only what the system shows of a process is asked (Linux): every thread of the program waits on a futex, with no time
 limit, and has not been switched since; gloo's and torch's own threads sleep, so no transfer is under way whose end
 could call the program back; it has no children; and no signal would be taken by it. A thread that sleeps for a while,
-computes, or waits for a file or a socket makes a rank one that may go on.
+computes, or waits for a file or a socket makes a rank one that may go on; so do threads of torch's without a name, as
+gloo's in torch 2.10.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import Deadlock, launch, simulate
+from hw_utils.core.versions import torch_version
 from hw_utils.gloo import deadlock
 from tests.processes.launching import failing_launch, lines_of
 
@@ -221,6 +222,9 @@ def test_a_ranks_thread_that_still_posts_is_no_deadlock():
     launch(worker, 2, echo=False)
 
 
+NAMES_ITS_THREADS = (2, 13)  # torch; gloo's of an older one could be the program's: then nothing is said
+
+
 def held_lock(rank, world_size):
     lock = threading.Lock()
     lock.acquire()
@@ -241,12 +245,12 @@ def queue_of_a_thread_that_waits_too(rank, world_size):
 @pytest.mark.parametrize(("worker", "stuck"), [(held_lock, 0), (queue_of_a_thread_that_waits_too, 1)])
 def test_a_rank_that_waits_for_a_lock_of_its_own_is_named_by_both_engines_alike(worker, stuck):
     tables = []
-    for engine in (launch, simulate):
+    for engine in (simulate, launch) if torch_version() >= NAMES_ITS_THREADS else (simulate,):
         with pytest.raises(Deadlock) as caught:
             engine(worker, 2, echo=False)
         tables.append([(row.rank, row.op, row.peers, row.where) for row in caught.value.rows])
         assert caught.value.table.sentence.startswith(f"rank {stuck} waits in its own process")
-    assert tables[0] == tables[1]
+    assert tables[0] == tables[-1]
     assert any(source in tables[0][stuck][3].source for source in ("lock.acquire()", "answers.get()"))
 
 
