@@ -23,7 +23,7 @@ from hw_utils.core.errors import ranks_text
 from hw_utils.core.source.lines import locate
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.switch_points import points_in
+from hw_utils.threads.switch_points import is_of_a_container, points_in
 from hw_utils.threads.turns import Stopped, Turns
 
 _STEP_LIMIT = 20_000
@@ -107,17 +107,19 @@ class _Interleaving:
             points = points_in(code)
             if not points:
                 return None
+            if code not in steppers:
+                steppers[code] = self._stepper(rank, code, points, mine)
+            frame.f_trace = steppers[code]  # first: then Python 3.13 begins with this very frame, not with the next
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self.n_frames += 1
             self.frames[id(frame)] = self.n_frames
-            if code not in steppers:
-                steppers[code] = self._stepper(rank, code, points, mine)
             return steppers[code]
 
         return on_call
 
     def _stepper(self, rank: int, code: CodeType, points: frozenset[int], mine: list[list]) -> Callable:
-        turns, plan, lines, frames, file = self.turns, self.plan, self.lines, self.frames, code.co_filename
+        turns, plan, frames, file = self.turns, self.plan, self.frames, code.co_filename
+        lines = self.lines if not is_of_a_container(code) else []  # the story is told in the student's lines
 
         def on_step(frame: FrameType, event: str, arg: Any) -> Callable:
             at = frame.f_lasti
@@ -202,6 +204,7 @@ class Explorer:
         self.make, self.program, self.timeout_s = make, program, timeout_s
         self.turns = Turns(world_size)
         self.stack = contextlib.ExitStack()
+        self.is_traced = False
 
     def __enter__(self) -> Explorer:
         self.stack.enter_context(self.turns)
@@ -214,6 +217,9 @@ class Explorer:
     def run(self, orders: list[tuple]) -> list[Outcome]:
         """The outcome of each order, (at, to, seed) of a plan, up to the first that does not end well."""
         self.turns.caller = _thread.get_ident()
+        if sys.version_info[:2] == (3, 12) and not self.is_traced:  # it shows a thread's steps from the next thread on
+            _run_one(self.turns, _Plan(), self.make, self.program, self.timeout_s)
+            self.is_traced = True
         outcomes = []
         for order in orders:
             outcomes.append(_run_one(self.turns, _Plan(*order), self.make, self.program, self.timeout_s))
