@@ -6,7 +6,9 @@ import functools
 import inspect
 import io
 import pickle
+import queue
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,6 +20,13 @@ from hw_utils.core.calls.patched import patched
 
 LARGE_BYTES = 1_000_000
 _MANY_BYTES = 1 << 20
+# What holds no more than who has it: the other side begins with a free one.
+_LOCKS = {
+    type(threading.Lock()): threading.Lock,
+    type(threading.RLock()): threading.RLock,
+    queue.SimpleQueue: queue.SimpleQueue,
+    threading.local: threading.local,
+}
 
 
 class Unpicklable(TypeError):
@@ -36,6 +45,15 @@ class _Pickler(cloudpickle.Pickler):
             return _code(obj)
         if type(obj) is torch.Tensor and _is_plain_and_large(obj):
             return _tensor, (obj.detach().numpy(), obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+class _WithLocks(_Pickler):
+    """The same; a lock crosses as a new one that nobody holds."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) in _LOCKS:
+            return _LOCKS[type(obj)], ()
         return super().reducer_override(obj)
 
 
@@ -91,18 +109,20 @@ def _tensor(array, requires_grad: bool):
     return torch.from_numpy(array).requires_grad_(requires_grad)
 
 
-def dump(value: Any, what: str) -> bytes:
+def dump(value: Any, what: str, *, with_locks: bool = False) -> bytes:
     """The value as bytes; functions and classes of a notebook go by value.
+
+    with_locks: the other side gets locks of its own, free ones. A rank's would keep no other rank out.
 
     Raises:
         Unpicklable: names the attribute, item or variable in `what` that cannot cross.
     """
-    buffer = io.BytesIO()
+    buffer, kind = io.BytesIO(), _WithLocks if with_locks else _Pickler
     try:
         with patched(cloudpickle.cloudpickle, "_find_imported_submodules", _imported_submodules):
-            _Pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+            kind(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception as error:
-        path, culprit = _culprit(value, what)
+        path, culprit = _culprit(value, what, kind)
         raise Unpicklable(
             f"{path} is a {_type_name(culprit)}, which cannot be sent to another process ({_first_line(error)})"
         ) from None
@@ -163,12 +183,12 @@ def _students_level() -> int:
     return max(level, 1)
 
 
-def _culprit(value: Any, path: str, depth: int = 0) -> tuple[str, Any]:
+def _culprit(value: Any, path: str, kind: type[_Pickler], depth: int = 0) -> tuple[str, Any]:
     """(where, the thing) that cannot be pickled: the deepest one found."""
     if depth < 6:
         for name, part in _parts(value, path):
-            if not _can(part):
-                return _culprit(part, name, depth + 1)
+            if not _can(part, kind):
+                return _culprit(part, name, kind, depth + 1)
     return path or _name(value), value
 
 
@@ -188,9 +208,9 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{path}.{k}", v) for k, v in vars(value).items())
 
 
-def _can(value: Any) -> bool:
+def _can(value: Any, kind: type[_Pickler]) -> bool:
     try:
-        _Pickler(io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+        kind(io.BytesIO(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception:
         return False
     return True

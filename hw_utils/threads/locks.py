@@ -65,8 +65,8 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     """Within it, locks, barriers, conditions, events, semaphores and queues are made of `ManagedLock`.
 
     Only for `turns`' ranks and the thread `turns.caller`, at first the calling one; all others go on with real ones.
-    `students` are functions and classes: what their globals import from `threading` follows, and so does a lock
-    that is kept in a global or in a class.
+    `students` are functions and classes: what their globals import from `threading` follows, and so does a lock, or
+    what is built on one, that is kept in a global or in a class.
     """
     turns.caller, real_lock = _thread.get_ident(), _thread.allocate_lock
     real_time, real_sleep = threading._time, time.sleep
@@ -93,8 +93,9 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     for space, name, _, managed in swaps:
         _put(space, name, managed)
     try:
+        made: dict[int, Any] = {}
         for space, name, value in made_early:
-            _put(space, name, make_lock() if type(value) is _LOCK else threading.RLock())
+            _put(space, name, _anew(value, made))
         yield
     finally:
         for space, name, real, _ in [*swaps, *((*early, None) for early in made_early)]:
@@ -133,7 +134,29 @@ def _global_spaces(students: tuple[Any, ...]) -> list[dict[str, Any]]:
 
 def _locks_in(space: Any) -> list[tuple[str, Any]]:
     names = vars(space) if isinstance(space, type) else space
-    return [(name, value) for name, value in list(names.items()) if type(value) in (_LOCK, _RLOCK)]
+    return [(name, value) for name, value in list(names.items()) if type(value) in _ANEW]
+
+
+def _anew(value: Any, made: dict[int, Any]) -> Any:
+    """Another one that nobody has used yet, of the locks that there are now; the same for the same, see `made`."""
+    if id(value) not in made:
+        made[id(value)] = _ANEW[type(value)](value, made)
+    return made[id(value)]
+
+
+# Of each kind how one is made like another; by names that are looked up then.
+_ANEW = {
+    _LOCK: lambda lock, made: threading.Lock(),
+    _RLOCK: lambda lock, made: threading.RLock(),
+    threading.Condition: lambda condition, made: threading.Condition(_anew(condition._lock, made)),
+    threading.Event: lambda event, made: threading.Event(),
+    threading.Semaphore: lambda semaphore, made: threading.Semaphore(semaphore._value),
+    threading.BoundedSemaphore: lambda semaphore, made: threading.BoundedSemaphore(semaphore._initial_value),
+    threading.Barrier: lambda barrier, made: threading.Barrier(barrier.parties, barrier._action, barrier._timeout),
+    queue.SimpleQueue: lambda waiting, made: queue.SimpleQueue(),
+    **{kind: lambda waiting, made: type(waiting)(waiting.maxsize)
+       for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue)},
+}  # fmt: skip
 
 
 def _put(space: Any, name: str, value: Any) -> None:

@@ -167,7 +167,7 @@ def pickled(namespace: dict[str, Any], names: list[str]) -> tuple[dict[str, Any]
             return {"missing": f"{name} ({type(error).__name__}: {error})"[:500]}, b""
         answers.append(answer)
     try:
-        blob = bytes(pickling.dump(answers, "the answers"))
+        blob = bytes(pickling.dump(answers, "the answers", with_locks=True))
     except Exception as error:
         return {"unpicklable": f"{type(error).__name__}: {error}"[:500]}, b""
     if len(blob) > MAX_BLOB_BYTES:

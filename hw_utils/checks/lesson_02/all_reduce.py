@@ -11,7 +11,7 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_waits
 from hw_utils.checks.lesson_02 import all_reduce_judge
-from hw_utils.checks.lesson_02.all_reduce_judge import Reduced
+from hw_utils.checks.lesson_02.all_reduce_judge import LARGE, Reduced
 from hw_utils.checks.lesson_02.routes_judge import (
     require_halving,
     require_ring,
@@ -24,9 +24,11 @@ from hw_utils.core.errors import WorkerFailed
 from hw_utils.simulate import simulate
 
 
-def _tensor(rank: int, shape: list[int], dtype: str, layout: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _tensor(
+    rank: int, shape: list[int], dtype: str, layout: str, seed: int, times: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(the memory around it, one rank's tensor): a view of the memory's middle."""
-    values = torch.from_numpy(all_reduce_judge.share(rank, shape, seed)).to(getattr(torch, dtype))
+    values = torch.from_numpy(all_reduce_judge.share(rank, shape, seed, times)).to(getattr(torch, dtype))
     n = math.prod(shape)
     memory = torch.full((2 * n + 8,), all_reduce_judge.UNTOUCHED, dtype=values.dtype)
     if layout == "strided":
@@ -39,10 +41,10 @@ def _tensor(rank: int, shape: list[int], dtype: str, layout: str, seed: int) -> 
     return memory, tensor
 
 
-def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls) -> dict[str, Any]:
+def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls, times) -> dict[str, Any]:
     values, around, moved = [], True, False
     for call in range(calls):
-        memory, tensor = _tensor(rank, shape, dtype, layout, seed + call * (seed > 0))
+        memory, tensor = _tensor(rank, shape, dtype, layout, seed + call * (seed > 0), times)
         mine = tensor
         returned = all_reduce(tensor)
         values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
@@ -57,8 +59,10 @@ _EXPLAINED = re.compile(
 )  # errors that a judge has a cause for
 
 
-def _reduce(all_reduce, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1):
-    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls)
+def _reduce(
+    all_reduce, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1
+):
+    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls, times)
     try:
         return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
     except WorkerFailed as error:
@@ -68,8 +72,11 @@ def _reduce(all_reduce, world_size, n_elements=None, shape=None, dtype="float64"
 
 
 def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
-    def judge(data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1):
-        seen = all_reduce_judge.read(data, name, world_size, shape or [n_elements], dtype, layout, seed, calls)
+    def judge(
+        data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1
+    ):
+        shape = shape or [n_elements]
+        seen = all_reduce_judge.read(data, name, world_size, shape, dtype, layout, seed, calls, times)
         for step in steps:
             step(seen)
 
@@ -91,13 +98,14 @@ _SUM = [
     {"world_size": 8, "n_elements": 8},
     {"world_size": 4, "n_elements": 10},
     {"world_size": 5, "n_elements": 3},
+    {"world_size": 4, "n_elements": 6, "dtype": "int64", "times": LARGE[4]},
 ]
 _ALL = [
     *_SIZES,
     {"world_size": 4, "n_elements": 10, "dtype": "float32"},
     {"world_size": 4, "n_elements": 3},
     {"world_size": 3, "n_elements": 0},
-    {"world_size": 6, "n_elements": 17, "dtype": "int64"},
+    {"world_size": 6, "n_elements": 17, "dtype": "int64", "times": LARGE[6]},
     {"world_size": 7, "n_elements": 9, "calls": 2},
     {"world_size": 8, "n_elements": 19},
     {"world_size": 3, "n_elements": 7, "layout": "strided", "dtype": "float32"},
@@ -179,7 +187,7 @@ def ring_all_reduce(ring_all_reduce, /, **case):
     judge=_judge("halving_doubling_all_reduce", _sum(why_halving), require_halving),
     cases=[
         *({"world_size": n, "n_elements": 2 * n} for n in (1, 4, 2, 8)),
-        {"world_size": 4, "n_elements": 11, "dtype": "int64"},
+        {"world_size": 4, "n_elements": 11, "dtype": "int64", "times": LARGE[4]},
         {"world_size": 8, "n_elements": 3},
         {"world_size": 4, "shape": [3, 5], "layout": "transposed"},
         {"world_size": 16, "n_elements": 33, "dtype": "int64"},

@@ -20,15 +20,17 @@ from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.core.trace import POINT_TO_POINT, SENDS, Trace
 
 UNTOUCHED = -7  # what lies around a tensor, and must lie there afterwards
+# For so many ranks: times this, whole numbers have more digits than a float64, and an int64 has them all.
+LARGE = {4: 10**14 + 1, 6: 10**12 + 1}
 _ROUNDED = "right but for its last digits"
 READ_TOO_SOON = "a receive buffer is read before the receive has finished: wait for what irecv returns, then add."
 
 
-def share(rank: int, shape: Sequence[int], seed: int = 0) -> np.ndarray:
+def share(rank: int, shape: Sequence[int], seed: int = 0, times: int = 1) -> np.ndarray:
     """What `rank` holds before the all-reduce: 10**rank times 1, 2, 3, ...; other digits for another seed."""
     k = np.arange(math.prod(shape), dtype="i8")
     digits = k + 1 if seed == 0 else 1 + (3 * seed + 5 * rank * seed + k * (rank + seed)) % 8
-    return (10**rank * (digits + draws.digits(k.shape, rank, seed))).reshape(shape)
+    return (times * 10**rank * (digits + draws.digits(k.shape, rank, seed))).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Reduced:
     layout: str
     seed: int
     calls: int
+    times: int
     values: list[list[np.ndarray]]
     returned: list[Any]
     moved: list[bool]  # whether a rank's tensor was given other memory
@@ -54,7 +57,8 @@ class Reduced:
 
     def shares(self, call: int) -> np.ndarray:
         """What the ranks put in, one row a rank."""
-        return np.stack([share(r, self.shape, self.seed + call * (self.seed > 0)) for r in range(self.world_size)])
+        seed = self.seed + call * (self.seed > 0)
+        return np.stack([share(r, self.shape, seed, self.times) for r in range(self.world_size)])
 
     def expected(self, call: int = 0) -> np.ndarray:
         return self.shares(call).sum(axis=0)
@@ -81,7 +85,7 @@ def title(name: str, world_size: int, shape: Sequence[int], dtype: str, layout: 
     return f"{name} with {ranks} of {size}" + (f" ({', '.join(special)})" if special else "")
 
 
-def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, calls) -> Reduced:
+def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, calls, times=1) -> Reduced:
     """What a driver observed; raises CheckFailed for a run that did not finish, ValueError for data that is none."""
     what = title(name, world_size, shape, dtype, layout)
     try:
@@ -101,7 +105,8 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
         raise ValueError(f"this is not an observed all-reduce: {error!r}") from None
     if trace.world_size > world_size:
         raise ValueError(f"a ledger of {trace.world_size} ranks for a run of {world_size}")
-    return Reduced(what, world_size, tuple(shape), dtype, layout, seed, calls, values, returned, moved, around, trace)
+    shape = tuple(shape)
+    return Reduced(what, world_size, shape, dtype, layout, seed, calls, times, values, returned, moved, around, trace)
 
 
 def _why_hangs(data: dict[str, Any]) -> str:
@@ -195,8 +200,9 @@ def _require_rank(seen: Reduced, call: int, rank: int, why: Explain) -> None:
     place = f"element {k}" if len(seen.shape) < 2 else f"element {k} (row by row)"
     value, wanted = got.ravel()[k].item(), expected.ravel()[k].item()
     shares = "" if cause.startswith(_ROUNDED) else _digits(seen, value, k)
+    shown = value if isinstance(value, int) else f"{value:.10g}"
     raise CheckFailed(
-        f"{seen.what}{again}: on rank {rank}, {place} is {value:.10g}, expected {wanted}{shares}.", cause=cause
+        f"{seen.what}{again}: on rank {rank}, {place} is {shown}, expected {wanted}{shares}.", cause=cause
     )
 
 
@@ -214,9 +220,9 @@ def _digits(seen: Reduced, value: float, k: int) -> str:
 
 def contributions(seen: Reduced, value: float, k: int) -> list[int] | None:
     """How often each rank's share is in an element; None if the value is no such sum (or with other seeds)."""
-    if seen.seed or not math.isfinite(value) or value < 0 or value % (k + 1):
+    if seen.seed or not math.isfinite(value) or value < 0 or value % (seen.times * (k + 1)):
         return None
-    digits = [int(d) for d in reversed(str(int(value) // (k + 1)))]
+    digits = [int(d) for d in reversed(str(int(value) // (seen.times * (k + 1))))]
     if len(digits) > seen.world_size:
         return None
     return digits + [0] * (seen.world_size - len(digits))
@@ -240,6 +246,8 @@ def _common(seen: Reduced) -> str:
         return READ_TOO_SOON
     if np.array_equal(everywhere, np.broadcast_to(expected.astype("f4"), everywhere.shape)) and seen.dtype != "float32":
         return f"{_ROUNDED}: it is added up in float32. Keep the tensor's own dtype."
+    if (np.abs(everywhere - expected) <= 2.0**-52 * seen.world_size * expected).all():
+        return f"{_ROUNDED}: it is added up, or travels, in float64. Keep the tensor's own dtype."
     return _why_rounded(seen, everywhere, expected)
 
 

@@ -202,6 +202,8 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
         return "the first time counts, also if the accuracy drops again."
     if above and got == above[0]:
         return "reaching the target is enough: >=, not >."
+    if got in [k for k, accuracy in curve if target - 0.01 < accuracy < target]:
+        return "close to the target is not there: accuracy >= target, with nothing added."
     if got == reached[-1] or got == best:
         return "this is the last or the best iteration, not the first that reaches the target."
     return ""

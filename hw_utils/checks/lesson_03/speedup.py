@@ -23,6 +23,7 @@ def _judge_first(data: Any, curve: list, target: float, expected: float) -> None
 _RISING = [[5, 0.90], [10, 0.968], [15, 0.98], [20, 0.99]]
 _DIPPING = [[4, 0.95], [8, 0.965], [12, 0.95], [16, 0.965], [20, 0.98]]
 _EXACT = [[2, 0.9], [4, 0.97], [6, 0.98]]
+_JUST_BELOW = [[3, 0.9], [6, 0.969999], [9, 0.97]]
 
 
 @check(
@@ -32,6 +33,7 @@ _EXACT = [[2, 0.9], [4, 0.97], [6, 0.98]]
     cases=[
         {"curve": _RISING, "target": 0.97, "expected": 15},
         {"curve": _EXACT, "target": 0.97, "expected": 4},
+        {"curve": _JUST_BELOW, "target": 0.97, "expected": 9},
         {"curve": _DIPPING, "target": 0.96, "expected": 8},
         {"curve": [[5, 0.5]], "target": 0.9, "expected": math.inf},
     ],

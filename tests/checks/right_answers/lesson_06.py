@@ -55,6 +55,50 @@ class SlotsInADictionary(_Reduces):
         return gathered
 
 
+class _MakesRoom(_Reduces):
+    """One rank at a time looks for the group's slots, and makes them if there are none."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.barrier = threading.Barrier(world_size)
+        self.slots = {}
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.guard():
+            if group_id not in self.slots:
+                self.slots[group_id] = [None] * self.world_size
+        self.slots[group_id][rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.slots[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@right(GATHER)
+class KeepsItsLockOnTheClass(_MakesRoom):
+    LOCK = threading.Lock()
+
+    def guard(self):
+        return self.LOCK
+
+
+@right(GATHER)
+class KeepsItsConditionOnTheClass(_MakesRoom):
+    CONDITION = threading.Condition()
+
+    def guard(self):
+        return self.CONDITION
+
+
+_AT_MOST_ONE = threading.BoundedSemaphore(1)
+
+
+@right(GATHER)
+class KeepsItsSemaphoreInAGlobal(_MakesRoom):
+    def guard(self):
+        return _AT_MOST_ONE
+
+
 @right(GATHER, REDUCE)
 class WaitsOnAConditionForAGeneration(_Reduces):
     def __init__(self, world_size):

@@ -982,6 +982,24 @@ def _a_ring(tensor, *, dtype=None, wait=True, header=False):
         tensor.copy_(data)
 
 
+def _whole_numbers_as_floats(all_reduce):
+    def answer(tensor):
+        if tensor.is_floating_point():
+            return all_reduce(tensor)
+        data = tensor.double()
+        all_reduce(data)
+        tensor.copy_(data)
+
+    return answer
+
+
+for _check, _right in (("tree", _a_tree), ("ring", _a_ring)):
+    for _kind in ("sum", "all_reduce"):
+        wrong_values(
+            f"lesson_02.{_check}_{_kind}", f"{_check}_adds_whole_numbers_as_floats", _whole_numbers_as_floats(_right),
+            says=r"int64.*last digits.*float64",
+        )  # fmt: skip
+
 wrong_values(
     "lesson_02.ring_sum", "ring_leaves_its_isends", partial(_a_ring, wait=False), says="never waits for its isend"
 )

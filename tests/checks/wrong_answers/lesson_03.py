@@ -731,6 +731,11 @@ def wants_more_than_the_target(curve, target):
     return next((k for k, a in curve if a > target), math.inf)
 
 
+@wrong("lesson_03.k_star", says="close to the target is not there")
+def takes_nearly_for_there(curve, target):
+    return next((k for k, a in curve if a > target - 1e-3), math.inf)
+
+
 @wrong("lesson_03.k_star", says="the last or the best")
 def gives_the_best(curve, target):
     return max(curve, key=lambda pair: pair[1])[0]

@@ -7,9 +7,9 @@ import io
 import threading
 import time
 import zlib
-from collections import defaultdict
+from collections import UserDict, defaultdict
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 
 import torch
 
@@ -34,6 +34,118 @@ class _Context:
             slots[rank] = tensor.clone()
         self.barrier.wait()
         gathered = [slot.clone() for slot in slots]
+        self.barrier.wait()
+        return gathered
+
+
+class _InSlots(_Context):
+    """All-gather through `slots_of`, which may be interrupted between looking and making."""
+
+    def all_gather(self, tensor, rank, group_id):
+        self.slots_of(group_id)[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.slots_of(group_id)]
+        self.barrier.wait()
+        return gathered
+
+
+_LOST = "lacks the tensor of|is not subscriptable|'NoneType' object|raises AttributeError"
+
+
+@wrong(GATHER, says=_LOST)
+class MakesSlotsInAFactory(_InSlots):
+    """C code calls the factory, and then writes over what another rank has put there meanwhile."""
+
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.slots = defaultdict(lambda: [None] * world_size)
+
+    def slots_of(self, group_id):
+        return self.slots[group_id]
+
+
+@wrong(GATHER, says=_LOST)
+class RemembersSlotsByACache(_InSlots):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.slots_of = cache(lambda group_id: [None] * world_size)
+
+
+@wrong(GATHER, says=_LOST)
+class MakesSlotsInAContainerOfPythons(_InSlots):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.slots = UserDict()
+
+    def slots_of(self, group_id):
+        return self.slots.setdefault(group_id, [None] * self.world_size)
+
+
+@wrong(GATHER, says="list modified during sort|lacks the tensor of|gives|IndexError")
+class SortsWhatAllShare(_Context):
+    """While a list is sorted with a key in Python, it is empty for the others."""
+
+    def all_gather(self, tensor, rank, group_id):
+        log = self.buffers.setdefault(group_id, [])
+        log.append((rank, tensor.clone()))
+        self.barrier.wait()
+        log.sort(key=_rank_of)
+        gathered = [log[r][1].clone() for r in range(self.world_size)]
+        if self.barrier.wait() == 0:
+            log.clear()
+        self.barrier.wait()
+        return gathered
+
+
+def _rank_of(pair):
+    rank, _ = pair
+    return rank
+
+
+@wrong(GATHER, says="generator already executing|lacks the tensor of")
+class DrawsTicketsFromOneGenerator(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.tickets = _tickets()
+
+    def all_gather(self, tensor, rank, group_id):
+        self.buffers[next(self.tickets)] = rank, tensor.clone()
+        self.barrier.wait()
+        found = dict(list(self.buffers.values()))
+        gathered = [found[r].clone() for r in range(self.world_size)]
+        if self.barrier.wait() == 0:
+            self.buffers.clear()
+        self.barrier.wait()
+        return gathered
+
+
+def _tickets():
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+@wrong(GATHER, says="lacks the tensor of|gives|IndexError|KeyError")
+class CountsInAClosure(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        count = 0
+
+        def ticket():
+            nonlocal count
+            count += 1
+            return count
+
+        self.ticket = ticket
+
+    def all_gather(self, tensor, rank, group_id):
+        self.buffers[self.ticket()] = rank, tensor.clone()
+        self.barrier.wait()
+        found = dict(list(self.buffers.values()))
+        gathered = [found[r].clone() for r in range(self.world_size)]
+        if self.barrier.wait() == 0:
+            self.buffers.clear()
         self.barrier.wait()
         return gathered
 

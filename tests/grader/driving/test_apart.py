@@ -76,7 +76,7 @@ def sources(answers: list) -> dict[str, list]:
 
 def problem(check: str, answers: list, chosen: Callable[[list], list] = list) -> str:
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases."""
-    judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers"))
+    judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers", with_locks=True))
     try:
         with Jails(SHARED.get()) as jails, Driving(jails, opened, sources(answers), lambda: 75.0) as driving:
             reply = driving.open(check)
