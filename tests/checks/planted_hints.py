@@ -71,14 +71,16 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_02.tree_partner": {
         0: "divides_with_a_slash gives_false",
         1: (
-            "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one wrong_direction "
+            "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
+            "wrong_direction "
             "gives_itself "
         ),
         2: "tests_one_bit",
     },
     "lesson_02.tree_all_reduce": {
         0: (
-            "tree_gathers_to_the_root tree_is_a_chain tree_calls_the_collective tree_calls_reduce_and_broadcast "
+            "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
+            "tree_calls_the_collective tree_calls_reduce_and_broadcast "
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
             "tree_never_waits tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
@@ -92,7 +94,8 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_sum": {
         0: (
-            "tree_does_nothing tree_adds_into_another_tensor tree_receives_beside_its_tensor "
+            "tree_adds_whole_numbers_as_floats tree_does_nothing tree_adds_into_another_tensor "
+            "tree_receives_beside_its_tensor "
             "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends tree_in_float16 "
             "tree_in_bfloat16 "
         ),
@@ -111,7 +114,8 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_all_reduce": {
         0: (
-            "ring_goes_to_the_right ring_has_one_step_too_many ring_gathers_to_rank_0 ring_calls_the_collective "
+            "ring_adds_whole_numbers_as_floats ring_goes_to_the_right ring_has_one_step_too_many "
+            "ring_gathers_to_rank_0 ring_calls_the_collective "
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
             "ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
             "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks ring_in_float64 ring_tells_the_length "
@@ -133,7 +137,8 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_has_a_barrier ring_does_nothing ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
+        0: "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
+        "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
         2: "ring_leaves_its_isends",
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
@@ -166,7 +171,8 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.all_gather": {
         0: (
             "SpinsUntilAllHaveArrived GivesOneStackedTensor PutsItsOwnTensorFirst "
-            "TurnsTheList KeepsItsBuffersOnTheClass FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
+            "TurnsTheList KeepsItsBuffersOnTheClass SortsWhatAllShare DrawsTicketsFromOneGenerator "
+            "CountsInAClosure FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero "
         ),
@@ -175,7 +181,11 @@ HINTS: dict[str, dict[int, str]] = {
             "HasOneBarrier ReadsBeforeAllHaveWritten ReturnsOneListToAllRanks NeverEmptiesTheBuffer "
             "SleepsInPlaceOfABarrier HasABarrierForOneLess TakesItsOwnForWhatIsNotThere "
         ),
-        2: "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock",
+        2: (
+            "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
+            "MakesSlotsInAFactory "
+            "RemembersSlotsByACache MakesSlotsInAContainerOfPythons"
+        ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
     },
     "lesson_06.all_reduce": {
@@ -254,7 +264,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.row_forward": {
         0: (
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
-            "HoldsTwoRowsPacked "
+            "HoldsTwoRowsPacked SumsTheWholeWeight "
         ),
         1: (
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "

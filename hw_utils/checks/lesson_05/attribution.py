@@ -86,18 +86,20 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
     if slow > 1 and not own[0] > own[world_size - 1] + 0.5 * (slow - 1) * each:
         raise CheckFailed(
             f"{what}: rank 0 does not wait for rank {world_size - 1} in the all-reduce.",
-            cause="they wait for the last rank in a barrier: the all_reduce waits for it anyway, and the barrier is "
-            "for the serial part alone."
-            if "barrier" in trace.ops and not serial_s
-            else _who_is_slow(own),
+            cause=_who_is_slow(own, has_barrier="barrier" in trace.ops and not serial_s),
         )
 
 
-def _who_is_slow(waits_s: dict[int, float]) -> str:
+def _who_is_slow(waits_s: dict[int, float], *, has_barrier: bool) -> str:
     """The rank for which all others wait waits least itself."""
     slowest = sorted(waits_s, key=lambda rank: waits_s[rank])
     if waits_s[slowest[1]] > waits_s[slowest[0]] + 1e-3:
         return f"all wait for rank {slowest[0]}: the straggler is the last one, rank world_size - 1."
+    if has_barrier:
+        return (
+            "they wait for the last rank in a barrier: the all_reduce waits for it anyway, and the barrier is for the "
+            "serial part alone."
+        )
     return "every rank slowed down; a straggler is the last rank only, and that is enough."
 
 

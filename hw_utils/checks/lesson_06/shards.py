@@ -103,8 +103,8 @@ def run_ranks(
     except WorkerFailed as error:
         first = error.failures[0]
         if isinstance(first.exception, RuntimeError | ValueError | IndexError) and _is_about_shapes(first):
-            source = first.where.source if first.where else ""
-            return {"crash": {"rank": first.rank, "reason": first.reason, "at": f"{first.where}: {source}"}}
+            at = f"{first.where}: {first.where.source}" if first.where else ""  # none in what the check itself calls
+            return {"crash": {"rank": first.rank, "reason": first.reason, "at": at}}
         raise
     return {"results": results, "calls": calls}
 
@@ -127,7 +127,8 @@ def require_results(data: Any, what: str, *, crash_cause: str = "") -> tuple[lis
     if "crash" in data:
         crash = data["crash"]
         cause = cause_of_error(crash["reason"]) if "dtype" in crash["reason"] else crash_cause
-        raise CheckFailed(f"{what}: rank {crash['rank']}: {crash['reason']}\n    {crash['at']}", cause=cause)
+        at = f"\n    {crash['at']}" if crash["at"] else ""
+        raise CheckFailed(f"{what}: rank {crash['rank']}: {crash['reason']}{at}", cause=cause)
     return data["results"], data["calls"]
 
 

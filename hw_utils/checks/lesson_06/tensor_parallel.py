@@ -210,13 +210,20 @@ def _near(got: Any, expected: np.ndarray, limit: float) -> bool:
 
 
 def _require_small_parts(made: list, axis: int, case: dict, what: str) -> None:
-    """What is gathered is a rank's part of the output (column) or of the input gradient (row), not of the weight."""
-    due = case["batch"] * case["d_out" if axis else "d_in"] // case["world_size"]
+    """What travels is made with the weight, and is no weight: a rank's part of the output (column) or of the input
+    gradient (row) is gathered, its share of the other one is summed."""
+    out, into = case["batch"] * case["d_out"], case["batch"] * case["d_in"]
+    gathered, summed = (out, into) if axis else (into, out)
+    due = {"all_gather": gathered // case["world_size"], "all_reduce": summed}
     for call in made:
-        if call["call"] == "all_gather" and call["numel"] != due:
+        if call["numel"] != due.get(call["call"], call["numel"]):
+            then = (
+                "gather the parts of the product" if call["call"] == "all_gather" else "sum the shares of the product"
+            )
             raise CheckFailed(
-                f"{what}: rank {call['rank']} brings {call['numel']} numbers to all_gather, its part has {due}",
-                cause="the weight stays where it is: multiply first, then gather the parts of the product",
+                f"{what}: rank {call['rank']} brings {call['numel']} numbers to {call['call']}, "
+                f"{'its part' if call['call'] == 'all_gather' else 'its share'} has {due[call['call']]}",
+                cause=f"the weight stays where it is: multiply first, then {then}",
             )
 
 

@@ -1177,6 +1177,12 @@ def the_first_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, who=0)
 
 
+@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3.*all wait for rank 0: the straggler is the last")
+def the_first_is_slow_after_a_barrier(rank, world_size, conditions):
+    dist.barrier()
+    _step(rank, world_size, conditions, who=0)
+
+
 def _turns(share, slower=lambda compute_s, times: compute_s * times, n_elements=10_000, dtype=torch.float32):
     def step(rank, world_size, conditions):
         if rank == 0:

@@ -1495,6 +1495,17 @@ class GathersTheWeight(_Column):
         return x @ self.gather(self.weight)
 
 
+@wrong(ROW_F, says="numbers to all_reduce, its share has .*multiply first")
+class SumsTheWholeWeight(_Row):
+    """Each rank adds its rows to zeros: that is the weight, and all of it travels."""
+
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        whole = torch.zeros(x.shape[1], self.weight.shape[1], dtype=self.weight.dtype)
+        whole[self.mine] = self.weight
+        return x @ self.reduce(whole)
+
+
 @wrong(COLUMN_B, says="on the object and not on the class")
 class CachesTheInputOnTheClass(_Column):
     def forward(self, x):
