@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import symtable
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +20,15 @@ _BUILT_IN_WAYS = {"exec", "eval", "compile", "globals", "locals", "vars", "dir",
 _SETS = {"setattr", "delattr"}
 _MODULES_WAYS = {"importlib", "builtins", "ctypes", "gc", "pickle", "cloudpickle", "dill", "marshal", "atexit"}
 _DATACLASS = {"dataclass", "dataclasses.dataclass"}  # may be called with literals
-_DECORATORS = {"contextmanager", "staticmethod", "classmethod", "property", "torch.no_grad", "torch.inference_mode"}
+_DATACLASS_FIELD = {"field", "dataclasses.field"}
+_DECORATORS = {
+    "contextmanager", "contextlib.contextmanager", "staticmethod", "classmethod", "property", "torch.no_grad",
+    "torch.enable_grad", "torch.inference_mode", "cache", "functools.cache", "lru_cache", "functools.lru_cache",
+    "functools.cached_property", "cached_property", "total_ordering", "functools.total_ordering",
+}  # fmt: skip
+_CALLED = {"lru_cache", "functools.lru_cache"}  # with literals
+_WRAPS = {"wraps", "functools.wraps"}  # of another function
+_LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"}
 _METHODS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__", "__str__"}
 
 
@@ -29,7 +38,7 @@ class Facts:
 
     reads: frozenset[str]  # names of the notebook and built-in ones, in functions too
     binds: frozenset[str]
-    functions: frozenset[str]  # of these, those that only `def` or `class` binds
+    functions: frozenset[str]  # of these, those that only `def`, `class`, a lambda, a literal or a lock is bound to
     imports: dict[str, str]  # of these, those that only an import binds: where from
     uses: frozenset[str]  # what it imports, in functions too, and what it uses of that: "torch.nn.Linear"
     chains: frozenset[tuple[str, tuple[str, ...]]]  # what is used of names that it reads: `a.b.c` is ("a", ("b", "c"))
@@ -58,7 +67,10 @@ def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
     reads |= {n.id for node in nodes if isinstance(node, ast.AugAssign | ast.Delete) for n in _targets(node)} & binds
     origins, is_plain = _imports(nodes)
     made = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-    assigned = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+    fixed = {node.targets[0] for node in tree.body if _is_fixed(node)}
+    made |= {name.id for name in fixed}
+    assigned = {n.id for n in nodes if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load) and n not in fixed}
+    assigned |= {name for name, times in Counter(name.id for name in fixed).items() if times > 1}
     used = set(_chains(nodes))
     chains = {chain for chain in used if chain[0] in reads}
     patches = {_root(node) for node in nodes if _is_store(node)} & reads - (binds - made - set(origins))
@@ -75,6 +87,23 @@ def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
         is_tame=not (is_dynamic or any(map(_is_wild, nodes))),
         is_quiet=not is_dynamic and all(map(_runs_nothing, tree.body)),
     )
+
+
+def _is_fixed(statement: ast.stmt) -> bool:
+    """Whether it gives a name something that keeps nothing: `f = lambda x: x`, `N = 3`, `GUARD = threading.Lock()`."""
+    is_named = isinstance(statement, ast.Assign) and len(statement.targets) == 1
+    is_named = is_named and isinstance(statement.targets[0], ast.Name)
+    return is_named and (isinstance(statement.value, ast.Lambda) or _is_constant(statement.value))
+
+
+def _is_constant(value: ast.expr) -> bool:
+    """Literals that nobody can change, and locks."""
+    if isinstance(value, ast.Tuple):
+        return all(map(_is_constant, value.elts))
+    if isinstance(value, ast.Call):
+        name = ast.unparse(value.func).removeprefix("threading.")
+        return name in _LOCKS and all(map(_is_constant, value.args)) and not value.keywords
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and _is_constant(value.operand))
 
 
 def _globals(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
@@ -178,9 +207,9 @@ def _is_known(decorator: ast.expr) -> bool:
     is_called = isinstance(decorator, ast.Call)
     name = ast.unparse(decorator.func if is_called else decorator)
     values = [*decorator.args, *(k.value for k in decorator.keywords)] if is_called else []
-    if name in _DATACLASS:
+    if name in _DATACLASS | _CALLED:
         return all(isinstance(value, ast.Constant) for value in values)
-    return name in _DECORATORS and not values
+    return (name in _DECORATORS and not values) or (name in _WRAPS and all(map(_is_plain, values)))
 
 
 def _is_plain(value: ast.expr | None) -> bool:
@@ -190,6 +219,14 @@ def _is_plain(value: ast.expr | None) -> bool:
     return value is None or all(isinstance(node, kinds) for node in ast.walk(value))
 
 
+def _is_field(statement: ast.AnnAssign) -> bool:
+    """Whether what it gives is each object's own."""
+    value = statement.value
+    if isinstance(value, ast.Call) and ast.unparse(value.func) in _DATACLASS_FIELD:
+        return all(isinstance(k.value, ast.Constant | ast.Name) for k in value.keywords) and not value.args
+    return value is None or _is_constant(value)
+
+
 def _is_store(node: ast.AST) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _SETS and node.args:
         return True
@@ -197,11 +234,15 @@ def _is_store(node: ast.AST) -> bool:
 
 
 def _root(node: ast.AST) -> str:
-    """`a` of `a.b[c].d` and of `setattr(a, ...)`; empty if it does not start with a name."""
+    """`a` of `a.b[c].d`, `a.view(-1)[c]` and `setattr(a, ...)`; empty if it does not start with a name."""
     node = node.args[0] if isinstance(node, ast.Call) else node
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
+    while isinstance(node, ast.Attribute | ast.Subscript) or _is_method_call(node):
+        node = node.func.value if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_method_call(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
 
 
 def _is_wild(node: ast.AST) -> bool:
@@ -215,15 +256,19 @@ def _is_wild(node: ast.AST) -> bool:
         return not all(isinstance(d, ast.Constant | ast.UnaryOp | ast.Name | ast.Attribute) for d in defaults)
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         known = all(map(_is_known, node.decorator_list))
-        return not known or (isinstance(node, ast.ClassDef) and not _is_plain_class(node))
+        if isinstance(node, ast.ClassDef):
+            return not known or not _is_plain_class(node)
+        return False  # a decorator of the notebook's is one more name that is read
     return isinstance(node, ast.Global | ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
 
 
 def _is_plain_class(node: ast.ClassDef) -> bool:
-    """Methods and a docstring, on classes that have a name: nothing of its own that its objects would share."""
+    """Methods and a docstring, on classes that have a name: nothing of its own that its objects could change."""
     methods = [s.name for s in node.body if isinstance(s, ast.FunctionDef)]
     known = all(not name.startswith("__") or name in _METHODS for name in methods)
     fields = [s for s in node.body if isinstance(s, ast.AnnAssign)]  # of a dataclass
-    plain = all(isinstance(s, ast.FunctionDef | ast.Pass | ast.Expr | ast.AnnAssign) for s in node.body)
-    plain = plain and all(s.value is None or isinstance(s.value, ast.Constant) for s in fields)
+    named = [s for s in node.body if isinstance(s, ast.Assign)]
+    kinds = (ast.FunctionDef, ast.Pass, ast.Expr, ast.AnnAssign, ast.Assign)
+    plain = all(isinstance(s, kinds) for s in node.body) and all(map(_is_field, fields))
+    plain = plain and all(_is_constant(s.value) or [ast.unparse(t) for t in s.targets] == ["__slots__"] for s in named)
     return known and plain and all(map(_is_plain, node.bases)) and not node.keywords

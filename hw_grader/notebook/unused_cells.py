@@ -23,6 +23,7 @@ from functools import lru_cache
 from nbformat import NotebookNode
 
 from hw_grader.notebook.cell_names import Facts, facts_of
+from hw_grader.notebook.pure_functions import PURE
 from hw_grader.notebook.release import Release
 
 NOTE = "not run for grading: unchanged, and no answer uses it"
@@ -30,48 +31,47 @@ _HARMLESS = """
     hw_utils.Network hw_utils.Network.* hw_utils.launch hw_utils.simulate hw_utils.Deadlock hw_utils.WorkerFailed
     hw_utils.material.programs hw_utils.material.programs.* hw_utils.plots* hw_utils.pictures.*
     hw_utils.core.errors.WorkerFailed
-    inspect inspect.getsource IPython.display.Code matplotlib.pyplot.subplots math math.* statistics.*
-    itertools itertools.* functools.partial time.perf_counter time.monotonic time.perf_counter_ns
-    time.monotonic_ns typing.* copy.copy copy.deepcopy
-    collections.Counter collections.defaultdict collections.deque
-    torch.Tensor torch.tensor torch.as_tensor torch.arange torch.linspace torch.eye torch.zeros torch.ones torch.empty
-    torch.full torch.zeros_like torch.ones_like torch.empty_like torch.full_like torch.stack torch.cat torch.chunk
-    torch.split torch.equal torch.allclose torch.isclose torch.sum torch.mean torch.max torch.min torch.abs torch.sqrt
-    torch.exp torch.log torch.maximum torch.minimum torch.where torch.matmul torch.outer torch.dot torch.diff
-    torch.linalg.* torch.float16 torch.bfloat16 torch.float32 torch.float64 torch.float torch.double torch.int
-    torch.long torch.bool torch.uint8 torch.int8 torch.int16 torch.int32 torch.int64 torch.dtype torch.no_grad
+    inspect inspect.getsource IPython.display.Code matplotlib.pyplot.subplots math math.* cmath.* statistics.*
+    itertools itertools.* functools.partial functools.reduce functools.cmp_to_key functools.wraps operator.*
+    time.perf_counter time.monotonic time.perf_counter_ns time.monotonic_ns typing.* copy.copy copy.deepcopy
+    collections.* heapq.* bisect.* fractions.* decimal.Decimal string.* textwrap.* json.dumps json.loads struct.*
+    enum.* abc.* array.array types.SimpleNamespace io.BytesIO io.StringIO sys.maxsize sys.float_info
+    torch.Tensor torch.Tensor.* torch.linalg.* torch.fft.* torch.special.* torch._foreach_*
+    torch._utils._flatten_dense_tensors torch._utils._unflatten_dense_tensors torch.float16 torch.bfloat16
+    torch.float32 torch.float64 torch.float torch.double torch.int torch.long torch.bool torch.uint8 torch.int8
+    torch.int16 torch.int32 torch.int64 torch.dtype torch.no_grad torch.enable_grad
     torch.nn.functional.gelu torch.nn.functional.mse_loss torch.nn.functional.cross_entropy
     torch.distributed.send torch.distributed.recv torch.distributed.isend torch.distributed.irecv
     torch.distributed.batch_isend_irecv torch.distributed.P2POp torch.distributed.all_* torch.distributed.reduce*
     torch.distributed.broadcast torch.distributed.barrier torch.distributed.gather torch.distributed.scatter
     torch.distributed.ReduceOp torch.distributed.ReduceOp.* torch.distributed.get_rank
-    torch.distributed.get_world_size
+    torch.distributed.get_world_size torch.distributed.group torch.distributed.group.WORLD
+    numpy.linalg.* numpy.fft.*
 """
 _PASSING = """
-    torch.manual_seed torch.rand* torch.Generator torch.nn torch.nn.* torch.optim.* torch.utils.data.* torch.autograd.*
-    torch.inference_mode torch.profiler.profile torch.get_default_dtype torch.distributed.is_initialized
+    torch.manual_seed torch.rand* torch.normal torch.multinomial torch.bernoulli torch.Generator
+    torch.nn torch.nn.* torch.optim.* torch.utils.data.* torch.autograd.* torch.func.* torch.vmap
+    torch.inference_mode torch.is_grad_enabled torch.set_grad_enabled torch.profiler.profile torch.get_default_dtype
+    torch.distributed.* torch.distributed
     hw_utils.data hw_utils.data.* hw_utils.models hw_utils.models.* hw_utils.material.recipe.* hw_utils.material.sweep.*
     hw_utils.material.job.* hw_utils.material.models.* hw_utils.material.on_paper.* hw_utils.core.bytes_over_time.*
     hw_utils.hosts.training_report hw_utils.hosts.training_report.* hw_utils.material.timed_layers.*
     hw_utils.threads.run_threads hw_utils.threads.watch hw_utils.material.handwritten_layer.*
-    dataclasses dataclasses.replace dataclasses.dataclass time.sleep time.time tempfile.mkdtemp pathlib.Path
+    dataclasses.* functools.* contextlib.* time.* timeit.* tempfile.mkdtemp pathlib.Path
     tempfile.TemporaryDirectory torch.get_rng_state torch.set_rng_state hw_utils.material.by_hand.*
-    torch.distributed.checkpoint torch.distributed.checkpoint.* torch.distributed.fsdp.fully_shard
-    torch.distributed.pipelining.* torch.device torch.softmax
-    torch.futures.* dataclasses.asdict dataclasses.astuple dataclasses.field functools.wraps functools.reduce operator.*
-    numpy.array numpy.asarray numpy.stack numpy.concatenate numpy.split numpy.arange numpy.linspace numpy.zeros
-    numpy.ones numpy.empty numpy.full numpy.zeros_like numpy.ones_like numpy.empty_like numpy.sum numpy.mean
-    numpy.median numpy.cumsum numpy.argmax numpy.where numpy.sqrt numpy.exp numpy.log numpy.abs numpy.maximum
-    numpy.minimum numpy.isclose numpy.allclose numpy.float32 numpy.float64 numpy.ndarray numpy.linalg.*
-    tqdm.auto.tqdm os.cpu_count threading.* contextlib.contextmanager contextlib.suppress
+    torch.device torch.softmax torch.futures.* numpy.random.* random.* tqdm.* os.cpu_count os.path.* threading.*
+    queue.* weakref.* logging.* warnings.* hashlib.* uuid.* io.* sys.stdout.* sys.stderr.* sys.getsizeof
+    concurrent.futures.* zlib.* base64.* pprint.* re.*
 """
 _BUILTINS = """
-    abs all any bool bytes complex dict divmod enumerate filter float format frozenset getattr hasattr hash int
-    isinstance issubclass len list map max min object pow print range repr reversed round set slice sorted str sum
-    super tuple type zip staticmethod classmethod property NotImplementedError Exception ValueError TypeError
-    next setattr delattr RuntimeError AssertionError IndexError KeyError ArithmeticError ZeroDivisionError StopIteration
+    abs all any ascii bin bool bytearray bytes callable chr complex dict divmod enumerate filter float format frozenset
+    getattr hasattr hash hex id int isinstance issubclass iter len list map max memoryview min object oct ord pow print
+    range repr reversed round set slice sorted str sum super tuple type zip staticmethod classmethod property
+    next setattr delattr Ellipsis NotImplemented Exception NotImplementedError ValueError TypeError RuntimeError
+    AssertionError IndexError KeyError LookupError AttributeError NameError OverflowError ArithmeticError
+    ZeroDivisionError FloatingPointError StopIteration OSError TimeoutError RecursionError Warning UserWarning
 """
-HARMLESS = tuple(_HARMLESS.split())  # what may be used by a cell that is left out
+HARMLESS = tuple(_HARMLESS.split())  # with PURE: what may be used by a cell that is left out
 PASSING = (*HARMLESS, *_PASSING.split())  # by one after which no cell can notice what it leaves in its process
 MAX_PARSED_CHARS = 500_000  # of a notebook: beyond that all of it runs
 BUILTINS = frozenset(_BUILTINS.split())
@@ -110,8 +110,10 @@ class _Search:
             out, runs = self._without_needed(out)
             if any(self._hides_something(n) for n in runs):
                 return frozenset()
-            last_that_acts = max((n for n in runs if not self.facts[n].is_quiet), default=-1)
-            passing = {n for n in _Round(self, out, runs, PASSING).stay_out() if n > last_that_acts}
+            passing = _Round(self, out, runs, PASSING)
+            acts = (n for n in runs if not self.facts[n].is_quiet and not passing.only_shows(n))
+            last_that_acts = max(acts, default=-1)
+            passing = {n for n in passing.stay_out() if n > last_that_acts}
             stay = _Round(self, out, runs, HARMLESS).stay_out() | passing
             if stay == out:
                 break
@@ -152,6 +154,10 @@ class _Round:
             if kept == hidden:
                 return kept & self.out
             hidden = kept
+
+    def only_shows(self, n: int) -> bool:
+        """Whether a cell that runs names nothing and changes nothing: what it notices, no answer gets to know."""
+        return not self.facts[n].binds and not self.facts[n].patches and self._is_hidden(n, self.out)
 
     def _is_shared(self, n: int, answers: set[str]) -> bool:
         """Whether anything else that runs reads one of its variables."""
@@ -200,10 +206,10 @@ class _Round:
 
 
 def _holds(module: str, allowed: tuple[str, ...]) -> bool:
-    return any(pattern.startswith(module + ".") for pattern in allowed)
+    return any(name.startswith(module + ".") for name in (*allowed, *PURE))
 
 
 @lru_cache(maxsize=4096)
 def is_listed(path: str, allowed: tuple[str, ...] = HARMLESS) -> bool:
     """Whether using it leaves nothing behind that a cell could notice."""
-    return any(fnmatchcase(path, pattern) for pattern in allowed)
+    return path in PURE or any(fnmatchcase(path, pattern) for pattern in allowed)

@@ -14,6 +14,7 @@ import pytest
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.reference_solution import measure
 from hw_grader.driving.verdict import Record
+from hw_grader.notebook.pure_functions import PURE
 from hw_grader.notebook.release import Call, Cell, Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
@@ -114,7 +115,7 @@ def test_an_ordinary_cell_of_the_students_changes_nothing(more):
     "from hw_utils import *", "async def f(): pass\nawait f()", "plots.COLOURS = []", "unknown_name()",
 ])  # fmt: skip
 def test_a_released_cell_with_effects_is_run(text):
-    acts = "print(ring(1, 2))"
+    acts = "seen = ring(1, 2)"
     assert left_out([text, PICTURE], [text, PICTURE, acts]) in ([PICTURE], [])
 
 
@@ -127,11 +128,14 @@ DEFINES = ["import random",
            "limit: int = 3", "'A text.'", "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
            "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]",
            "@dataclass(frozen=True)\nclass Found:\n    losses: list[float]\n    best: int = 0"]  # fmt: skip
-ACTS = ["x = torch.rand(1)", "print(1)", "def f(x=torch.rand(1)):\n    return x", "class C:\n    x = torch.rand(1)",
-        "@cache\ndef f(x):\n    return x", "for i in [1]:\n    pass", "[i for i in [1]]", "assert ring", "del f",
-        "class D(make()):\n    pass", "def f(x: make()):\n    return x", "1 if ring else 2", "f'{ring}'",
+ACTS = ["x = torch.rand(1)", "def f(x=torch.rand(1)):\n    return x", "class C:\n    x = torch.rand(1)",
+        "@traced\ndef f(x):\n    return x", "for i in [1]:\n    pass", "del f", "print(limits)", "limits.append(1)",
+        "class D(make()):\n    pass", "def f(x: make()):\n    return x", "print(unknown())",
         "i = (j := 3)", "@dataclass(frozen=ring())\nclass C:\n    x: int", "@dataclass\nclass C:\n    x: int = ring()",
-        "limits.x = 3", "limits[0] = 3", "with ring:\n    pass", "setattr(ring, 'x', 1)"]  # fmt: skip
+        "limits.x = 3", "limits[0] = 3", "setattr(ring, 'x', 1)", "import os\nos.nice(1)"]  # fmt: skip
+SHOWS = ["print(1)", "[i for i in [1]]", "assert ring", "1 if ring else 2", "f'{ring}'", "with ring:\n    pass",
+         "print(torch.rand(1))", "print(sum(p.numel() for p in torch.nn.Linear(2, 1).parameters()))",
+         "print('largest', max(ring(r, 2).sum() for r in range(2)))"]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", PASSING)
@@ -146,9 +150,46 @@ def test_a_training_is_run_if_a_cell_after_it_does_anything(acts):
         assert left_out([text], [text, *DEFINES, acts]) == []
 
 
+@pytest.mark.parametrize("shows", SHOWS)
+def test_a_training_is_left_out_if_a_cell_after_it_only_shows_something(shows):
+    for text in PASSING:
+        assert left_out([text], [text, *DEFINES, shows]) == [text]
+
+
 def test_a_training_is_left_out_if_what_does_something_ran_before_it():
     for text in PASSING:
-        assert left_out([text], ["print(1)", text, *DEFINES]) == [text]
+        assert left_out([text], ["y = torch.rand(1)", text, *DEFINES]) == [text]
+
+
+@pytest.mark.parametrize("ring", [
+    "ring = lambda rank, world_size: torch.ones(rank)",
+    "import threading\nGUARD = threading.Lock()\ndef ring(rank, world_size):\n    with GUARD:\n        return rank",
+    "STEP, SHAPE = 0.1, (2, 3)\nLARGE = -1\ndef ring(rank, world_size):\n    return torch.full((2,), LARGE)",
+    "import functools\n@functools.lru_cache(maxsize=None)\ndef ring(rank, world_size):\n    return torch.ones(rank)",
+    "def ring(rank, world_size):\n    parts = torch.zeros(4)\n    parts.view(-1)[:2] = rank\n    return parts",
+    "class ring:\n    __slots__ = ('rank',)\n    axis = 1\n    def __init__(self, rank, n):\n        self.rank = rank",
+    "def twice(f):\n    def g(*a):\n        f(*a)\n        return f(*a)\n    return g\n"
+    "@twice\ndef ring(rank, world_size):\n    return torch.ones(rank)",
+    "from dataclasses import dataclass, field\n"
+    "@dataclass\nclass ring:\n    rank: int\n    kept: list = field(default_factory=list)",
+    "def ring(rank, world_size):\n    it = iter([rank])\n    return torch.einsum('i->', torch.mm(next(it), rank))",
+    "import numpy as np\ndef ring(rank, world_size):\n    return np.ceil(np.log2(world_size))",
+])  # fmt: skip
+def test_what_students_write_in_other_ways_runs_no_picture(ring):
+    assert left_out([PICTURE], ring=ring) == [PICTURE]
+
+
+def test_functions_that_are_called_pure_are_there_and_draw_no_random_numbers():
+    import numpy
+    import torch
+
+    modules = {"torch": torch, "numpy": numpy}
+    for path in sorted(PURE):
+        module, _, name = path.partition(".")
+        assert hasattr(modules[module], name), path
+        operation = getattr(torch.ops.aten, name, None) if module == "torch" else None
+        for overload in operation.overloads() if operation is not None else ():
+            assert "Generator" not in str(getattr(operation, overload)._schema), path
 
 
 def test_a_harmless_cell_that_calls_what_passes_is_run_with_it():
@@ -187,7 +228,6 @@ def test_a_picture_is_run_if_it_calls_an_answer_that_keeps_something():
                  "def ring(rank, world_size):\n    global seen\n    seen = rank",
                  "def ring(rank, world_size, seen=[]):\n    seen.append(rank)",
                  "def ring(rank, world_size):\n    ring.calls = 1",
-                 "import functools\n@functools.lru_cache\ndef ring(rank, world_size):\n    return rank",
                  "class ring:\n    seen = []\n    def __init__(self, *a): self.seen.append(a)",
                  "def make():\n    seen = []\n    return lambda *a: seen.append(a)\nring = make()",
                  "def ring(rank, world_size, seen=shared):\n    seen.append(rank)\nshared = []",
