@@ -18,9 +18,9 @@ import torch.distributed as dist
 from torch import nn
 
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
-from hw_grader.driving.conversation import Conversation, send_with_things
+from hw_grader.driving.conversation import Conversation, Given, send_with_things
 from hw_grader.driving.lent_objects import Lent
-from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
+from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker, containers_in
 from hw_grader.driving.tensor_lifetimes import Held
 from hw_utils.material.handwritten_layer import Handmade
 
@@ -75,6 +75,7 @@ class Session:
         self.held = Held()
         self.made: dict[str, nn.Module] = {}  # models that the answer has made and the driver computes
         self.hooked: dict[tuple[int, str], nn.Parameter] = {}
+        self.parameters: dict[int, nn.Parameter] = {}  # of the models that the answer has built, by its numbers
         self.kinds: tuple[type, ...] = ()
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
@@ -82,7 +83,9 @@ class Session:
         ANSWER_SOCKETS.of_caller(self.path, copy_of_caller())  # also of what no rank has made
         parcel = Parcel(self.lent, is_whole=True)
         message = {**what, "given": parcel.pack([list(args), options or {}])}
-        given = (list(parcel.tensors), list(parcel.memory))
+        given = Given(
+            list(parcel.tensors), list(parcel.memory), list(containers_in([*args, *(options or {}).values()]))
+        )
         message |= {"session": self.id, "copy": self.copy, "passes": [kind.__name__ for kind in self.kinds]}
         message["rank"] = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
         message["random"] = parcel.pack(torch.get_rng_state())
@@ -104,9 +107,9 @@ class Session:
             self.far[number] = self._model(*built, unpack) if built else far_object(self, number, str(name)[:200])
         return self.far[number]
 
-    def _model(self, like: int, tensors: Any, parts: Any, hung: Any, unpack: Any) -> nn.Module:
+    def _model(self, like: int, tensors: Any, parts: Any, hung: Any, numbers: Any, unpack: Any) -> nn.Module:
         """A copy of one of our models with the answer's layers in the place of some of its own; `hung` is what the
-        answer's keeps beside its parameters."""
+        answer's keeps beside its parameters. A parameter that has two names there, in one model or two, is one here."""
         if not isinstance(self.lent.things[like], nn.Module):
             raise ValueError("not a model")
         model = copy.deepcopy(self.lent.things[like])
@@ -116,6 +119,8 @@ class Session:
         mine = dict(model.named_parameters())
         for name, tensor in unpack(tensors).items():
             mine[name].data = tensor
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, self.parameters.setdefault(int(numbers[name]), mine[name]))
         model.hung = unpack(hung)
         return model
 

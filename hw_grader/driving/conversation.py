@@ -6,6 +6,7 @@ import builtins
 import linecache
 import sys
 import time
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,15 +36,23 @@ def send_with_things(line: Line, message: dict[str, Any], parcel: Parcel, lent: 
     line.send({**message, "things": len(things)}, b"".join((parcel.blob(), things)) if things else parcel.blob())
 
 
+@dataclass(frozen=True)
+class Given:
+    """What an answer was given: tensors, the memory that they lie in, lists and dictionaries."""
+
+    tensors: list[torch.Tensor]
+    memory: list[torch.Tensor]
+    containers: list[list | dict]
+
+
 class Conversation:
     """One call of an answer: does what it asks for, until it returns or raises."""
 
-    def __init__(self, line: Line, given: tuple[list, list], session: Any) -> None:
-        """given: the tensors that the answer was given, and the memory that they lie in."""
+    def __init__(self, line: Line, given: Given, session: Any) -> None:
         self.line, self.given, self.session, self.lent = line, given, session, session.lent
 
     def until_returned(self) -> Any:
-        """What the answer returned; the tensors it was given hold what it wrote into them."""
+        """What the answer returned; what it was given is as it left it."""
         while True:
             message, blob = self.line.receive()
             if message.get("printed"):
@@ -61,12 +70,23 @@ class Conversation:
             self._serve(message, unpacker)
 
     def _write_back(self, changed: list) -> None:
-        for mine, theirs in zip(self.given, changed, strict=True):
-            for tensor, new in zip(mine, theirs, strict=True):
-                if new is not None and mine is self.given[0]:
-                    tensor.data = new  # it lies elsewhere now, or has another shape
-                elif new is not None:
-                    tensor.copy_(new)
+        moved, written, followed, contents = changed
+        for tensor, new in zip(self.given.tensors, moved, strict=True):
+            if new is not None:
+                tensor.data = new  # it lies elsewhere now, or has another shape
+        for memory, new in zip(self.given.memory, written, strict=True):
+            if new is not None:
+                memory.copy_(new)
+        for tensor, new in zip(self.given.tensors, followed, strict=True):
+            if new is not None and tensor.is_leaf:
+                tensor.requires_grad_(new[0] is True)
+                tensor.grad = new[1]
+        for container, new in zip(self.given.containers, contents, strict=True):
+            if isinstance(container, list) and new is not None:
+                container[:] = new
+            elif new is not None:
+                container.clear()
+                container.update(new if isinstance(new, dict) else dict.fromkeys(range(len(new))))
 
     def _finish_models(self, made: dict[str, dict[str, torch.Tensor]]) -> None:
         """Models of the answer's that were computed here have its last weights."""

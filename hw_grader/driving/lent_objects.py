@@ -41,6 +41,7 @@ class Lent:
         self.things: list[Any] = []
         self.functions: list[Callable] = []  # on the driver's side
         self.kept: list[Any] = []  # what the answer made, on its side
+        self.built: list[torch.Tensor] = []  # parameters of the models among that
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}  # of each model, as both sides know them
         self.ask, self.of_number = ask, of_number
         self._n_dumped = 0
@@ -83,7 +84,15 @@ class Lent:
             pack(tensors),
             pack(parts),
             pack({p: t.detach() for p, t in kept_elsewhere([], [value]).items()}),
+            {name: self._number_of(t) for name, t in tensors_of(value).items() if name in tensors},
         ]
+
+    def _number_of(self, tensor: torch.Tensor) -> int:
+        """The same for the same tensor, under whatever names."""
+        known = [k for k, one in enumerate(self.built) if one is tensor]
+        if not known:
+            self.built.append(tensor)
+        return known[0] if known else len(self.built) - 1
 
     def _pack_own(self, value: Any, pack: Callable[[Any], Any]) -> Any:
         """On the driver's side."""

@@ -22,7 +22,7 @@ from torch import nn
 
 from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent_objects import Lent, run_elsewhere
-from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker
+from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker, containers_in
 from hw_grader.driving.opened_answers import Answers, models_of
 from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.driving.tensor_lifetimes import Handed
@@ -137,6 +137,9 @@ class Call:
         self.lent.set_states(unpacker.unpack(message["states"]), with_settings=True)
         self.before = [flat.numpy().tobytes() for flat in self.memory]
         self.places = [_place(t) for t in self.given]
+        self.followed = [(t.requires_grad, t.grad) for t in self.given]  # they are leaves
+        given = [*self.args, *self.options.values()]
+        self.containers = [(container, _content(container)) for container in containers_in(given)]
         self.printed, self.pid = io.StringIO(), os.getpid()
         for kind in message["passes"]:
             pass_elsewhere(kind)
@@ -155,6 +158,7 @@ class Call:
         if not self.lent.kept and not message.get("hooks"):
             self.answers.sessions.pop(self.message["session"], None)
         self.args = self.options = self.given = self.memory = self.before = None  # it may be asked next what is alive
+        self.followed = self.containers = None
         self.answers.leaves(threading.current_thread())
         self.line.send({**message, **self._text()}, blob)
 
@@ -164,8 +168,10 @@ class Call:
         parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
         moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
         written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
-        changed = [moved, written]
-        message = {"changed": parcel.pack(changed), "states": parcel.pack(self.lent.states())}
+        followed = [_followed(t, *old) for t, old in zip(self.given, self.followed)]
+        contents = [now if not _is_same(_content(now), old) else None for now, old in self.containers]
+        changed = [*map(parcel.pack, (moved, written, followed)), [parcel.pack_what_crosses(c) for c in contents]]
+        message = {"changed": changed, "states": parcel.pack(self.lent.states())}
         message["random"] = parcel.pack(torch.get_rng_state())
         made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
         message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
@@ -295,6 +301,22 @@ def _put(thing: Any, name: str, value: torch.Tensor) -> None:
         old.data.copy_(value)
     else:
         setattr(thing, name, value)
+
+
+def _followed(tensor: torch.Tensor, was_followed: bool, gradient: torch.Tensor | None) -> list | None:
+    """Whether autograd follows it now, and its gradient; None if it does as before."""
+    now = tensor.grad if tensor.is_leaf else None
+    if tensor.requires_grad == was_followed and now is gradient:
+        return None
+    return [tensor.requires_grad, None if now is None else now.detach()]
+
+
+def _content(container: list | dict) -> list:
+    return list(container) if isinstance(container, list) else [part for pair in container.items() for part in pair]
+
+
+def _is_same(now: list, old: list) -> bool:
+    return len(now) == len(old) and all(a is b for a, b in zip(now, old))
 
 
 def _place(tensor: torch.Tensor) -> tuple:
