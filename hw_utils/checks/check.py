@@ -221,23 +221,25 @@ def require_waits(trace: Trace, what: str) -> None:
 
 
 def _formula(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The answer; it fails if it changes a list or a dictionary that it was given. One far away gets copies anyway."""
-    if not isinstance(answer, FunctionType):
+    """The answer; it fails if it changes a list or a dictionary that it was given."""
+    is_far = hasattr(type(answer), "CROSSES_AS")  # in another process, which says no names
+    if not isinstance(answer, FunctionType) and not is_far:
         return answer
 
-    @functools.wraps(answer)
     def call(*arguments: Any) -> Any:
         before = [encode(plain(argument)) for argument in arguments]
         result = answer(*arguments)
-        for name, was, argument in zip(inspect.signature(answer).parameters, before, arguments):
+        names = range(1, 1 + len(arguments)) if is_far else inspect.signature(answer).parameters
+        for name, was, argument in zip(names, before, arguments):
             if encode(plain(argument)) != was:
+                shown = name if is_far else f"`{name}`"
                 raise CheckFailed(
-                    f"{answer.__name__} changes its argument `{name}`: the caller's is another one after the call.",
-                    cause=f"pop, sort, append and assignments work in place: on a copy of `{name}` they do no harm.",
+                    f"{answer.__name__} changes its argument {shown}: the caller's is another one after the call.",
+                    cause="pop, sort, append and assignments work in place: on a copy of the argument they do no harm.",
                 )
         return result
 
-    return call
+    return functools.update_wrapper(call, answer, updated=())
 
 
 def case_text(case: Case) -> str:

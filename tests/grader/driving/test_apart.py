@@ -45,7 +45,8 @@ SUBTLE = (
     "too_few", "keeps_copies", "joins_all_inputs", "ReceivesInOneTensor", "FillsBeforeItWaits",
     "hangs_the_whole", "squares_the_number", "keeps_copies_under_a_global_name", "keeps_copies_by_globals",
     "KeepsTheFirstNumber", "KeepsTheFirstNumberAsText", "KeepsAFractionOnTheModule", "HoldsTwoRowsPacked",
-    "KeepsTheFirstNumberInASet",
+    "KeepsTheFirstNumberInASet", "BeginsAtTheCallersTensor", "gpipe_takes_the_batch_apart", "takes_layers_out",
+    "shares_what_is_whole",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
