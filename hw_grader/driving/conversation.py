@@ -100,6 +100,7 @@ class Conversation:
             self._reply(getattr(time, message["clock"])(*unpacker.unpack(message["given"])), [])
         elif message.get("dist") in CALLS:
             args, options = unpacker.unpack(message["given"])
+            self._share(unpacker.tensors, message["shared"])
             args = [self._special(a) for a in args]
             options = {k: self._special(v) for k, v in options.items()}
             function = getattr(dist, message["dist"])
@@ -128,6 +129,16 @@ class Conversation:
             self._reply(bool(works[message["is_completed"]][0].is_completed()), [])
         else:
             raise ValueError("the answer asks for what it may not have")
+
+    def _share(self, tensors: list[torch.Tensor], shared: list) -> None:
+        """Tensors that are one for the answer lie in one place here, too: a buffer for a send and a receive at once."""
+        for tensor, what in zip(tensors, shared, strict=True):
+            if what is not None:
+                work, place, is_written = what
+                other, now = tensors[place] if work is None else self.session.works[work][1][place], tensor.clone()
+                tensor.data = other.data
+                if is_written is True:
+                    tensor.detach().copy_(now)
 
     def _serve_function(self, message: dict, unpacker: Unpacker) -> None:
         """Calls one of the functions that were lent, on things that are equal on both sides, before and after."""

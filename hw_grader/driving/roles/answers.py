@@ -16,6 +16,7 @@ import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -114,6 +115,7 @@ class Served:
         self.answers: list = []
         self.handed = Handed()
         self.n_passes = 0
+        self.under_way: WeakSet = WeakSet()  # communication that nobody has waited for
         self.made: list[nn.Module] = []  # models of the answer's that the driver computes
 
     def _of_number(self, kind: str, number: int, unpack: Any) -> Any:

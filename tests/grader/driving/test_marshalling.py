@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hw_grader.driving.marshalling import Parcel, Unpacker
+from hw_grader.driving.marshalling import Parcel, Unpacker, containers_in
 from hw_utils import Network
 
 FAST = Network(latency_s=0, bandwidth_Bps=1e9)
@@ -28,6 +28,20 @@ def crossed(value):
 @pytest.mark.parametrize("value", VALUES, ids=str)
 def test_what_may_cross_is_the_same_on_the_other_side(value):
     assert str(crossed(value)) == str(value)
+
+
+def test_both_sides_count_lists_and_dictionaries_alike():
+    value = [[1, ([2], {"a": [3, {}]})], {"b": (4, [])}, torch.ones(2), collections.OrderedDict(c=[5])]
+    mine, theirs = list(containers_in(value)), list(containers_in(crossed(value)))
+    assert [len(c) for c in mine] == [len(c) for c in theirs]
+    assert len(mine) == 10
+
+
+def test_of_what_does_not_cross_it_is_said_that_there_is_something():
+    parcel = Parcel()
+    trees = [parcel.pack_what_crosses([torch.ones(3), object()]), parcel.pack_what_crosses([torch.zeros(2)])]
+    unpacker = Unpacker(parcel.blob())
+    assert str([unpacker.unpack(tree) for tree in trees]) == str([[None, None], [torch.zeros(2)]])
 
 
 @pytest.mark.parametrize("value", [object(), torch.nn.Linear(1, 1), type("N", (Network,), {})(), lambda: 1, {1, 2}])
