@@ -218,8 +218,10 @@ class Explorer:
         """The outcome of each order, (at, to, seed) of a plan, up to the first that does not end well."""
         self.turns.caller = _thread.get_ident()
         if sys.version_info[:2] == (3, 12) and not self.is_traced:  # it shows a thread's steps from the next thread on
-            _run_one(self.turns, _Plan(), self.make, self.program, self.timeout_s)
             self.is_traced = True
+            first = _run_one(self.turns, _Plan(), self.make, self.program, self.timeout_s)
+            if first.results is None:
+                return [first]
         outcomes = []
         for order in orders:
             outcomes.append(_run_one(self.turns, _Plan(*order), self.make, self.program, self.timeout_s))

@@ -134,6 +134,7 @@ class Turns:
         self._work, self._choose = work, choose
         self.ranks = [Turn(rank) for rank in range(self.world_size)]
         self.stopping = self.stuck = False
+        self._limited.clear()
         self._pass_on(-1)
         try:
             if not self._ends_within(timeout_s):
