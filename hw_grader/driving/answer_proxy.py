@@ -10,6 +10,7 @@ import copy
 import os
 import socket
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -77,6 +78,7 @@ class Session:
         self.hooked: dict[tuple[int, str], nn.Parameter] = {}
         self.parameters: dict[int, nn.Parameter] = {}  # of the models that the answer has built, by its numbers
         self.kinds: tuple[type, ...] = ()
+        self.stepped: Callable[[], None] | None = None
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
@@ -150,8 +152,10 @@ class AnswerProxy:
 
     CROSSES_AS = "answer"
 
-    def __init__(self, path: str, number: int, name: str, kinds: tuple[type, ...] = ()) -> None:
-        self.path, self.number, self.kinds = path, number, kinds
+    def __init__(
+        self, path: str, number: int, name: str, kinds: tuple[type, ...] = (), stepped: Callable[[], None] | None = None
+    ) -> None:
+        self.path, self.number, self.kinds, self.stepped = path, number, kinds, stepped
         self.__name__ = self.__qualname__ = name
 
     def __reduce__(self):
@@ -162,16 +166,19 @@ class AnswerProxy:
 
     def _session(self) -> Session:
         session = Session(self.path, copy_of_caller())
-        session.kinds = self.kinds
+        session.kinds, session.stepped = self.kinds, self.stepped
         return session
 
     def number_in(self, lent: Lent) -> int:
         """What it is called in a parcel."""
         return self.number
 
-    def with_passes_here(self, *kinds: type) -> AnswerProxy:
-        """The same answer; what models of these kinds compute in it, forward and backward, they compute here."""
-        return AnswerProxy(self.path, self.number, self.__name__, kinds)
+    def with_passes_here(self, *kinds: type, stepped: Callable[[], None] | None = None) -> AnswerProxy:
+        """The same answer; what models of these kinds compute in it, forward and backward, they compute here.
+
+        stepped: called here after each step of an optimizer there.
+        """
+        return AnswerProxy(self.path, self.number, self.__name__, kinds, stepped)
 
     def new_bytes(self, n_ranks: int) -> list[int] | None:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.

@@ -116,6 +116,10 @@ class Conversation:
             outputs, inputs = self.session.passes.pop(message["backward"])
             (upstream,) = unpacker.unpack(message["given"])
             self._reply(_at_line(partial(_gradients, outputs, inputs, upstream), message), [])
+        elif "stepped" in message:
+            if self.session.stepped is not None:
+                self.session.stepped()
+            self._reply(None, [])
         elif "wait" in message:
             work, tensors = works[message["wait"]]
             given = unpacker.unpack(message["given"])

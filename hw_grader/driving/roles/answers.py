@@ -7,6 +7,7 @@ stack. torch.distributed and the clock are asked for on the driver's side.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import socket
@@ -20,6 +21,7 @@ from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
 from hw_grader.driving.lent_objects import Lent, run_elsewhere
@@ -284,6 +286,18 @@ def pass_elsewhere(kind: str) -> None:
     if not hasattr(here, "is_elsewhere"):
         forward.is_elsewhere = True
         module.forward = forward
+        _watch_steps()
+
+
+@functools.cache
+def _watch_steps() -> None:
+    register_optimizer_step_post_hook(_tell_of_step)
+
+
+def _tell_of_step(optimizer: torch.optim.Optimizer, args: Any, options: Any) -> None:
+    """The driver's clock is the one that a step takes time of."""
+    if rank_of_call() is not None:
+        calling().ask({"stepped": True}, [])
 
 
 def _hooks(things: list) -> Iterator[list]:

@@ -49,6 +49,9 @@ class _Watch:
         time.sleep(SECONDS[name] * share(k, self.n_iterations))
 
     def after_step(self, optimizer, args, kwargs) -> None:
+        self.stepped()
+
+    def stepped(self) -> None:
         self.n_steps += 1
         time.sleep(SECONDS["the step"])
 
@@ -95,7 +98,8 @@ def watched(rank: int, world_size: int, worker, n_iterations: int, *args) -> dic
     """
     watch = _Watch()
     watch.n_iterations = n_iterations
-    worker = getattr(worker, "with_passes_here", lambda *kinds: worker)(SimpleCNN)
+    if hasattr(type(worker), "CROSSES_AS"):  # its optimizer is in its own process
+        worker = worker.with_passes_here(SimpleCNN, stepped=watch.stepped)
     hooks = [
         register_module_forward_pre_hook(watch.before_forward),
         register_optimizer_step_pre_hook(watch.before_step),
