@@ -656,6 +656,30 @@ def never_stops_early(rank, world_size, recipe):
     return training(rank, world_size, recipe, stops=False)
 
 
+@wrong("lesson_03.train", says="the curve ends at iteration 21.*but the training does not.*break or return there")
+def trains_on_and_cuts_the_curve(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    curve = training(rank, world_size, recipe, given=lambda k: all_reduce, stops=False)
+    reached = [i for i, (_, a) in enumerate(curve, start=1) if a >= recipe.target]
+    return curve[: reached[0]] if reached else curve
+
+
+@wrong("lesson_03.train", says="but the training does not")
+def ends_an_iteration_late(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    """It asks whether the target is reached before a step, and steps all the same."""
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    send_state(model)
+    curve = []
+    for k, (x, y, n_total) in enumerate(batches_of(rank, world_size, recipe, train_set), start=1):
+        is_over = bool(curve) and curve[-1][1] >= recipe.target
+        local_step(model, optimizer, x, y, n_total)
+        mean_model(model, all_reduce)
+        if is_over:
+            break
+        if k % recipe.every == 0:
+            curve.append((k, accuracy(model, test_set)))
+    return curve
+
+
 @wrong("lesson_03.train", says="iterations count from 1")
 def notes_every_iteration(rank, world_size, recipe):
     return training(rank, world_size, recipe, always=True)
