@@ -216,7 +216,7 @@ HINTS: dict[str, dict[int, str]] = {
             "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
-            "takes_another_loss "
+            "takes_another_loss averages_the_updates "
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
@@ -225,7 +225,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.weighted_dp_step": {
         0: (
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
-            "gathers_the_counts brings_single_zeros_for_an_empty_shard "
+            "averages_the_weighted_updates gathers_the_counts brings_single_zeros_for_an_empty_shard "
         ),
         1: (
             "lets_an_empty_shard_give_nan skips_the_call_for_an_empty_shard returns_nan_for_an_empty_shard "
@@ -252,7 +252,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
             "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
-            "ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
+            "LetsAutogradFollowACopy ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
         ),
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
@@ -273,7 +273,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_06.row_backward": {
-        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp",
+        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt",
         1: (
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
@@ -290,7 +290,7 @@ HINTS: dict[str, dict[int, str]] = {
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
             "activates_the_weight reduces_the_hidden_columns reduces_the_hidden_columns_too cuts_the_batch "
-            "empties_the_input multiplies_in_single only_rank_zero_adds_up "
+            "empties_the_input multiplies_in_single only_rank_zero_adds_up sends_the_weights "
         ),
     },
     "lesson_06.parallelize": {

@@ -18,19 +18,20 @@ from hw_utils.checks.lesson_06.one_process import (
     training_set,
 )
 from hw_utils.checks.lesson_06.shards import distance, n_ranks, require_array, require_results, run_ranks
-from hw_utils.checks.lesson_06.step_causes import weights_of_shard, why_brought, why_weights
+from hw_utils.checks.lesson_06.step_causes import off_multiple, weights_of_shard, why_brought, why_weights
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.by_hand.interface import Interface
 
 
 def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool) -> dict[str, Any]:
     train_plainly(1, 1, seed)  # torch imports much at the first step: not on a rank's time
+    _optimizer_of(model_of(seed), apart).step()
     x, y = training_set(n_examples, seed)
     shards = shards_of(n_examples, world_size)
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         model = model_of(seed, rank if apart else 0)
-        optimizer = torch.optim.SGD(model.parameters(), lr=STEP_SIZE, momentum=MOMENTUM)
+        optimizer = _optimizer_of(model, apart)
         mine, brought = shards[rank], []
         listened = _listening(context, brought)
         losses = [dp_step(model, optimizer, x[mine], y[mine], listened, rank) for _ in range(n_steps)]
@@ -39,6 +40,14 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
         return {"losses": losses, "weights": weights, "brought": brought[:1]}
 
     return run_ranks(worker, world_size)
+
+
+def _optimizer_of(model: torch.nn.Module, apart: bool) -> torch.optim.Optimizer:
+    """Apart, one whose update is not linear in the gradient: the mean of the ranks' updates is then another one than
+    that of their mean gradient."""
+    if apart:
+        return torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
+    return torch.optim.SGD(model.parameters(), lr=STEP_SIZE, momentum=MOMENTUM)
 
 
 def _listening(context: Any, brought: list[torch.Tensor]) -> Interface:
@@ -76,7 +85,7 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
 
 
 def _judge_apart(results: list, n_examples: int, world_size: int, n_steps: int, seed: int) -> None:
-    what = f"{n_ranks(world_size)} that begin with different weights, {n_examples} examples"
+    what = f"{n_ranks(world_size)} that begin with different weights and step with Adam, {n_examples} examples"
     rights = _train_apart(n_examples, world_size, n_steps, seed)
     got = [require_array(r["weights"], rights[0].shape, f"{what}: weights of rank {i}") for i, r in enumerate(results)]
     if all(distance(w, right) <= 1e-6 for w, right in zip(got, rights)):
@@ -91,26 +100,41 @@ def _judge_apart(results: list, n_examples: int, world_size: int, n_steps: int, 
     raise CheckFailed(
         f"{what}: rank {worst} is off by {distance(got[worst], rights[worst]):.2g} after {n_steps} steps of the mean "
         "gradient",
-        cause="something else than the gradient of the rank's own model and shard goes into the all_reduce, or into "
+        cause="differences of weights travel, what each rank's optimizer makes of its own gradient: their mean is "
+        "right for plain SGD only. Gradients travel, and each rank then makes the same update"
+        if all(_brings_its_step(r["brought"], rank, n_examples, world_size, seed) for rank, r in enumerate(results))
+        else "something else than the gradient of the rank's own model and shard goes into the all_reduce, or into "
         "the update",
     )
+
+
+def _brings_its_step(brought: list, rank: int, n_examples: int, world_size: int, seed: int) -> bool:
+    """Whether what a rank puts into its first all_reduce is Adam's step on its own shard, in whatever proportion."""
+    (x, y), mine = training_set(n_examples, seed), shards_of(n_examples, world_size)[rank]
+    model = model_of(seed, rank)
+    mse_loss(model(x[mine]), y[mine]).backward()
+    before = flat_weights(model)
+    _optimizer_of(model, True).step()
+    step = flat_weights(model) - before
+    put_in = np.asarray(brought[0], "f8") if brought else np.zeros(0)
+    return any(off_multiple(cut, step) <= 1e-3 for cut in (put_in[: len(step)], put_in[-len(step) :]))
 
 
 def _train_apart(n_examples: int, world_size: int, n_steps: int, seed: int) -> list[np.ndarray]:
     """Each rank's weights after steps along the mean of all examples' gradients, each at its own rank's weights."""
     x, y = training_set(n_examples, seed)
     models = [model_of(seed, rank) for rank in range(world_size)]
-    shards, speed = shards_of(n_examples, world_size), 0.0
+    optimizers = [_optimizer_of(model, True) for model in models]
+    shards = shards_of(n_examples, world_size)
     for _ in range(n_steps):
-        total = 0.0
-        for model, mine in zip(models, shards):
-            loss = (model(x[mine]) - y[mine]).square().sum() / n_examples
-            total = total + torch.nn.utils.parameters_to_vector(torch.autograd.grad(loss, list(model.parameters())))
-        speed = MOMENTUM * speed + total
-        for model in models:
-            new = torch.nn.utils.parameters_to_vector(model.parameters()).detach() - STEP_SIZE * speed
-            torch.nn.utils.vector_to_parameters(new, model.parameters())
-    return [torch.nn.utils.parameters_to_vector(model.parameters()).detach().numpy() for model in models]
+        losses = [((m(x[mine]) - y[mine]).square().sum() / n_examples) for m, mine in zip(models, shards)]
+        each = [torch.autograd.grad(loss, list(m.parameters())) for loss, m in zip(losses, models)]
+        total = [sum(gradients) for gradients in zip(*each)]
+        for model, optimizer in zip(models, optimizers):
+            for p, gradient in zip(model.parameters(), total):
+                p.grad = gradient
+            optimizer.step()
+    return [flat_weights(model) for model in models]
 
 
 def _require_one_all_reduce(calls: list, world_size: int, n_steps: int, n_weights: int, what: str) -> None:

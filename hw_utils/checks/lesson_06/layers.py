@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check
+from hw_utils.checks.lesson_06.block import drive_block, judge_block
 from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp
 from hw_utils.checks.lesson_06.race_causes import explain_gather, explain_reduce
 from hw_utils.checks.lesson_06.races import judge_outcomes, judge_unknown_op, outcomes, raised_alone
 from hw_utils.checks.lesson_06.shards import strict
 from hw_utils.checks.lesson_06.splits import judge_split
-from hw_utils.checks.lesson_06.tensor_models import drive_block, drive_parallelize, judge_block, judge_parallelize
+from hw_utils.checks.lesson_06.tensor_models import drive_parallelize, judge_parallelize
 from hw_utils.checks.lesson_06.tensor_parallel import drive_layer, judge_column, judge_row
 
 _RACES = [
@@ -84,7 +85,8 @@ _EVEN = [
 
 
 def _apart(n_examples: int, world_size: int) -> list[dict]:
-    """A case in which every rank begins with weights of its own: an update of the gradient leaves them as far apart."""
+    """A case in which every rank begins with weights of its own, and steps with Adam: an update of the mean gradient
+    leaves them as far apart, and it is not the mean of their updates."""
     return [{"n_examples": n_examples, "world_size": world_size, "n_steps": 2, "seed": 9, "apart": True}]
 
 

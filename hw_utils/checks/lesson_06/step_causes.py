@@ -101,7 +101,7 @@ def why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, str
     return "", ""
 
 
-def _off(mine: np.ndarray, own: np.ndarray) -> float:
+def off_multiple(mine: np.ndarray, own: np.ndarray) -> float:
     """How far it is from the nearest multiple of the gradient."""
     return distance(mine, own * float(mine @ own / (own @ own))) if len(mine) == len(own) else np.inf
 
@@ -117,7 +117,7 @@ def why_brought(results: list, case: tuple, world_size: int, *, only_brought: bo
         gradients = torch.autograd.grad(mse_loss(model(x[shard]), y[shard]), list(model.parameters()))
         own = torch.cat([g.flatten() for g in gradients]).numpy()
         n = len(own)
-        mine, beside = min(((got[:n], got[n:]), (got[-n:], got[:-n])), key=lambda cut: _off(cut[0], own))
+        mine, beside = min(((got[:n], got[n:]), (got[-n:], got[:-n])), key=lambda cut: off_multiple(cut[0], own))
         factor = float(mine @ own / (own @ own)) if len(mine) == len(own) else 0.0
         if not factor or distance(mine, factor * own) > FEW_DIGITS:
             return (

@@ -66,6 +66,7 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
             layer.backward(grad_output.flip(0))
             stages[rank] = "forward"
         result = {"output": layer.forward(given["x"])}
+        followed = _followed(layer)  # a graph may be gone after backward
         if backward:
             Layer(weight.clone(), rank, context, "another").forward(other.clone())
             stages[rank] = "backward"
@@ -76,17 +77,20 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         whole = [name for name, value in kept_tensors(layer).items() if n_found(foreign, value) > 2]
         rights = {"x": x, "grad_output": grad_output, "weight": weight}
         changed = [name for name, right in rights.items() if not torch.equal(given[name], right)]
-        tracked = [
-            name
-            for name, tensor in {**result, "weight": layer.weight}.items()
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad
-        ]
+        seen_by_all = {**result, "weight": layer.weight, "x": given["x"], "grad_output": given["grad_output"]}
+        tracked = [n for n, t in seen_by_all.items() if isinstance(t, torch.Tensor) and t.requires_grad]
+        tracked += [f"self.{n}" for n in sorted({*followed, *_followed(layer)} - {*tracked})]
         seen = {"kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
         looks_again = world_size == 2 and dtype == "float64"
         return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
     made = run_ranks(worker, world_size)
     return {**made, "weights": weights, "stages": stages, "taken": taken(before, look_at(Layer)) if is_large else None}
+
+
+def _followed(layer: Any) -> list[str]:
+    """What hangs on the layer and autograd follows."""
+    return [name for name, tensor in kept_tensors(layer).items() if tensor.requires_grad]
 
 
 def _of_others(Layer: Any, axis: int, weight: torch.Tensor, rank: int, context: Any) -> str:
@@ -231,7 +235,7 @@ def _require_by_hand(results: list, what: str) -> None:
     for rank, result in enumerate(results):
         if result["tracked"]:
             raise CheckFailed(
-                f"{what}: autograd follows {', '.join(result['tracked'])} on rank {rank} (requires_grad)",
+                f"{what}: autograd follows {', '.join(result['tracked'][:3])} on rank {rank} (requires_grad)",
                 cause="no autograd and no requires_grad here: both gradients are matrix products, written by hand",
             )
 

@@ -1087,6 +1087,17 @@ def averages_the_weights(model, optimizer, x, y, context, rank):
     return loss
 
 
+@wrong(STEP, says="rank . is off by .*differences of weights travel.*each rank then makes the same update")
+def averages_the_updates(model, optimizer, x, y, context, rank):
+    """The weights' differences, not the weights: equal models stay equal, and it is right with SGD."""
+    before = _weights(model)
+    optimizer.zero_grad()
+    loss, _ = _gradients(model, x, y)
+    optimizer.step()
+    _put_weights(model, before + context.all_reduce(_weights(model) - before, rank, "w", "mean"))
+    return loss
+
+
 def _weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
@@ -1260,6 +1271,18 @@ def averages_the_weighted_weights(model, optimizer, x, y, context, rank):
     both = torch.cat([_weights(model) * len(x), flat.new_tensor([len(x)])])
     both = context.all_reduce(both, rank, "w", "sum")
     _put_weights(model, both[:-1] / both[-1])
+    return loss
+
+
+@wrong(WEIGHTED, says="rank . is off by .*differences of weights travel.*each rank then makes the same update")
+def averages_the_weighted_updates(model, optimizer, x, y, context, rank):
+    before = _weights(model)
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, flat)
+    optimizer.step()
+    both = torch.cat([_weights(model) - before, flat.new_tensor([len(x)])])
+    both = context.all_reduce(both, rank, "w", "sum")
+    _put_weights(model, before + both[:-1] / both[-1])
     return loss
 
 
@@ -1596,6 +1619,18 @@ class CachesTheInputOfAnotherShard(_Row):
         return out
 
 
+@wrong(ROW_B, says="autograd follows self.copied, self.local, self.x on rank.*written by hand")
+class RowLetsAutogradDoIt(_Row):
+    def forward(self, x):
+        self.x, self.copied = (t.detach().clone().requires_grad_() for t in (x[:, self.mine], self.weight))
+        self.local = self.x @ self.copied
+        return self.reduce(self.local.detach())
+
+    def backward(self, grad_output):
+        grad, self.weight_grad = torch.autograd.grad(self.local, (self.x, self.copied), grad_output, retain_graph=True)
+        return self.gather(grad)
+
+
 @wrong(ROW_B, says="another layer's: .* on the object and not on the class")
 class CachesOnTheClass(_Row):
     def forward(self, x):
@@ -1657,6 +1692,21 @@ class LetsAutogradDoIt(_Column):
         self.local.backward(grad_output[:, self.mine])
         self.weight_grad = self.weight.grad
         return self.reduce(self.x.grad)
+
+
+@wrong(COLUMN_B, says="autograd follows self.copied, self.local, self.x on rank.*written by hand")
+class LetsAutogradFollowACopy(_Column):
+    """Of the weight that it keeps nothing shows, nor of what it returns."""
+
+    def forward(self, x):
+        self.x, self.copied = (t.detach().clone().requires_grad_() for t in (x, self.weight))
+        self.local = self.x @ self.copied
+        return self.gather(self.local.detach())
+
+    def backward(self, grad_output):
+        grad, self.weight_grad = torch.autograd.grad(self.local, (self.x, self.copied), grad_output[:, self.mine])
+        del self.x, self.copied, self.local
+        return self.reduce(grad)
 
 
 @wrong(COLUMN_B, says="two backward passes together.*do not add")
@@ -2119,6 +2169,17 @@ def reduces_the_hidden_columns(x, w1, w2, rank, context):
 def reduces_the_hidden_columns_too(x, w1, w2, rank, context):
     hidden = torch.nn.functional.gelu(context.all_reduce(x @ w1, rank, "hidden"))
     return context.all_reduce(hidden @ w2, rank, "block")
+
+
+@wrong(BLOCK, says="brings 40 numbers to all_reduce; its share of the output.*has 10.*the weights stay where they are")
+def sends_the_weights(x, w1, w2, rank, context):
+    """Whole, and every rank computes everything."""
+    n, h = context.world_size, w1.shape[1]
+    whole = torch.zeros(len(w1), n * h, dtype=x.dtype), torch.zeros(n * h, w2.shape[1], dtype=x.dtype)
+    whole[0][:, rank * h : (rank + 1) * h], whole[1][rank * h : (rank + 1) * h] = w1, w2
+    flat = context.all_reduce(torch.cat([w.flatten() for w in whole]), rank, "block")
+    w1, w2 = (part.view_as(w) for part, w in zip(flat.split([w.numel() for w in whole]), whole))
+    return torch.nn.functional.gelu(x @ w1) @ w2
 
 
 @wrong(BLOCK, says="cut weights, not x")
