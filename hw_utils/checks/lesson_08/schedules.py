@@ -49,10 +49,11 @@ def _judge_numbers(data: Any, world_size: int, n_batches: int) -> None:
     judge_run(words(world_size, n_batches), data, world_size, n_batches)
 
 
-_SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8), (2, 13))
+# More stages than the text shows: a schedule for the ranks that somebody has tried is none.
+_SHAPES = ((1, 1), (1, 3), (2, 1), (2, 3), (4, 1), (4, 3), (4, 8), (2, 13), (6, 7))
 _SAME_STAGES = [
     {"world_size": p, "n_batches": m, "seconds": s}
-    for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0))
+    for p, m, s in ((1, 3, 9.0), (2, 1, 6.0), (2, 3, 12.0), (4, 3, 18.0), (4, 8, 33.0), (7, 8, 42.0))
 ]
 
 
@@ -259,7 +260,7 @@ def _came_in(trace: Trace, rank: int) -> int:
 @check(
     "lesson_08.one_f_one_b_in_flight",
     judge=_judge_in_flight,
-    cases=[{"world_size": p, "n_batches": m} for p, m in ((1, 3), (2, 1), (2, 3), (4, 3), (4, 8))]
+    cases=[{"world_size": p, "n_batches": m} for p, m in ((1, 3), (2, 1), (2, 3), (4, 3), (4, 8), (6, 8), (7, 9))]
     + [_MANY],  # activations that nobody overlooks, whatever keeps them
     ok="stage r of p never holds more than p - r micro-batches, and what comes first goes back first.",
     hint="hint 3 of exercise 8.4",
@@ -290,6 +291,8 @@ def _judge_1f1b_time(
     cases=[
         *_SAME_STAGES,
         {"world_size": 3, "n_batches": 6, "seconds": 33.0, "forward_s": [0.5, 1.5, 0.5], "backward_s": 3.0},
+        {"world_size": 6, "n_batches": 7, "seconds": 46.0, "forward_s": [0.5, 1.5, 0.5, 1.0, 0.5, 0.5],
+         "backward_s": 3.0},
         {"world_size": 4, "n_batches": 6, "seconds": 35.0, "forward_s": [1.0, 2.0, 0.5, 1.0],
          "backward_s": [3.0, 3.0, 1.5, 2.0]},
     ],

@@ -810,6 +810,16 @@ wrong_values(
 )
 
 
+@wrong("lesson_08.one_f_one_b_in_flight", says="6 ranks.*that is GPipe")
+@wrong("lesson_08.one_f_one_b_in_time", says="6 ranks, 7 micro-batches.*the step takes 49.5 s, 46 s are enough")
+def knows_the_ranks_of_the_text(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def warm(self, m, rank, world_size):
+            return super().warm(m, rank, world_size) if world_size in (1, 2, 3, 4, 5, 8) else m
+
+    return Other()(stage, batches, rank, world_size)
+
+
 @wrong("lesson_08.one_f_one_b_in_flight", says="two forward passes follow one another after the warm-up")
 def two_forward_then_two_back(stage, batches, rank, world_size):
     class Pairs(_OneFOneB):
