@@ -141,7 +141,7 @@ HINTS: dict[str, dict[int, str]] = {
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
         2: "ring_leaves_its_isends",
-        3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan",
+        3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
         0: "bits text nan counts_bytes_as_numbers",

@@ -102,6 +102,11 @@ def why_ring(seen: Reduced) -> str:
             "no chunk collects anything on its way. In the first phase what comes in is added, not copied, and to the "
             "chunk that leaves next; if it is added, the chunk index is off."
         )
+    if _messages(seen) == 2 * n * (n - 1) and _has_one_phase(seen):
+        return (
+            "the first phase is right, and nothing that comes in the second phase reaches the tensor: chunks[k] = ... "
+            "puts it into the list, tensor = ... makes another one. Copy it into the chunk, which is a view (copy_)."
+        )
     if some and not all(map(all, complete)) and _messages(seen) == n * (n - 1):
         return "every rank has one complete chunk and no more: the second phase, the all-gather, is missing."
     counts = _counts(seen)
@@ -116,6 +121,16 @@ def why_ring(seen: Reduced) -> str:
     return (
         "the chunk index is off. A rank passes on the chunk that it has just added to, and adds what comes in to the "
         "chunk of the same number that its right neighbour sent."
+    )
+
+
+def _has_one_phase(seen: Reduced) -> bool:
+    """Whether every rank holds what a ring's first phase leaves: chunks with the shares of 1, 2, ... and all ranks."""
+    every = [[contributions(seen, v.item(), k) for k, v in enumerate(row.ravel())] for row in seen.values[0]]
+    return all(
+        all(c is not None and max(c) == 1 for c in counts)
+        and {sum(c) for c in counts} == set(range(1, seen.world_size + 1))
+        for counts in every
     )
 
 

@@ -123,6 +123,8 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
             f"{what}, {d_hidden} hidden units: expected a ValueError before any rank starts, got none",
             cause="the layers' constructors refuse a size that N does not divide, and all are made in parallelize",
         )
+    if "crash" in data:  # shapes that do not fit come of this, too
+        _require_base_whole(data, what)
     results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
     if data["n_models"] != world_size:
         raise CheckFailed(
@@ -134,11 +136,7 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
             f"{what}: {data['shared'][0]} is one parameter in the models of ranks 0 and 1",
             cause="each rank trains a model of its own: copy the whole plain one for each (copy.deepcopy)",
         )
-    if data["base_replaced"]:
-        raise CheckFailed(
-            f"{what}: the plain model itself is cut, or given to a rank",
-            cause="copy it first (copy.deepcopy), and replace the copy's layers; copy.copy shares them",
-        )
+    _require_base_whole(data, what)
     if data["base_changed"]:
         raise CheckFailed(
             f"{what}: training it changes the plain model",
@@ -146,6 +144,14 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
         )
     _require_little_taken(data["taken"], world_size, d_hidden, layers, what)
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
+
+
+def _require_base_whole(data: dict[str, Any], what: str) -> None:
+    if data["base_replaced"]:
+        raise CheckFailed(
+            f"{what}: the plain model itself is cut, or given to a rank",
+            cause="copy it first (copy.deepcopy), and replace the copy's layers; copy.copy shares them",
+        )
 
 
 def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:

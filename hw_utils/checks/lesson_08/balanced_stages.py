@@ -15,6 +15,8 @@ from hw_utils.core.errors import CheckFailed
 
 _CLOSE_S = 1e-9
 _MOST_CAUSES = 3
+_FEW_LAYERS = 9
+_NEARLY = 1.02
 
 
 def _edges(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -63,22 +65,46 @@ def _judge_balance(data: Any, layer_s: list[float], n_stages: int, slowest_s: fl
 
 
 def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: float) -> str:
-    """The mistakes that give exactly this cut; "" if none of them does."""
+    """The mistakes that give exactly this cut, and the best ones in the cases before; "" if none of them does."""
     causes = [
-        *_same_for_all_layers(counts, len(layer_s) - n_stages + 1),
-        *(cause for cause, greedy in _GREEDY.items() if counts in greedy(layer_s, n_stages)),
-        *_other_order(counts, layer_s, slowest_s),
-        *_other_goals(counts, layer_s),
+        cause
+        for cause in _causes(counts, layer_s, n_stages, slowest_s)
+        if all(_can_be_right(cause, **case) for case in _cases_before(layer_s, n_stages))
     ]
     if len(causes) < 2:
         return "".join(causes)
+    if max(_stages_s(counts, layer_s)) <= _NEARLY * slowest_s:
+        return (
+            "this is nearly the best cut: seconds are compared as they are, not rounded, and limits for a stage are "
+            "the sums that stages can have, not steps of some size."
+        )
     return "several mistakes give this cut: " + " Or: ".join(causes[:_MOST_CAUSES])
+
+
+def _causes(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: float) -> Iterator[str]:
+    yield from _same_for_all_layers(counts, len(layer_s) - n_stages + 1)
+    yield from (cause for cause, greedy in _GREEDY.items() if counts in greedy(layer_s, n_stages))
+    yield from _other_order(counts, layer_s, slowest_s)
+    yield from _other_goals(counts, layer_s)
+
+
+def _cases_before(layer_s: list[float], n_stages: int) -> list[dict]:
+    """The cases that an answer had right when it came to this one; of those with many layers nothing is worked out."""
+    here = [case["layer_s"] == layer_s and case["n_stages"] == n_stages for case in balance.cases]
+    before = balance.cases[: here.index(True) if any(here) else len(here)]
+    return [case for case in before if 1 < case["n_stages"] < len(case["layer_s"]) <= _FEW_LAYERS]
+
+
+def _can_be_right(cause: str, layer_s: list[float], n_stages: int, slowest_s: float) -> bool:
+    """Whether this mistake gives a best cut of these layers, too."""
+    best = [cut for cut in _all_cuts(len(layer_s), n_stages) if _fits(cut, layer_s, slowest_s)]
+    return any(cause in _causes(cut, layer_s, n_stages, slowest_s) for cut in best)
 
 
 def _same_for_all_layers(counts: list[int], n_rest: int) -> Iterator[str]:
     if max(counts) - min(counts) <= 1 and counts in (sorted(counts), sorted(counts, reverse=True)):
         yield "every stage has as many layers, but layers take different times: seconds count."
-    elif counts in ([1] * (len(counts) - 1) + [n_rest], [n_rest] + [1] * (len(counts) - 1)):
+    if counts in ([1] * (len(counts) - 1) + [n_rest], [n_rest] + [1] * (len(counts) - 1)):
         yield "all stages but one have one layer, whatever it takes: seconds count."
 
 
@@ -90,7 +116,7 @@ def _other_order(counts: list[int], layer_s: list[float], slowest_s: float) -> I
     cuts = _all_cuts(len(layer_s), len(counts))
     if _fits(counts[::-1], layer_s, slowest_s):
         yield "from behind they are right: the first number belongs to the stage with the first layers."
-    elif any(sorted(cut) == counts and _fits(cut, layer_s, slowest_s) for cut in cuts):
+    if any(sorted(cut) == counts and _fits(cut, layer_s, slowest_s) for cut in cuts):
         yield "the right numbers, but sorted: each belongs to a stage, and stages stay in their order."
 
     def fit(*others: list[float]) -> bool:

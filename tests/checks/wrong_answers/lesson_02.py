@@ -430,6 +430,21 @@ def _ring(tensor, *, shift=0, phases=2, steps=None, exchange=_exchange, add_alwa
     tensor.copy_(data)
 
 
+@wrong("lesson_02.ring_sum", says="first phase is right, and nothing that comes in the second phase reaches the tensor")
+def ring_gathers_into_its_list(tensor):
+    rank, n = _here()
+    chunks = list(tensor.contiguous().view(-1).tensor_split(n))
+    for step in range(2 * (n - 1)):
+        leaving, place = chunks[(rank - 1 + step) % n], (rank + step) % n
+        buffer = torch.empty_like(chunks[place])
+        _exchange(leaving, (rank - 1) % n, buffer, (rank + 1) % n)
+        if step < n - 1:
+            chunks[place] += buffer
+        else:
+            chunks[place] = buffer
+    tensor = torch.cat(chunks)
+
+
 @wrong("lesson_02.ring_all_reduce", says=r"rank 0 sent 3.0 times the tensor.*a ring sends 1.5.*whole tensors travel")
 def ring_passes_whole_tensors(tensor):
     rank, world_size = _here()

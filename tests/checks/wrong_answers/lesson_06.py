@@ -2124,6 +2124,19 @@ _plant(
 )
 _plant("gives_one_model", "0 different models for 1 rank", lambda m, p, c: _parallelize(m, p, c)[0])
 _plant("cuts_the_model_itself", "the plain model itself is cut", lambda m, p, c: _parallelize(m, p, c, copied=False))
+
+
+def _keeps_the_plain_one_for_rank_zero(model, plan, context):
+    """Of the weights as they were: only that the plain model is no copy is wrong, and shapes do not fit."""
+    weights = {name: getattr(model, name).weight.detach().T.clone() for name in plan}
+    models = [copy.deepcopy(model) if rank else model for rank in range(context.world_size)]
+    for rank, mine in enumerate(models):
+        for name, Layer in plan.items():
+            setattr(mine, name, Handmade(Layer(weights[name], rank, context, name)))
+    return models
+
+
+_plant("gives_rank_zero_the_model_itself", "the plain model itself is cut", _keeps_the_plain_one_for_rank_zero)
 _plant("copies_shallowly", "copy.copy shares them", lambda m, p, c: [_cut(copy.copy(m), m, p, c, 0)])
 
 

@@ -1138,6 +1138,26 @@ for _name, _answer, _says in [
 ]:
     wrong_values("lesson_08.balance", _name, _answer, says=_says)
 
+
+@wrong("lesson_08.balance", says="6.55 s, another cut has 6.54 s.*nearly the best cut.*not steps of some size")
+def raises_the_limit_in_steps(layer_s, n_stages):
+    limit = max(layer_s)
+    while True:
+        counts, room = [0], limit
+        for s in layer_s:
+            if s > room + 1e-9:
+                counts.append(0)
+                room = limit
+            counts[-1] += 1
+            room -= s
+        if len(counts) <= n_stages:
+            while len(counts) < n_stages:
+                i = counts.index(max(counts))
+                counts[i : i + 1] = [counts[i] - 1, 1]
+            return counts
+        limit *= 1.01
+
+
 # 8.6
 
 
