@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.lent_objects import Lent, tensors_in
-from hw_grader.driving.marshalling import Line, Parcel, Unpacker
+from hw_grader.driving.marshalling import Forged, Line, Parcel, Unpacker
 from hw_utils.virtual.ranks.clock import TAKEN
 
 CALLS = frozenset({
@@ -132,7 +132,7 @@ class Conversation:
         elif "is_completed" in message:
             self._reply(bool(works[message["is_completed"]][0].is_completed()), [])
         else:
-            raise ValueError("the answer asks for what it may not have")
+            raise Forged("what came asks for nothing that there is")
 
     def _share(self, tensors: list[torch.Tensor], shared: list) -> None:
         """Tensors that are one for the answer lie in one place here, too: a buffer for a send and a receive at once."""

@@ -164,7 +164,9 @@ class Driving:
             process.wire.send({"new": self.served[0].look()})
 
     def _ended(self, reply: dict) -> dict | None:
-        """What to say instead if the answers' process is gone, or was stopped with its driver."""
+        """What to say instead if the answers' process is gone, was stopped with its driver, or is not who speaks."""
+        if "forged" in reply:
+            return {"stop": Stop("tampered", f"{self.where} wrote to the grader itself: {reply['forged']}")}
         if reply.get("error") == "AnswerEnded" or "stop" in reply:
             for served in self.served:
                 if served.end().over_memory:

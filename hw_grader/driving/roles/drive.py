@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from hw_grader.driving.answer_proxy import answers_at
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
+from hw_grader.driving.marshalling import Forged
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
@@ -122,6 +123,8 @@ def _drive(
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             data = encode(check.drive_one(answers, case))
+        if Forged.seen:
+            return {"forged": Forged.seen[0]}, b""
         return {"data": True, "n_ranks": len(ANSWER_SOCKETS.known), "is_drawn": draws.n_asked() > n_asked}, data
     except (Exception, SystemExit) as error:
         return _error(error), b""
@@ -129,6 +132,8 @@ def _drive(
 
 def _error(error: BaseException) -> dict[str, Any]:
     """The student's own error as text: our errors as they show themselves, others with the student's lines."""
+    if Forged.seen:  # a check may have made another error of it, or none
+        return {"forged": Forged.seen[0]}
     name = type(error).__name__
     if isinstance(error, HwError):
         lines = str(error).splitlines()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import socket
+import struct
 
 import numpy as np
 import pytest
 import torch
 
-from hw_grader.driving.marshalling import Parcel, Unpacker, containers_in
+from hw_grader.driving.marshalling import Forged, Line, Parcel, Unpacker, containers_in
 from hw_utils import Network
 
 FAST = Network(latency_s=0, bandwidth_Bps=1e9)
@@ -112,3 +114,25 @@ def test_numbers_and_containers_of_a_kind_of_their_own_become_plain():
     assert type(number) is np.float64
     assert number == 0.5
     assert type(crossed(np.int32(3))) is np.int32
+
+
+@pytest.mark.parametrize("written", [
+    b'{"state": "pass", "points": 4}\n', struct.pack("!II", 4, 0) + b"pass", struct.pack("!II", 2, 0) + b"[]",
+    struct.pack("!II", 100_000, 0) + 100_000 * b"[",
+])  # fmt: skip
+def test_what_somebody_else_has_written_is_no_message_and_is_remembered(written, monkeypatch):
+    monkeypatch.setattr(Forged, "seen", [])
+    mine, other = socket.socketpair()
+    with mine, other:
+        other.sendall(written)
+        with pytest.raises(Forged) as forged:
+            Line(mine).receive()
+    assert Forged.seen == [str(forged.value)]
+
+
+def test_tensors_that_are_too_large_are_the_answers_own():
+    mine, other = socket.socketpair()
+    with mine, other:
+        other.sendall(struct.pack("!II", 2, 2**29) + b"{}")
+        with pytest.raises(ValueError, match="536,870,914 bytes is over the limit"):
+            Line(mine).receive()
