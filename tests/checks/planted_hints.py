@@ -300,7 +300,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "forgets_the_transpose",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
-        "gives_the_models_one_by_one shares_what_is_whole",
+        "gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
     },
 }
 
