@@ -230,6 +230,10 @@ class FarObject:
     def _ask(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         return self._session.call({**what, "object": self._number}, [self._set, *args], options)
 
+    def hung(self) -> list[str]:
+        """The names of what hangs on the models that were lent for it."""
+        return self._ask({"hung": self._number})
+
     def kept_tensors(self, *, beside_models: bool = False) -> dict[str, torch.Tensor]:
         """Path -> tensor that hangs on its attributes, each with all the memory that it is a view of.
 

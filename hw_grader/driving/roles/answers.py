@@ -34,7 +34,7 @@ from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source.students_files import is_students
 from hw_utils.material import models
 from hw_utils.material.kept.tensors import beside_models, kept_tensors
-from hw_utils.material.kept.values import kept_values
+from hw_utils.material.kept.values import hung_on, kept_values
 from hw_utils.processes import start_by_fork
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.clock import know_packages
@@ -206,6 +206,8 @@ class Call:
             return beside_models(found, models_of(self.lent)) if message["beside_models"] else found
         if "values" in message:
             return kept_values(kept[message["values"]], self.served.answers, models_of(self.lent))
+        if "hung" in message:
+            return hung_on(models_of(self.lent))
         if "anywhere" in message:
             return self.answers.kept(kept[message["anywhere"]], self.served)
         return self._hook(*message["hook"])

@@ -62,7 +62,7 @@ def _worker(rank: int, world_size: int, make: Any, case: dict, looks_again: bool
     held = held_by_parts(make, case, _texts, _gradient_of_loss) if looks_again else []
     return {
         "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
-        "held": held,
+        "held": held, "left": [keeper.left_on_module() for keeper in pipe.keepers],
         "touched": pipe.touched, "taken": taken(looks[0], looks[-1]),
     }  # fmt: skip
 
@@ -121,6 +121,13 @@ def _judge(data: Any, **given: Any) -> None:
                         "process.",
                         cause=_why(got, expected, number, place, name, case),
                     )
+    for place, left in enumerate(result["left"]):
+        if left:
+            raise CheckFailed(
+                f"{what}: at the end the module of part {place} has {left[0]}, which it did not have before.",
+                cause="of the caller's module nothing changes but p.grad: what is the stage's hangs on the stage, and "
+                "a hook goes with its pass (handle.remove()).",
+            )
 
 
 def _require_random_state(what: str, result: Any) -> None:

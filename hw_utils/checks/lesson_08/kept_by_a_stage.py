@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from typing import Any
 
 import torch
@@ -11,19 +12,23 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hw_utils.checks.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
 from hw_utils.material.kept.tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
+from hw_utils.material.kept.values import hung_on
 
 
 class Keeper:
     """One stage, watched: of an object in another process only the tensors that can be found there are known."""
 
     def __init__(self, make: Any, module: torch.nn.Module) -> None:
+        self.before = Counter(hung_on([module]))
         self.stage, self.make, self.module = make(module), make, module
         self.is_here, self.now = is_here(self.stage), -1
         self.watched: dict[int, list[StorageWeakRef]] = {}  # micro-batch -> what was made for it
         self.values: dict[int, list[torch.Tensor]] = {}  # micro-batch -> copies of its numbers
         if self.is_here:
+            of_stage = Counter(hung_on([module]))
             for part in module.modules():
                 part.register_forward_hook(self._made)
+            self.before += Counter(hung_on([module])) - of_stage
         self.at_first = self.n_bytes()
 
     def _made(self, part: torch.nn.Module, args: tuple, output: Any) -> None:
@@ -66,6 +71,11 @@ class Keeper:
         """Bytes of floats and characters on the object, its module, its class and global names, tensors or not."""
         found = {t.untyped_storage().data_ptr(): t for t in self._tensors().values() if t.numel() and _is_data(t)}
         return bytes_beside(found.values(), self.module)
+
+    def left_on_module(self) -> list[str]:
+        """What hangs on the module and did not before it was given to the stage: attributes and hooks."""
+        now = hung_on([self.module]) if self.is_here else self.stage.hung()
+        return sorted(Counter(now) - self.before)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         if not self.is_here:

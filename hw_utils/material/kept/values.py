@@ -25,6 +25,8 @@ from hw_utils.material.kept.tensors import attributes, global_names, is_notebook
 
 _MOST_THINGS = 20_000
 _SHOWN = 60  # characters of a text; longer ones are told apart by their hash
+_HOOKS_OF_A_MODULE = [name for name in vars(torch.nn.Module()) if name.endswith("_hooks")]
+_HOOKS_OF_A_TENSOR = ["_backward_hooks", "_post_accumulate_grad_hooks"]
 _PLAIN = (int, float, complex, Fraction, Decimal, np.generic)
 _RAW = (bytes, bytearray, memoryview, array)
 _OF_PYTHONS_OWN = frozenset({"builtins", "collections", "functools", "itertools", "operator", "types", "_io"})
@@ -40,6 +42,25 @@ def kept_values(thing: Any, answers: Sequence[Any], models: Sequence[torch.nn.Mo
     hung = [vars(part) for model in models for part in (*model.modules(), *model.parameters())]
     hung = [{k: v for k, v in names.items() if k not in ("_parameters", "_buffers", "_modules")} for names in hung]
     return list(_values([thing, *hung], beside=False)), list(_values(answers, beside=True))
+
+
+def hung_on(models: Iterable[torch.nn.Module]) -> list[str]:
+    """The names of all that hangs on models, their parts and their parameters: attributes, and each hook.
+
+    >>> linear = torch.nn.Linear(1, 1)
+    >>> before = hung_on([linear])
+    >>> _ = linear.register_forward_hook(print)
+    >>> linear.mine = 1
+    >>> sorted((Counter(hung_on([linear])) - Counter(before)).elements())
+    ['`mine`', 'a hook in `_forward_hooks`']
+    """
+    names: list[str] = []
+    for thing in (thing for model in models for thing in (*model.modules(), *model.parameters())):
+        kinds = _HOOKS_OF_A_TENSOR if isinstance(thing, torch.Tensor) else _HOOKS_OF_A_MODULE
+        hooks = {name: getattr(thing, name) for name in kinds}
+        names += [f"`{name}`" for name in vars(thing) if name not in hooks]
+        names += [f"a hook in `{name}`" for name, each in hooks.items() for _ in each or ()]
+    return names
 
 
 def depends(looks: Sequence[tuple[list[str], list[str]]]) -> str:

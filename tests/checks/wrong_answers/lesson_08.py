@@ -75,6 +75,26 @@ class _Stage:
         return x.grad
 
 
+@wrong("lesson_08.stage", says="module of part 0 has `seen`, which it did not have before.*hangs on the stage")
+class CountsOnTheModule(_Stage):
+    def forward(self, k, x):
+        self.module.seen = getattr(self.module, "seen", 0) + 1
+        return super().forward(k, x)
+
+
+@wrong("lesson_08.stage", says="module of part 0 has a hook in `_forward_hooks`.*goes with its pass")
+class LeavesAHook(_Stage):
+    """Its graphs come by a hook that is there for good."""
+
+    def __init__(self, module):
+        super().__init__(module)
+        module.register_forward_hook(lambda module, args, y: self.kept.__setitem__(self.k, (args[0], y)))
+
+    def forward(self, k, x):
+        self.k = k
+        return self.module(self.leaf(x)).detach()
+
+
 @wrong("lesson_08.stage", says="forward gave None, expected the output")
 class ForwardReturnsNothing(_Stage):
     def forward(self, k, x):

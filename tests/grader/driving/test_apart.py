@@ -46,7 +46,8 @@ SUBTLE = (
     "hangs_the_whole", "squares_the_number", "keeps_copies_under_a_global_name", "keeps_copies_by_globals",
     "KeepsTheFirstNumber", "KeepsTheFirstNumberAsText", "KeepsAFractionOnTheModule", "HoldsTwoRowsPacked",
     "KeepsTheFirstNumberInASet", "BeginsAtTheCallersTensor", "gpipe_takes_the_batch_apart", "takes_layers_out",
-    "shares_what_is_whole", "one_tensor_for_both", "no_step",
+    "shares_what_is_whole", "one_tensor_for_both", "no_step", "CountsOnTheModule", "LeavesAHook",
+    "RowLetsAutogradDoIt", "averages_the_updates",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
