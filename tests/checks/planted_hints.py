@@ -171,20 +171,20 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.all_gather": {
         0: (
             "SpinsUntilAllHaveArrived GivesOneStackedTensor PutsItsOwnTensorFirst "
-            "TurnsTheList KeepsItsBuffersOnTheClass SortsWhatAllShare DrawsTicketsFromOneGenerator "
-            "CountsInAClosure FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
+            "TurnsTheList KeepsItsBuffersOnTheClass SortsWhatAllShare "
+            "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero "
         ),
         1: (
-            "AppendsInOrderOfArrival "
+            "AppendsInOrderOfArrival DrawsTicketsFromOneGenerator "
             "HasOneBarrier ReadsBeforeAllHaveWritten ReturnsOneListToAllRanks NeverEmptiesTheBuffer "
             "SleepsInPlaceOfABarrier HasABarrierForOneLess TakesItsOwnForWhatIsNotThere "
         ),
         2: (
             "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
             "MakesSlotsInAFactory "
-            "RemembersSlotsByACache MakesSlotsInAContainerOfPythons"
+            "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure"
         ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
     },

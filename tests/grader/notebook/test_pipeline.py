@@ -19,7 +19,7 @@ from hw_grader.report import ClassResult, Row, read_results, to_html, to_table
 from tools.build import build
 from tools.lesson import ROOT, parse_lesson
 
-FIXTURE = Path(__file__).parents[2] / "building" / "fixtures" / "lessons" / "01_tiny_lesson.py"
+FIXTURE = Path(__file__).parents[2] / "building" / "from_lessons" / "fixtures" / "lessons" / "01_tiny_lesson.py"
 NAME, NOTEBOOK = "01_tiny_lesson", "tiny_lesson.ipynb"
 
 

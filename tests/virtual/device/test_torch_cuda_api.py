@@ -234,13 +234,13 @@ def _sum() -> torch.Tensor:
     [
         ("nccl", "nccl", "cuda:nccl"),
         ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
-        ("gloo", "gloo", "cpu:gloo"),
-        (None, "gloo", "cpu:gloo"),
+        ("gloo", "gloo", "cpu:gloo,cuda:gloo"),
+        (None, "undefined", "cuda:nccl"),  # where torch sees an accelerator it takes its backend
     ],
 )
 def test_a_group_on_virtual_devices_is_of_the_backend_that_was_asked_for(asked, name, config, isolate):
     run = on_device(_asks_for, 2, args=(asked,), isolate=isolate)
     names, of_mesh, is_summed = run[0]
     assert run.results == [run[0]] * 2
-    assert (names, is_summed) == ([(name, config)] * 2 + [("gloo", "cpu:gloo")], True)
+    assert (names, is_summed) == ([(name, config)] * 2 + [("gloo", "cpu:gloo,cuda:gloo")], True)
     assert of_mesh in {name, "cpu:gloo,cuda:nccl"}  # torch 2.10 makes this one for a mesh of GPUs in a world of gloo
