@@ -105,7 +105,7 @@ class _Interleaving:
         def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
             code = frame.f_code
             points = points_in(code)
-            if not points:
+            if not points or (is_of_a_container(code) and not _calls_a_container(frame.f_back)):
                 return None
             if code not in steppers:
                 steppers[code] = self._stepper(rank, code, points, mine)
@@ -228,6 +228,11 @@ class Explorer:
             if outcomes[-1].results is None:
                 break
         return outcomes
+
+
+def _calls_a_container(caller: FrameType | None) -> bool:
+    """Whether it is the student's code, or a container's that this has called: libraries use containers, too."""
+    return caller is not None and bool(points_in(caller.f_code))
 
 
 def _captured(make: Any) -> list[Any]:

@@ -35,8 +35,9 @@ def points_in(code: CodeType) -> frozenset[int]:
 
 
 def is_of_a_container(code: CodeType) -> bool:
-    """Whether it stands in one of the standard library's containers."""
-    return code.co_filename in _files_of_containers()
+    """Whether it stands in one of the standard library's containers; what a weak one does when something is freed does
+    not count, which happens whenever it happens."""
+    return code.co_filename in _files_of_containers() and "selfref" not in code.co_varnames
 
 
 @functools.cache
@@ -73,7 +74,7 @@ def _rebound(code: CodeType, listed: list[dis.Instruction]) -> set[int]:
 def _turns_back(listed: list[dis.Instruction]) -> set[int]:
     """The ends of `while`: in a `for` there is a point already."""
     jumps, name_at = {*dis.hasjrel, *dis.hasjabs}, {i.offset: i.opname for i in listed}
-    back = [i for i in listed if i.opcode in jumps and i.argval < i.offset]
+    back = [i for i in listed if i.opcode in jumps and i.argval <= i.offset]
     return {i.offset for i in back if name_at.get(i.argval) not in ("FOR_ITER", "SEND")}
 
 

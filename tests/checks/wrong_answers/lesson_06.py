@@ -102,42 +102,8 @@ def _rank_of(pair):
     return rank
 
 
-@wrong(GATHER, says="generator already executing|lacks the tensor of")
-class DrawsTicketsFromOneGenerator(_Context):
-    def __init__(self, world_size):
-        super().__init__(world_size)
-        self.tickets = _tickets()
-
-    def all_gather(self, tensor, rank, group_id):
-        self.buffers[next(self.tickets)] = rank, tensor.clone()
-        self.barrier.wait()
-        found = dict(list(self.buffers.values()))
-        gathered = [found[r].clone() for r in range(self.world_size)]
-        if self.barrier.wait() == 0:
-            self.buffers.clear()
-        self.barrier.wait()
-        return gathered
-
-
-def _tickets():
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-@wrong(GATHER, says="lacks the tensor of|gives|IndexError|KeyError")
-class CountsInAClosure(_Context):
-    def __init__(self, world_size):
-        super().__init__(world_size)
-        count = 0
-
-        def ticket():
-            nonlocal count
-            count += 1
-            return count
-
-        self.ticket = ticket
+class _ByTickets(_Context):
+    """All-gather by numbers that ranks draw, without a lock, from `ticket`."""
 
     def all_gather(self, tensor, rank, group_id):
         self.buffers[self.ticket()] = rank, tensor.clone()
@@ -148,6 +114,34 @@ class CountsInAClosure(_Context):
             self.buffers.clear()
         self.barrier.wait()
         return gathered
+
+
+@wrong(GATHER, says="generator already executing|lacks the tensor of")
+class DrawsTicketsFromOneGenerator(_ByTickets):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.ticket = partial(next, _tickets())
+
+
+def _tickets():
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+@wrong(GATHER, says="lacks the tensor of|gives|IndexError|KeyError")
+class CountsInAClosure(_ByTickets):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        count = 0
+
+        def ticket():
+            nonlocal count
+            count += 1
+            return count
+
+        self.ticket = ticket
 
 
 @wrong(GATHER, says=r"removed the buffer .*while rank \d was still reading")
