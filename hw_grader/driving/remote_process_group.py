@@ -74,10 +74,11 @@ class FarGroup(VirtualGroup):
 class _NoEngine:
     """In the place of a run's: the names under which C++ code finds groups, as functional collectives do, stay."""
 
-    most_processes = 0
+    class ending:
+        may_go_apart = False
 
     def __init__(self, world_size: int) -> None:
-        self.world_size, self.registered = world_size, []
+        self.world_size = world_size
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("this does not cross to another process; torch.distributed's functions do")

@@ -48,11 +48,8 @@ def _watched(rank: int, world_size: int, all_reduce, n_chunks: int) -> list[tupl
     """(time, contents) of this rank's tensor, at each of its sends and receives and at the end."""
     engine = dist.group.WORLD.engine
     tensor = torch.full((n_chunks,), 10.0**rank, dtype=torch.float64)
-    seen: dict[int, list] = engine.__dict__.setdefault("seen", {})
-    mine = seen[rank] = [(0.0, tensor.tolist())]
-    tensors = engine.__dict__.setdefault("tensors", {})
-    tensors[rank] = tensor
-    engine.watch = lambda rank: seen[rank].append((engine.clock[rank], tensors[rank].tolist()))
+    mine = [(0.0, tensor.tolist())]
+    engine.queues.watched[rank] = lambda *_: mine.append((engine.clock[rank], tensor.tolist()))
     engine.queues.unusual.add("watched")
     all_reduce(tensor)
     mine.append((engine.clock[rank], tensor.tolist()))

@@ -45,6 +45,8 @@ def environment(rank: int, world_size: int, port: int, ranks_per_host: int | Non
 class Places:
     """Where a script's modules are kept: those of this process. The virtual cluster has one of its own."""
 
+    arguments: list[str] | None = None  # what the script found as sys.argv
+
     def set_main(self, module: types.ModuleType) -> None:
         sys.modules["__main__"] = module
 
@@ -52,7 +54,7 @@ class Places:
         sys.path.insert(0, folder)
 
     def set_arguments(self, arguments: list[str]) -> None:
-        sys.argv = arguments
+        sys.argv, self.arguments = arguments, list(arguments)
 
 
 places = Places()

@@ -5,6 +5,18 @@ from __future__ import annotations
 from heapq import heappop, heappush
 
 
+class Expiry:
+    """The end of the time that a rank gives a wait."""
+
+    def __init__(self, agenda: Agenda, rank: int, what, at_s: float) -> None:
+        self.agenda, self.rank, self.what, self.at_s, self.has_come = agenda, rank, what, at_s, False
+
+    def go_on(self) -> None:
+        if self.agenda.waiting[self.rank] is self.what:
+            self.has_come = True
+            self.agenda.wake(self.rank, self.at_s)
+
+
 class Agenda:
     """The ranks' clocks, and who is due at which time.
 

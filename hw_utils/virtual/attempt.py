@@ -14,7 +14,6 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )  # fmt: skip
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,10 @@ from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual import deadlock
 from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.device.engine import DeviceEngine
+from hw_utils.virtual.ending import failure_of, is_from_a_package, misses_of_thread, sendable
 from hw_utils.virtual.engine import Engine
-from hw_utils.virtual.failures import failure_of, is_from_a_package, misses_of_thread, sendable
-from hw_utils.virtual.groups.group import KERNELS, Members, shown_to_modes
-from hw_utils.virtual.groups.subgroups import Groups, Meetings
+from hw_utils.virtual.groups.group import KERNELS, shown_to_modes, unregister
+from hw_utils.virtual.groups.subgroups import Groups
 from hw_utils.virtual.groups.world import CurrentWorld, inherited_after
 from hw_utils.virtual.ranks.children import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
@@ -49,9 +48,7 @@ from hw_utils.virtual.ranks.profiler import asynchronous_ranges
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
-from hw_utils.virtual.stores.keys import Stores
 from hw_utils.virtual.stores.torch_stores import virtual_stores
-from hw_utils.virtual.traffic.folding import Folding
 from hw_utils.virtual.traffic.messages.point_to_point import ShortCuts
 from hw_utils.virtual.traffic.without_values import shapes_only
 from hw_utils.virtual.traffic.work import virtual_futures
@@ -68,17 +65,15 @@ class Attempt:
 
     def __init__(self, call: bytes, job: dict, lamp, shown: list[list[str]]) -> None:
         self.world_size, self.call, self.job = job["world_size"], call, job
-        kind = self.DeviceEngine if job["compute"] == "device" else self.Engine
-        self.engine = kind(self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp)
-        if job.get("fold") is not None:
-            self.engine.folding = Folding(self.engine, job["fold"])
+        kind, fold = self.DeviceEngine if job["compute"] == "device" else self.Engine, job.get("fold")
+        may_go_apart = self.is_here and fold is None and self.world_size <= job.get("most_processes", 0)
+        self.engine = kind(
+            self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp, fold=fold,
+            may_go_apart=may_go_apart,
+        )  # fmt: skip
         self.results: list[Any] = [None] * self.world_size
         self.returned, self.n_running = [False] * self.world_size, len(self.engine.running)
         self.streams = Streams(self.engine, sys.stdout if job["echo"] else None, shown)
-        self.engine.groups.append(Members(self.engine, 0, tuple(range(self.world_size))))
-        meetings, self.engine.stores = Meetings(self.engine), Stores(self.engine)
-        self.engine.members_of, self.engine.exchange = meetings.members_of, meetings.exchange
-        self.engine.ask_store = self.engine.stores.ask
 
     def run(self, carrier: str) -> None:
         """All ranks until nobody can go on; this process's own state is as before afterwards."""
@@ -103,8 +98,7 @@ class Attempt:
                 with left_by(inherited_after(stack.close)):
                     self.host({"greenlets": Greenlets, "threads": Threads, "processes": Greenlets}[carrier])
         finally:
-            for name in self.engine.registered:
-                torch._C._distributed_c10d._unregister_process_group(name)
+            unregister()
             KERNELS.remove()
             torch.set_rng_state(before[0])
             torch._C._set_grad_enabled(before[1])
@@ -122,7 +116,6 @@ class Attempt:
         """What of torch.distributed and the standard library is the running rank's while the ranks run."""
         engine = self.engine
         self.copies, self.groups, self.shared = Copies(self.call), Groups(engine), ProcessState(engine)
-        engine.most_processes = 0 if engine.folding else self.job.get("most_processes", 0)
         return (
             _world(engine),
             *([] if engine.lines else [ShortCuts(engine).installed()]),
@@ -150,9 +143,9 @@ class Attempt:
     def body(self, rank: int) -> None:
         """One rank, from its first line to its last."""
         engine = self.engine
-        engine.threads.add(get_ident())
+        engine.threads.add()
         try:
-            if engine.is_over:
+            if engine.ending.is_over:
                 return
             torch._C._set_grad_enabled(True)
             if self.of_first_thread is not None:
@@ -167,7 +160,7 @@ class Attempt:
             worker, args = self.copies.take()
             self.shared.learn(worker)
             self.groups.join_world(rank)
-            engine.resume_compute()
+            engine.compute.resume()
             self.results[rank] = result_of(worker, rank, self.world_size, args)
             engine.finish()
             self.n_running -= 1
@@ -180,14 +173,14 @@ class Attempt:
         except BaseException as error:
             self._end_books(rank, is_early=True)
             with suppress(Stop):
-                if not engine.is_over:
+                if not engine.ending.is_over:
                     self.shared.look_now(everywhere=True)  # it may have failed for what another rank has changed
                     self._fails_for_another(rank, error)
                     self._fails_for_its_thread(error)
-                    engine.failures.append(failure_of(rank, error))
+                    engine.ending.failures.append(failure_of(rank, error))
         finally:
             if not engine.carrier.is_shared:
-                engine.threads.discard(get_ident())  # a thread that is none of its ranks may get the number
+                engine.threads.discard()
 
     def _end_books(self, rank: int, **options) -> None:
         if self.mode is not None:
@@ -199,15 +192,15 @@ class Attempt:
         So is one that misses what it has kept of a rank: another one may have thrown it away.
         """
         engine = self.engine
-        is_first = (rank == 0 or engine.failures) and not isinstance(error, KeyError)
-        if not is_first and self.world_size <= engine.most_processes and is_from_a_package(error):
-            engine.need("processes", "what a package keeps")
+        is_first = (rank == 0 or engine.ending.failures) and not isinstance(error, KeyError)
+        if not is_first and engine.ending.may_go_apart and is_from_a_package(error):
+            engine.ending.need("processes", "what a package keeps")
 
     def _fails_for_its_thread(self, error: BaseException) -> None:
         """What a package has set for its first thread alone is there where each rank is the first one of a process."""
         engine = self.engine
-        if not engine.carrier.is_shared and self.world_size <= engine.most_processes and misses_of_thread(error):
-            engine.need("processes", "what a package has set for one thread")
+        if not engine.carrier.is_shared and engine.ending.may_go_apart and misses_of_thread(error):
+            engine.ending.need("processes", "what a package has set for one thread")
 
     def frames_of(self, rank: int, frame) -> tuple[Frame, ...]:
         """The student's lines that a rank is at; `frame` is where this process's main thread is."""
@@ -217,7 +210,7 @@ class Attempt:
     def outcome(self) -> dict:
         """The run's parts, or those of its error."""
         engine = self.engine
-        failures = sorted(engine.failures, key=lambda f: f.rank)
+        failures = sorted(engine.ending.failures, key=lambda f: f.rank)
         if not failures and any(engine.agenda.waiting):
             return {"table": deadlock.table_of(engine, self.returned)}
         failures = failures or deadlock.lost(engine)
@@ -226,10 +219,10 @@ class Attempt:
                 return self._run()
             except pickling.Unpicklable:
                 failures = self._unpicklable()
-        note = deadlock.who_waited(engine)
+        note, ended_in = deadlock.who_waited(engine), engine.ending.ended_in
         sent = [self.exception_of(f) for f in failures]
         failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
-        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": engine.ended_in, **self.books()}
+        return {"failures": failures, "exceptions": sent, "note": note, "ended_in": ended_in, **self.books()}
 
     def exception_of(self, failure: Failure) -> bytes | None:
         return sendable(failure.exception)
@@ -249,13 +242,12 @@ class Attempt:
             return {"results": bytes(pickling.dump(self.results, ""))}
 
     def _run(self) -> dict:
-        engine = self.engine
+        engine, folding = self.engine, self.engine.folding
+        trace = engine.rows.trace(engine.places.sites, self.world_size, engine.groups.numbered)
         return {
             **self.packed_results(), **self.books(), "seconds": max(engine.clock), "output": self.streams.texts(),
-            "world_size": self.world_size, **engine.rows.trace(engine.places.sites, self.world_size, engine.groups),
-            "uneven": None if engine.folding is None else engine.folding.uneven,
-            "torn": None if engine.folding is None else engine.folding.torn,
-            "streams": self.device_streams(),
+            "world_size": self.world_size, **trace, "uneven": None if folding is None else folding.uneven,
+            "torn": None if folding is None else folding.torn, "streams": self.device_streams(),
         }  # fmt: skip
 
     def _unpicklable(self) -> list[Failure]:

@@ -21,7 +21,7 @@ def _row(engine, rank: int, what) -> Waiting:
 
 def who_waited(engine) -> str:
     """`ranks 0, 1 waited for rank 2`, for a run that ended in failures."""
-    failed = {f.rank for f in engine.failures}
+    failed = {f.rank for f in engine.ending.failures}
     waiters = sorted({int(rank) for rank, _ in engine.agenda.rows() if rank not in failed})
     if not waiters or not failed:
         return ""

@@ -7,116 +7,67 @@ port first in virtual time gets it first, and the same program gives the same ti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import enumerate as enumerate_threads
-from threading import get_ident, main_thread
-from time import thread_time
-from typing import NamedTuple
 
-from hw_utils.core.errors import Failure
 from hw_utils.core.network import Cluster, Network
-from hw_utils.virtual.agenda import Agenda
+from hw_utils.virtual.agenda import Agenda, Expiry
 from hw_utils.virtual.call_sites import Places
+from hw_utils.virtual.ending import Ending
+from hw_utils.virtual.groups.registry import GroupRegistry
+from hw_utils.virtual.ranks.compute_time import ComputeTime
+from hw_utils.virtual.ranks.greenlets_or_threads import CarryingThreads
 from hw_utils.virtual.ranks.turns import Stop, Turns
+from hw_utils.virtual.stores.keys import Stores
 from hw_utils.virtual.traffic import collectives
-from hw_utils.virtual.traffic.messages.matching import post_of
+from hw_utils.virtual.traffic.folding import FoldedCall, Folding
 from hw_utils.virtual.traffic.messages.queues import Queues
-from hw_utils.virtual.traffic.messages.requests import Request, requests_of
 from hw_utils.virtual.traffic.ports import ports_of
 from hw_utils.virtual.traffic.rows import Rows
 from hw_utils.virtual.traffic.work import VirtualWork
 
 
-class Expiry:
-    """The end of the time that a rank gives a wait."""
-
-    def __init__(self, agenda: Agenda, rank: int, what, at_s: float) -> None:
-        self.agenda, self.rank, self.what, self.at_s, self.has_come = agenda, rank, what, at_s, False
-
-    def go_on(self) -> None:
-        if self.agenda.waiting[self.rank] is self.what:
-            self.has_come = True
-            self.agenda.wake(self.rank, self.at_s)
-
-
-class GivenUp(NamedTuple):
-    """Why this attempt at a run does not go on: it needs "threads" or "processes" for its ranks."""
-
-    wants: str
-    why: str
-    rank: int  # that asked for it
-
-
 class Engine:
-    """The virtual cluster: its agenda, ports, rows and queues, and the rank that runs; `world_size` is the scheduler.
+    """The virtual cluster. `rank` is the one that runs; `world_size` stands for the scheduler.
 
-    agenda: who is due when. turns: how a turn passes on. ports: when the links are free. queues: messages that wait
-    for their other end. rows: the ledger's.
+    agenda: who is due when; its list `clock` has the time of each rank. turns: how a turn passes on. compute: what
+    ranks compute in between. ports: when the links are free. queues: messages that wait for their other end. rows: the
+    ledger's; places: the lines in them. groups, stores: where ranks meet. threads: which carry ranks, as `carrier`
+    has them do. folding: which ranks run for others, None if all run. lines: the streams of the ranks' devices, None if
+    they have none. ending: how the run ends.
     """
 
-    Agenda = Agenda
+    Agenda, ComputeTime, Queues = Agenda, ComputeTime, Queues
     Work = VirtualWork  # what a collective gives back
-    Call = collectives.Call  # one collective of a group
-    folding = None  # which ranks run for others, in a folded run, see traffic/folding.py
-    lines = None  # the streams of the ranks' devices, if they have such, see device/streams.py
-    threads_have_clocks = False  # of their own, beside their ranks' first ones
-    most_processes = 0  # up to so many ranks may be started again with a process each
+    lines = None
 
-    def __init__(self, world_size: int, network: Network | Cluster, compute, eager_bytes: int, lamp) -> None:
-        self.world_size, self.eager_bytes = world_size, eager_bytes
-        self.compute, self.is_free = compute, compute == "free"
-        self.rank = world_size
-        self.agenda, self.turns, self.ports = (
-            self.Agenda(world_size),
-            Turns(world_size, lamp),
-            ports_of(world_size, network),
-        )
+    def __init__(
+        self, world_size: int, network: Network | Cluster, compute="free", eager_bytes: int = 0, lamp=None, *,
+        fold=None, may_go_apart: bool = False,
+    ) -> None:  # fmt: skip
+        self.world_size = self.rank = world_size
+        self.agenda = self.Agenda(world_size)
         self.clock = self.agenda.clock
-        self.cpu_start_s, self.cpu_s = 0.0, [0.0] * world_size  # since when, and what each rank has computed before
-        self.places = Places()
-        self.rows = Rows(world_size)
-        self.queues = Queues(world_size, self.rows)
-        if eager_bytes:
-            self.queues.unusual.add("sent ahead")
-        self.Request = self.requests()
-        self.post, self.cross = post_of(self)
-        self.watch = None  # called with the rank at every send and receive, before it is posted
-        self.pending: dict[int, dict[int, list]] = {}  # rank -> its backward passes -> collectives called inside
-        self.groups: list = []  # Members, the default group first
-        self.registered: list[str] = []  # names of groups that torch's C++ code knows
-        self.argv: list[str] | None = None  # sys.argv of a script's ranks
-        self.carrier = None
-        self.threads = {get_ident()}  # OS threads that carry ranks
-        self.failures: list[Failure] = []
-        self.given_up: GivenUp | None = None
-        self.is_over, self.ended_in = False, "failed"
-        self.is_under_way = False
-
-    def requests(self) -> type[Request]:
-        """What a send or a receive gives back."""
-        return requests_of(self)
+        self.turns = Turns(world_size, [world_size] if lamp is None else lamp)
+        self.compute = self.ComputeTime(self, compute)
+        self.ports, self.places, self.rows = ports_of(world_size, network), Places(), Rows(world_size)
+        self.queues = self.Queues(self, eager_bytes)
+        self.folding = None if fold is None else Folding(self, fold)
+        self.Call = collectives.Call if fold is None else FoldedCall
+        self.groups, self.stores = GroupRegistry(self), Stores(self)
+        self.threads, self.carrier = CarryingThreads(), None
+        self.ending = Ending(self, may_go_apart=may_go_apart)
 
     @property
     def running(self) -> Sequence[int]:
         """The ranks that run: all, but in a folded run."""
         return range(self.world_size) if self.folding is None else self.folding.fold.representatives
 
-    def carries(self) -> bool:
-        """Whether the calling OS thread carries ranks; a kernel has others, which are no part of the run."""
-        return get_ident() in self.threads
-
-    def has_other_threads(self) -> bool:
-        """Whether this process has threads that carry no ranks, as a kernel's; ranks that start some have processes."""
-        return any(t.ident not in self.threads and t is not main_thread() for t in enumerate_threads())
-
-    # -- how a run goes and ends -------------------------------------------------------------------------------
-
     def run(self, carrier) -> None:
         """Runs all ranks until nobody can go on."""
-        self.carrier = carrier
+        self.carrier, ending = carrier, self.ending
         self.turns.begin(self, carrier)
         try:
-            self.is_under_way = True
-            while not self.is_over:
+            ending.is_under_way = True
+            while not ending.is_over:
                 who = self.agenda.next_rank()
                 if who == self.world_size:
                     if self.hears_more():
@@ -125,37 +76,19 @@ class Engine:
                 self.rank = self.turns.lamp[0] = who
                 carrier.resume[who](self.world_size)
                 self.rank = self.world_size
-            self.is_under_way = False  # here: a time limit that comes before is caught as well
+            ending.is_under_way = False  # here: a time limit that comes before is caught as well
         except Stop:
             self.rank = self.world_size
-        self.is_over, self.is_under_way = True, False
+        ending.is_over, ending.is_under_way = True, False
         carrier.close()
 
     def hears_more(self) -> bool:
         """Nobody is due: whether somebody is now, whom the engine could not know of."""
         return False
 
-    def need(self, carrier: str, why: str) -> None:
-        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks.
-
-        Threads would find what this attempt has left in modules (a singleton that is there already): processes do not.
-        """
-        if not self.carries():
-            return
-        left = self.turns.changed() if carrier == "threads" else ""
-        carrier, why = ("processes", left) if left else (carrier, why)
-        self.given_up, self.is_over, self.is_under_way = GivenUp(carrier, why, self.rank), True, False
-        raise Stop
-
     def finish(self) -> None:
         """The running rank's worker has returned."""
-        self.now()
-
-    def fail(self, failures: list[Failure]) -> None:
-        """Ends the run at once, whatever the other ranks do."""
-        self.failures.extend(failures)
-        self.is_over, self.is_under_way = True, False
-        raise Stop
+        self.compute.now()
 
     # -- what a group asks, see group.py -----------------------------------------------------------------------
 
@@ -168,33 +101,13 @@ class Engine:
         rank = self.rank
         src, dst = (rank, peer) if is_send else (peer, rank)
         members, op = group.members, self.rows.op(name)
-        request = self.post(is_send, op, tensor, tensor.dtype, peer, tag, members.number, site, src, dst, is_blocking)
+        request = self.queues.post(
+            is_send, op, tensor, tensor.dtype, peer, tag, members.number, site, src, dst, is_blocking
+        )
         self.rows.note_part(rank, request.row, name, outer)
         return request.of_group(members)
 
     # -- time --------------------------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """The running rank's clock, its computation since it last communicated included."""
-        if self.is_free:
-            return self.clock[self.rank]
-        cpu_s = thread_time() - self.cpu_start_s
-        if self.compute != "measured":
-            cpu_s = self.compute(self.rank, cpu_s)
-        self.clock[self.rank] += cpu_s
-        self.cpu_s[self.rank] += cpu_s
-        self.cpu_start_s = thread_time()
-        return self.clock[self.rank]
-
-    def computed_s(self) -> float:
-        """The running rank's CPU seconds: neither waiting nor sleeping is in them."""
-        self.now()
-        return self.cpu_s[self.rank]
-
-    def resume_compute(self) -> None:
-        """From here on the CPU time is the student's again."""
-        if not self.is_free:
-            self.cpu_start_s = thread_time()
 
     def let_the_past_run(self, rank: int) -> None:
         """Every rank that is behind runs first."""

@@ -6,7 +6,7 @@ from hw_utils.virtual import stuck_threads
 from hw_utils.virtual.apart.attempt import AttemptApart
 from hw_utils.virtual.apart.engine_server import preloadable
 from hw_utils.virtual.attempt import Attempt
-from hw_utils.virtual.failures import time_limit
+from hw_utils.virtual.ending import time_limit
 from hw_utils.virtual.ranks.beacon import lit
 from hw_utils.virtual.ranks.own.imports import Imports
 
@@ -30,7 +30,7 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon
             attempt = kind(call, job, lamp, shown)
             attempts.append(attempt)
             attempt.run(carrier)
-            given_up = attempt.engine.given_up
+            given_up = attempt.engine.ending.given_up
             if given_up is None or given_up.wants != "threads":
                 break
             shown = attempt.streams.shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 
 from hw_utils.checks.check import require_waits
 from hw_utils.core.errors import CheckFailed
@@ -25,21 +26,15 @@ def ledger_of(data: dict[str, Any]) -> Trace:
 def noting_sends() -> list[list[float]]:
     """The contents of every tensor that this virtual rank sends from now on, as the list fills."""
     engine = dist.group.WORLD.engine
-    sent = engine.__dict__.setdefault("sent", {})
-    if not sent:
-        name = "post" if hasattr(engine, "post") else "message"  # of a process a rank: its side of the line
-        send = getattr(engine, name)
+    sent = []
 
-        def noted(*said):
-            is_send, _, tensor = said[:3] if name == "post" else said[1:4]
-            if is_send:
-                sent[engine.rank].append(tensor.detach().flatten().tolist())
-            return send(*said)
+    def note(is_send: bool, tensor: Tensor) -> None:
+        if is_send:
+            sent.append(tensor.detach().flatten().tolist())
 
-        setattr(engine, name, noted)
-        if name == "post":
-            engine.queues.unusual.add("noted")  # else messages take a way that does not pass here
-    return sent.setdefault(engine.rank, [])
+    engine.queues.watched[engine.rank] = note
+    engine.queues.unusual.add("noted")  # else messages take a way that does not pass here
+    return sent
 
 
 def require_no_collective(trace: Trace, what: str) -> None:

@@ -47,13 +47,9 @@ class DeviceEngineProxy(EngineProxy):
     Work = RemoteWorkOnStream
 
     def __init__(self, rank: int, line, bell, job: dict) -> None:
-        super().__init__(rank, line, bell, job)
-        self.is_free = True
+        super().__init__(rank, line, bell, {**job, "compute": "free"})
         self.lines = TimeLines(self, job["network"].device, self.world_size)
         self.lines.current = _Current()
-
-    def stamp(self) -> tuple[float, float]:
-        return self.clock_s, 0.0
 
     def collective(self, group, post, outer) -> RemoteWork:
         with self.lines.posting():

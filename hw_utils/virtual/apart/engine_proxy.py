@@ -4,93 +4,131 @@ from __future__ import annotations
 
 import os
 import threading
-from time import thread_time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 from hw_utils.virtual.apart import packed_tensors, timer
+from hw_utils.virtual.apart.compute_time import ThreadTime
 from hw_utils.virtual.apart.remote_work import RemoteWork
 from hw_utils.virtual.call_sites import Places
-from hw_utils.virtual.groups.group import Members
+from hw_utils.virtual.groups.registry import Members
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
 
 _start = threading.Thread.start  # a program's threads begin as `rank_main` says
 
 
-class _OfThread(threading.local):
-    """What each thread of a rank has of its own; another thread than the first one begins where its starter was."""
+class _Introduced(threading.local):
+    is_known = False  # whether the server has heard of the calling thread
 
-    clock_s, cpu_s, is_known = 0.0, 0.0, False  # cpu_s: computed before cpu_start_s
+
+class RemoteGroups:
+    """The groups of a run, as a rank's process knows them."""
+
+    def __init__(self, proxy: EngineProxy) -> None:
+        self.proxy = proxy
+        self.numbered = [Members(proxy, 0, tuple(range(proxy.world_size)))]
+
+    def members_of(self, key: tuple, name: str, site: int) -> Members:
+        number = self.proxy.ask("join_group", key, name, self.proxy.site(site))
+        return Members(self.proxy, number, key[1])
+
+    def exchange(self, number: int, nth: int, mine, name: str, site: int, limit_s: float | None) -> dict:
+        return self.proxy.ask("exchange", number, nth, mine, name, self.proxy.site(site), limit_s)
+
+
+class RemoteQueues:
+    """What waits for its other end waits at the server: here is who watches what this rank posts."""
 
     def __init__(self) -> None:
-        self.cpu_start_s = thread_time()
+        self.watched: dict[int, Callable] = {}
+        self.unusual: set[str] = set()
+
+    def go_elsewhere(self, rank: int) -> None:
+        """No message takes a short cut that would have to know it."""
 
 
-class _Clock:
-    """Asked as an engine's list of clocks; of the other ranks it knows nothing."""
+class RemoteStores:
+    """The stores of a run, which are the server's; what this process has of them."""
 
-    def __init__(self, own: _OfThread) -> None:
-        self.own = own
+    def __init__(self, proxy: EngineProxy) -> None:
+        self.proxy = proxy
+        self.openings: dict = {}  # of files, by store
+        self.next_hash_store = count(1).__next__
 
-    def __getitem__(self, rank: int) -> float:
-        return self.own.clock_s
+    def ask(self, name: str, method: str, arguments: tuple, site: int) -> Any:
+        return self.proxy.ask("ask_store", name, method, arguments, self.proxy.site(site))
 
-    def __setitem__(self, rank: int, to_s: float) -> None:
-        self.own.clock_s = to_s
+    def forget(self, name: str) -> None:
+        """A file's store: the file is removed, and with it what a later store of its name would begin with."""
+        with suppress(OSError):
+            os.remove(name.removeprefix("file://"))
+
+
+class OwnThreads:
+    """The process is the rank's, with all of its threads."""
+
+    have_clocks = True
+    has_torchs = False  # which run the program's functions for other ranks
+
+    def __init__(self, proxy: EngineProxy) -> None:
+        self.proxy = proxy
+
+    def carries(self) -> bool:
+        return True
+
+    def has_others(self) -> bool:
+        return self.has_torchs or threading.active_count() > 1
+
+    def are_torchs_too(self) -> None:
+        """From now on other ranks may have functions run here, and answer this one, as no part of the run."""
+        self.has_torchs = True
+        self.proxy.tell("is_asked")
 
 
 class EngineProxy:
     """A rank, with what its groups, clock and stores expect of an engine."""
 
     Work = RemoteWork  # what a call gives back
-    is_over, threads_have_clocks = False, True
-    is_asked = False  # by threads of torch's, which run the program's functions for other ranks
     lines = None  # the streams of the rank's device, if it has one
     folding = None  # a folded run has no process a rank
-    most_processes = 0  # the run is not started again: ranks have processes
 
     class carrier:
         is_shared = False
 
+    class ending:
+        is_over = may_go_apart = False  # the run is not started again: ranks have processes
+
     def __init__(self, rank: int, line, bell, job: dict) -> None:
         self.rank, self.world_size, self.line, self.bell = rank, job["world_size"], line, bell
-        self.is_free, self.is_measured = job["compute"] == "free", job["compute"] == "measured"
-        self.places, self.registered, self.pending = Places(), [], {}
-        self.groups = [Members(self, 0, tuple(range(self.world_size)))]
-        self.own = _OfThread()
-        self.own.is_known = True
-        self.clock = _Clock(self.own)
+        self.compute, self.places = ThreadTime(self, job["compute"]), Places()
+        self.clock = self.compute.clock
+        self.groups, self.stores = RemoteGroups(self), RemoteStores(self)
+        self.queues, self.threads = RemoteQueues(), OwnThreads(self)
+        self.introduced = _Introduced()
+        self.introduced.is_known = True
         self.speaking, self.hearing = threading.Lock(), threading.Condition()
         self.answers: dict[int, tuple] = {}  # thread -> what came for it
         self.somebody_reads = False
         self.heard: dict[int, RemoteWork] = {}
         self.under_way: dict[int, RemoteWork] = {}  # collectives whose outputs have not come
         self.is_listening = False
-        self.resume_compute()
 
     @property
     def clock_s(self) -> float:
-        return self.own.clock_s
+        """The calling thread's."""
+        return self.compute.clock_s
 
     # asking
 
-    def stamp(self) -> tuple[float, float]:
-        """What the server needs to know of the time when a thread asks for something."""
-        return self.own.clock_s, self._spent_s()
-
-    def _spent_s(self) -> float:
-        """The thread's CPU seconds since its last call."""
-        own, now_s = self.own, thread_time()
-        spent_s, own.cpu_start_s = now_s - own.cpu_start_s, now_s
-        own.cpu_s += spent_s
-        return spent_s
-
     def _say(self, stamp, name: str, arguments: tuple) -> int:
-        thread, own = threading.get_native_id(), self.own
+        thread = threading.get_native_id()
         with self.speaking:
-            if not own.is_known and stamp is not None:
-                own.is_known = True
-                self.line.send((thread, None, "begins", (threading.current_thread().name, own.clock_s)))
+            if not self.introduced.is_known and stamp is not None:
+                self.introduced.is_known = True
+                self.line.send((thread, None, "begins", (threading.current_thread().name, self.clock_s)))
             self.line.send((thread, stamp, name, arguments))
         return thread
 
@@ -100,7 +138,7 @@ class EngineProxy:
 
     def end(self, name: str, *arguments) -> None:
         """The rank's last word, of its first thread."""
-        self._say(self.stamp(), name, arguments)
+        self._say(self.compute.stamp(), name, arguments)
 
     def ask(self, name: str, *arguments) -> Any:
         """The server's answer; the thread's clock is then what the server says.
@@ -108,8 +146,8 @@ class EngineProxy:
         Raises what the server raised.
         """
         with timer.stands_still(lambda: self.clock_s):
-            is_right, value, self.own.clock_s = self._answer(self._say(self.stamp(), name, arguments))
-        self.resume_compute()
+            is_right, value, self.compute.own.clock_s = self._answer(self._say(self.compute.stamp(), name, arguments))
+        self.compute.resume()
         if not is_right:
             raise value
         return value
@@ -134,50 +172,11 @@ class EngineProxy:
                 self.hearing.notify_all()
             return self.answers.pop(thread)
 
-    def resume_compute(self) -> None:
-        """From here on the CPU time is the program's again."""
-        self.own.cpu_start_s = thread_time()
-
-    def begin_thread(self, at_s: float) -> None:
-        """The calling thread begins at `at_s`, where its starter was."""
-        self.own.clock_s = at_s
-        self.resume_compute()
-
-    def catch_up(self, at_s: float) -> None:
-        """The calling thread has waited for another one, which was there at `at_s`."""
-        self.own.clock_s = max(self.own.clock_s, at_s)
-
-    def carries(self) -> bool:
-        return True  # the process is the rank's, with all of its threads
-
-    def has_other_threads(self) -> bool:
-        return self.is_asked or threading.active_count() > 1
-
-    def has_torchs_threads(self) -> None:
-        """From now on other ranks may have functions run here, and answer this one, as no part of the run."""
-        self.is_asked = True
-        self.tell("is_asked")
-
-    def now(self) -> float:
-        if self.is_free:
-            return self.clock_s
-        if self.is_measured:
-            return self.clock_s + thread_time() - self.own.cpu_start_s
-        self.ask("read_clock")
-        return self.clock_s
-
-    def computed_s(self) -> float:
-        if self.is_free and self.lines is None:
-            return 0.0
-        if self.is_measured:
-            return self.own.cpu_s + thread_time() - self.own.cpu_start_s
-        return self.now()
-
     def move_on(self, rank: int, to_s: float) -> None:
         """Sleeps until then; a timer of the program's that is due before rings when it is."""
-        while 0 < (due_s := timer.left_s()) < to_s - self.now():
+        while 0 < (due_s := timer.left_s()) < to_s - self.compute.now():
             self.ask("sleep", due_s)
-        self.ask("sleep", max(to_s - self.now(), 0.0))
+        self.ask("sleep", max(to_s - self.compute.now(), 0.0))
 
     # what groups ask of an engine
 
@@ -209,6 +208,8 @@ class EngineProxy:
             self.under_way.pop(number).fill(data)
 
     def message(self, group, is_send, name, tensor, peer, tag, site, is_blocking, outer) -> RemoteWork:
+        if self.rank in self.queues.watched:
+            self.queues.watched[self.rank](is_send, tensor)
         with unseen():
             sent = packed_tensors.packed(tensor, with_bytes=is_send)
         spec = {
@@ -221,16 +222,6 @@ class EngineProxy:
         work = self.Work(self, number, name, [] if is_send else [tensor], kept)
         work.text = f"rank {self.rank} sends {tensor.numel():,} elements to rank {peer}"
         return work.of_group(group.members)
-
-    def members_of(self, key: tuple, name: str, site: int) -> Members:
-        number = self.ask("join_group", key, name, self.site(site))
-        return Members(self, number, key[1])
-
-    def exchange(self, number: int, nth: int, mine, name: str, site: int, limit_s: float | None) -> dict:
-        return self.ask("exchange", number, nth, mine, name, self.site(site), limit_s)
-
-    def ask_store(self, name: str, method: str, arguments: tuple, site: int) -> Any:
-        return self.ask("ask_store", name, method, arguments, self.site(site))
 
     def finish(self) -> None:
         """The worker has returned."""

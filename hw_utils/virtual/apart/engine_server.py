@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from hw_utils.core.errors import Failure
-from hw_utils.core.network import Cluster
 from hw_utils.virtual.apart import packed_tensors
+from hw_utils.virtual.apart.compute_time import ToldHostTime, ToldTime
 from hw_utils.virtual.apart.rank_processes import RankProcesses
 from hw_utils.virtual.apart.rank_threads import Lane, LaneAgenda, LaneGreenlets
 from hw_utils.virtual.apart.thread_requests import Standing, Stuck, ThreadRequests
@@ -24,6 +24,7 @@ from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post
+from hw_utils.virtual.traffic.messages.queues import Queues
 from hw_utils.virtual.traffic.work import VirtualWork
 
 MOST_BEATS = 2_000
@@ -31,39 +32,28 @@ MOST_BEATS_AWAITED = 100 * MOST_BEATS  # where a rank's first thread waits in it
 
 
 class ServedEngine(Engine):
-    """Its ranks compute elsewhere: their CPU time comes with their calls."""
+    """Its ranks compute elsewhere."""
 
-    Agenda, Carrier = LaneAgenda, LaneGreenlets
-    spent_s = 0.0
+    Agenda, Carrier, ComputeTime = LaneAgenda, LaneGreenlets, ToldTime
 
-    def heard(self, lane: Lane, at_s: float, spent_s: float) -> None:
-        """What came with a call: when its thread was last there, and what it has computed since."""
-        self.clock[lane], self.spent_s = max(self.clock[lane], at_s), spent_s
 
-    def now(self) -> float:
-        rank = self.rank
-        if not self.is_free and rank < self.world_size:
-            spent_s, self.spent_s = self.spent_s, 0.0
-            self.clock[rank] += spent_s if self.compute == "measured" else self.compute(rank, spent_s)
-        return self.clock[rank]
+class QueuesInTurn(Queues):
+    """A send or receive waits for those that begin earlier: its rank's clock has gone on alone."""
 
-    def resume_compute(self) -> None: ...
+    def __init__(self, engine: Engine, eager_bytes: int) -> None:
+        super().__init__(engine, eager_bytes)
+        self.engine, self.post_at_once, self.post = engine, self.post, self.post_in_turn
+        self.unusual.add("on a device")
+
+    def post_in_turn(self, *message):
+        self.engine.keep_up(self.engine.rank)
+        return self.post_at_once(*message)
 
 
 class DeviceServedEngine(ServedEngine):
-    """Its ranks keep their own clocks, and say with each call when it begins."""
+    """Of ranks with a device each."""
 
-    def __init__(self, world_size: int, cluster: Cluster, compute, eager_bytes: int, lamp) -> None:
-        super().__init__(world_size, cluster, "free", eager_bytes, lamp)
-        self.queues.unusual.add("on a device")
-        self._post, self.post = self.post, self.post_in_turn
-
-    def heard(self, lane: Lane, at_s: float, spent_s: float) -> None:
-        self.clock[lane] = at_s
-
-    def post_in_turn(self, *message):
-        self.keep_up(self.rank)
-        return self._post(*message)
+    ComputeTime, Queues = ToldHostTime, QueuesInTurn
 
 
 class EngineServer:
@@ -93,7 +83,7 @@ class EngineServer:
         """Everything that one thread of a rank asks for, until it has ended."""
         engine, lane = self.engine, who if isinstance(who, Lane) else self.engine.agenda.lanes[who]
         try:
-            while not engine.is_over:
+            while not engine.ending.is_over:
                 try:
                     message = self.requests.hear(lane)
                 except Stuck:
@@ -102,10 +92,10 @@ class EngineServer:
                 if message is None:
                     return
                 stamp, name, arguments = message
-                engine.heard(lane, *stamp)
+                engine.compute.heard(lane, *stamp)
                 self._count_beats(lane, name)
                 if name in ("returned", "failed"):
-                    engine.now()
+                    engine.compute.now()
                     self.requests.end(int(lane))
                     getattr(self, name)(int(lane), *arguments)
                     return
@@ -113,8 +103,8 @@ class EngineServer:
                     answer = (True, getattr(self, name)(lane, *arguments))
                 except Exception as error:
                     answer = (False, _sendable(error))
-                if engine.spent_s:
-                    engine.now()
+                if engine.compute.told_s:
+                    engine.compute.now()
                 self.processes.send(lane, (lane.thread, (*answer, engine.clock[lane])))
         except Stop:
             return
@@ -142,7 +132,7 @@ class EngineServer:
                 isinstance(what, Standing) for what in self.engine.agenda.waiting[: self.engine.world_size]
             )
             if not is_patient and self.requests.all_wait():
-                self.engine.is_over = True
+                self.engine.ending.is_over = True
                 raise Stop
 
     def hears_more(self) -> bool:
@@ -187,27 +177,27 @@ class EngineServer:
         self.results[rank] = result
 
     def failed(self, rank: int, failure: Failure, exception: bytes | None) -> None:
-        self.engine.failures.append(failure)
+        self.engine.ending.failures.append(failure)
         self.exceptions[rank] = exception
 
     def read_clock(self, rank: int) -> None:
-        self.engine.now()
+        self.engine.compute.now()
 
     def sleep(self, rank: int, seconds: float) -> None:
-        self.engine.move_on(rank, self.engine.now() + seconds)
+        self.engine.move_on(rank, self.engine.compute.now() + seconds)
 
     def join_group(self, rank: int, key, name: str, site) -> int:
-        return self.engine.members_of(key, name, self.engine.places.number_of(site)).number
+        return self.engine.groups.members_of(key, name, self.engine.places.number_of(site)).number
 
     def exchange(self, rank: int, number: int, nth: int, mine, name: str, site, limit_s: float | None) -> dict:
-        return self.engine.exchange(number, nth, mine, name, self.engine.places.number_of(site), limit_s)
+        return self.engine.groups.exchange(number, nth, mine, name, self.engine.places.number_of(site), limit_s)
 
     def ask_store(self, rank: int, name: str, method: str, arguments: tuple, site) -> Any:
-        return self.engine.ask_store(name, method, arguments, self.engine.places.number_of(site))
+        return self.engine.stores.ask(name, method, arguments, self.engine.places.number_of(site))
 
     def collective(self, rank: int, number: int, spec: dict) -> int:
         engine = self.engine
-        members = engine.groups[number]
+        members = engine.groups.numbered[number]
         inputs = [packed_tensors.unpacked(t) for t in spec["inputs"]]
         outputs = inputs if spec["outputs"] is None else [packed_tensors.unpacked(t) for t in spec["outputs"]]
         reduce_op = None if spec["reduce_op"] is None else getattr(torch.distributed.ReduceOp, spec["reduce_op"])
@@ -225,12 +215,12 @@ class EngineServer:
         engine = self.engine
         tensor, peer, is_send = packed_tensors.unpacked(spec["tensor"]), spec["peer"], spec["is_send"]
         src, dst = (rank, peer) if is_send else (peer, rank)
-        request = engine.post(
+        request = engine.queues.post(
             is_send, engine.rows.op(spec["name"]), tensor, tensor.dtype, peer, spec["tag"], number,
             engine.places.number_of(spec["site"]), src, dst, spec["is_blocking"],
         )  # fmt: skip
         engine.rows.note_part(rank, request.row, spec["name"], spec["outer"])
-        return self._kept(rank, request.of_group(engine.groups[number]))
+        return self._kept(rank, request.of_group(engine.groups.numbered[number]))
 
     def wait(self, rank: int, number: int, timeout: timedelta | None) -> tuple[tuple[list[bytes], int, float], dict]:
         """What has come, and what came meanwhile of collectives that the rank has not waited for."""

@@ -24,7 +24,7 @@ from hw_utils.virtual.apart.devices import DeviceEngineProxy
 from hw_utils.virtual.apart.engine_proxy import EngineProxy
 from hw_utils.virtual.apart.thread_clocks import threads_of_their_own
 from hw_utils.virtual.device.cuda_devices import said
-from hw_utils.virtual.failures import failure_of, sendable
+from hw_utils.virtual.ending import failure_of, sendable
 from hw_utils.virtual.groups.group import shown_to_modes
 from hw_utils.virtual.groups.subgroups import Groups
 from hw_utils.virtual.groups.world import inherited_after
@@ -136,7 +136,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
             with left_by(inherited_after(stack_.close)), _accounts_told(proxy, watch):
                 worker, args = pickling.load(call)
                 groups.join_world(rank)
-                proxy.resume_compute()
+                proxy.compute.resume()
                 result = result_of(worker, rank, job["world_size"], args)
                 threading._shutdown()  # as when a process ends: it waits for threads that are no daemons
                 proxy.finish()

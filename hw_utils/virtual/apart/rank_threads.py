@@ -11,8 +11,7 @@ from heapq import heappop
 
 import greenlet
 
-from hw_utils.virtual.agenda import Agenda
-from hw_utils.virtual.engine import Expiry
+from hw_utils.virtual.agenda import Agenda, Expiry
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets
 
 

@@ -111,10 +111,6 @@ class RemoteWork(WithFuture, Work):
 
     was_waited_for = is_over
 
-    @property
-    def pending(self) -> dict[int, list]:
-        return self.proxy.pending
-
     def future_is_taken(self) -> None:
         self.proxy.listen_for(self)
 

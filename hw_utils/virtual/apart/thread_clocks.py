@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from weakref import WeakKeyDictionary
 
 from hw_utils.core.calls.patched import patched
+from hw_utils.virtual.apart.compute_time import ThreadTime
 from hw_utils.virtual.apart.engine_proxy import EngineProxy
 
 
@@ -20,20 +21,20 @@ class Before:
     queue is not before who put it there. So events, queues and futures carry a thread's clock to the next one.
     """
 
-    def __init__(self, proxy: EngineProxy) -> None:
-        self.proxy = proxy
+    def __init__(self, clocks: ThreadTime) -> None:
+        self.clocks = clocks
         self.left_s: WeakKeyDictionary = WeakKeyDictionary()  # lock -> when it was last let go
         self.waiters: WeakKeyDictionary = WeakKeyDictionary()  # condition -> [when it may go on] of each that waits
         self.woken: WeakKeyDictionary = WeakKeyDictionary()  # lock -> the same of who waits for it to be let go
         self.put_s: WeakKeyDictionary = WeakKeyDictionary()  # queue -> when each of its items came
 
     def take(self, lock) -> None:
-        self.proxy.catch_up(self.left_s.get(lock, 0.0))
+        self.clocks.catch_up(self.left_s.get(lock, 0.0))
 
     def let_go(self, lock) -> None:
-        self.left_s[lock] = self.proxy.clock_s
+        self.left_s[lock] = self.clocks.clock_s
         for waiter in self.woken.pop(lock, ()):
-            waiter[0] = self.proxy.clock_s
+            waiter[0] = self.clocks.clock_s
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -60,7 +61,7 @@ class Before:
             leave(self, *error)
 
         def wait(self, timeout: float | None = None) -> bool:
-            began_s, mine = before.proxy.clock_s, [0.0]
+            began_s, mine = before.clocks.clock_s, [0.0]
             before.let_go(self._lock)
             before.waiters.setdefault(self, []).append(mine)
             try:
@@ -68,17 +69,17 @@ class Before:
             finally:
                 waiters = before.waiters[self]
                 waiters[:] = [other for other in waiters if other is not mine]
-            before.proxy.catch_up(mine[0] if is_notified else 0.0)
+            before.clocks.catch_up(mine[0] if is_notified else 0.0)
             if not is_notified and timeout is not None:
                 before.take(self._lock)
-                before.proxy.catch_up(began_s + max(timeout, 0))
+                before.clocks.catch_up(began_s + max(timeout, 0))
             return is_notified
 
         def notify(self, n: int = 1) -> None:
             notify_really(self, n)  # who is woken has the lock no sooner than this thread lets it go
             waiters = before.waiters.get(self, [])
             for waiter in waiters[:n]:
-                waiter[0] = before.proxy.clock_s
+                waiter[0] = before.clocks.clock_s
             before.woken.setdefault(self._lock, []).extend(waiters[:n])
             del waiters[:n]
 
@@ -89,11 +90,11 @@ class Before:
 
         def _put(self, item) -> None:
             put(self, item)
-            before.put_s.setdefault(self, deque()).append(before.proxy.clock_s)
+            before.put_s.setdefault(self, deque()).append(before.clocks.clock_s)
 
         def _get(self):
             if came_s := before.put_s.get(self):
-                before.proxy.catch_up(came_s.popleft())
+                before.clocks.catch_up(came_s.popleft())
             return get(self)
 
         return _put, _get
@@ -112,7 +113,7 @@ def threads_of_their_own(proxy: EngineProxy, *begin: Callable[[], None]) -> Iter
         run, at_s = self.run, proxy.clock_s
 
         def begin_and_run() -> None:
-            proxy.begin_thread(at_s)
+            proxy.compute.begin_thread(at_s)
             for part in begin:
                 part()
             try:
@@ -127,7 +128,7 @@ def threads_of_their_own(proxy: EngineProxy, *begin: Callable[[], None]) -> Iter
         began_s = proxy.clock_s
         join(self, timeout)
         is_late = timeout is not None and self.is_alive()
-        proxy.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
+        proxy.compute.catch_up(began_s + max(timeout, 0) if is_late else getattr(self, "ended_s", 0.0))
 
-    with Before(proxy).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
+    with Before(proxy.compute).installed(), patched(thread, "start", begin_and_start), patched(thread, "join", join_it):
         yield

@@ -98,7 +98,7 @@ class ThreadRequests:
         """Reads one message of a rank's process."""
         message, engine = self.processes.read(rank), self.engine
         if message is None:
-            engine.failures.append(self.processes.crash(rank))
+            engine.ending.failures.append(self.processes.crash(rank))
             self.end(rank)
             return
         thread, stamp, name, arguments = message

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hw_utils.core.network import Cluster
 from hw_utils.virtual.device.streams import TimeLines
 from hw_utils.virtual.engine import Engine
+from hw_utils.virtual.ranks.compute_time import ComputeTime
+from hw_utils.virtual.traffic.messages.queues import Queues
 from hw_utils.virtual.traffic.messages.requests import requests_of
 from hw_utils.virtual.traffic.work import VirtualWork
 
@@ -23,21 +25,28 @@ class DeviceWork(VirtualWork):
         return True
 
 
-class DeviceEngine(Engine):
-    """Computation is what the operations cost on the device; communication begins where the current stream is."""
+class HostTime(ComputeTime):
+    """Of hosts, which compute nothing that takes time: operations cost what they cost on the device."""
 
-    Work = DeviceWork
+    def __init__(self, engine, rule) -> None:
+        super().__init__(engine, "free")
 
-    def __init__(self, world_size: int, cluster: Cluster, compute, eager_bytes: int, lamp) -> None:
-        self.lines = TimeLines(self, cluster.device, world_size)
-        super().__init__(world_size, cluster, "free", eager_bytes, lamp)
-        self.queues.unusual.add("on a device")
-        self._post, self.post = self.post, self.post_on_stream
+    def total_s(self) -> float:
+        return self.now()  # as on real devices, whose hosts ask again and again while they wait
 
-    def requests(self) -> type:
-        lines = self.lines
 
-        class OnStream(requests_of(self)):
+class StreamQueues(Queues):
+    """A send or receive begins when the current stream gets there, and a wait for it is the stream's."""
+
+    def __init__(self, engine: DeviceEngine, eager_bytes: int) -> None:
+        super().__init__(engine, eager_bytes)
+        self.engine, self.post_at_once, self.post = engine, self.post, self.post_on_stream
+        self.unusual.add("on a device")
+
+    def requests(self, engine: DeviceEngine) -> type:
+        lines = engine.lines
+
+        class OnStream(requests_of(engine, self)):
             __slots__ = ()
 
             def wait(self, timeout=None) -> bool:
@@ -48,17 +57,23 @@ class DeviceEngine(Engine):
         return OnStream
 
     def post_on_stream(self, *message):
-        """A send or receive that begins when the current stream gets there."""
-        with self.lines.posting():
-            self.keep_up(self.rank)
-            return self._post(*message)
+        with self.engine.lines.posting():
+            self.engine.keep_up(self.engine.rank)
+            return self.post_at_once(*message)
+
+
+class DeviceEngine(Engine):
+    """Computation is what the operations cost on the device; communication begins where the current stream is."""
+
+    ComputeTime, Queues, Work = HostTime, StreamQueues, DeviceWork
+
+    def __init__(self, world_size: int, cluster: Cluster, *more, **named) -> None:
+        self.lines = TimeLines(self, cluster.device, world_size)
+        super().__init__(world_size, cluster, *more, **named)
 
     def collective(self, group, post, outer):
         with self.lines.posting():
             return super().collective(group, post, outer)
-
-    def computed_s(self) -> float:
-        return self.now()  # as on real devices, whose hosts ask again and again while they wait
 
     def finish(self) -> None:
         self.lines.synchronize()

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from hw_utils.core.calls.arguments import SHORT_S
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
 from hw_utils.core.calls.mismatch_text import late_text
@@ -20,11 +19,12 @@ from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
 from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.groups import signatures
+from hw_utils.virtual.groups.registry import Members
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, several
-from hw_utils.virtual.traffic.collectives import Call, Post
+from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
 
@@ -34,21 +34,18 @@ _register = torch._C._distributed_c10d._register_process_group
 _OWN_FILES = (__file__, signatures.__file__, modes.__file__, several.__file__)
 
 
-class Members:
-    """A group that all its ranks share: who is in it, and the collectives they have called."""
+_registered: list[str] = []  # names by which torch's C++ code knows groups of this process
 
-    def __init__(self, engine, number: int, ranks: tuple[int, ...]) -> None:
-        self.engine, self.number, self.ranks = engine, number, ranks
-        self.running = ranks if engine.folding is None else engine.folding.running(ranks)  # the others do the same
-        self.limit_s: float | None = None  # seconds that a call may take, where the program gave the group a timeout
-        self.place_of = {rank: i for i, rank in enumerate(ranks)}
-        self.n_called = [0] * len(ranks)
-        self.calls: dict[int, Call] = {}
 
-    @property
-    def is_short(self) -> bool:
-        """Whether messages have that limit as well: with a longer one, a standstill is told at once."""
-        return self.limit_s is not None and self.limit_s <= SHORT_S
+def _forget(name: str) -> None:
+    torch._C._distributed_c10d._unregister_process_group(name)
+    _registered.remove(name)
+
+
+def unregister(prefix: str = "") -> None:
+    """C++ code forgets the groups whose names begin so."""
+    for name in [name for name in _registered if name.startswith(prefix)]:
+        _forget(name)
 
 
 class VirtualGroup(Collectives):
@@ -110,13 +107,13 @@ class VirtualGroup(Collectives):
 
         A program that asks for it itself, as for a key that members share, has a process a rank, and torch's own names.
         """
-        if self.engine.most_processes >= self.engine.world_size and is_students(sys._getframe(1).f_code.co_filename):
-            self.engine.need("processes", "the name of a group is the same on all its members")
+        if self.engine.ending.may_go_apart and is_students(sys._getframe(1).f_code.co_filename):
+            self.engine.ending.need("processes", "the name of a group is the same on all its members")
         if not self.is_registered:  # C++ code looks groups up by name
             self.is_registered = True
             KERNELS.install()
             _register(self.registered_as, self)
-            self.engine.registered.append(self.registered_as)
+            _registered.append(self.registered_as)
         return self.registered_as
 
     pg_name = group_name
@@ -124,8 +121,7 @@ class VirtualGroup(Collectives):
     def be_known(self, yes: bool) -> None:
         """Whether torch's C++ code may find it by its name, which another group may have meanwhile."""
         if not yes and self.is_registered:
-            torch._C._distributed_c10d._unregister_process_group(self.registered_as)
-            self.engine.registered.remove(self.registered_as)
+            _forget(self.registered_as)
             self.is_registered = False
 
     @property
@@ -145,7 +141,7 @@ class VirtualGroup(Collectives):
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.members.limit_s = limit_of(timeout)
-        if self.members.is_short and hasattr(self.engine, "queues"):
+        if self.members.is_short:
             self.engine.queues.go_elsewhere(self.engine.rank)  # the short cuts know no limits
 
     @property
@@ -201,7 +197,7 @@ class VirtualGroup(Collectives):
             frame = frame.f_back  # None: of a thread that C++ code has begun
         name, outer, _, _ = caller(frame, method)
         if outer is None and self.engine.carrier.is_shared:
-            self.engine.need(
+            self.engine.ending.need(
                 "threads", "C++ code calls a collective"
             )  # C++ code called: a greenlet cannot leave its frames
         return name, self.engine.places.of(frame), outer
@@ -250,7 +246,7 @@ class VirtualGroup(Collectives):
                 where = self.engine.places.where(site)
                 mine = fingerprint(method, (*arguments, *named.values()), number=self.n_alike, where=where)
                 nth, self.n_compared = self.n_compared, self.n_compared + 1
-                brought = self.engine.exchange(self.members.number, nth, mine, name, site, limit_s)
+                brought = self.engine.groups.exchange(self.members.number, nth, mine, name, site, limit_s)
                 if len(brought) < len(self.members.running):
                     places = (self.members.place_of[rank] for rank in self.members.running)
                     late = [place for place in places if place not in brought]

@@ -7,81 +7,16 @@ import sys
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
-import torch.distributed.rpc
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.arguments import as_timedelta
-from hw_utils.core.calls.fingerprint import FingerPrint
 from hw_utils.core.calls.patched import patched
 from hw_utils.scripts import joining, own_ranks
-from hw_utils.virtual.groups.group import OF_WORLD, Members, VirtualGroup, limit_of
+from hw_utils.virtual.groups.group import OF_WORLD, VirtualGroup, limit_of, unregister
 from hw_utils.virtual.groups.world import add_to_world
 from hw_utils.virtual.stores.torch_stores import DEFAULT, VirtualStore
-
-
-class _Meeting:
-    """What a rank stands in while the others make their part of `new_group` or `init_process_group`."""
-
-    row = -1
-
-    def __init__(self, rank: int, name: str, site: int, late: set[int]) -> None:
-        self.rank, self.name, self.site, self.late = rank, name, site, late
-
-    def waits_for(self) -> tuple[int, ...]:
-        return tuple(sorted(self.late))
-
-
-class Meetings:
-    """Where the members of a new group meet, in the process that has the engine."""
-
-    def __init__(self, engine) -> None:
-        self.engine = engine
-        self.members: dict[tuple, Members] = {}
-        self.arrived: dict[tuple, list[_Meeting]] = {}
-        self.brought: dict[tuple, dict[int, FingerPrint]] = {}
-
-    def members_of(self, key: tuple, name: str, site: int) -> Members:
-        """The members of (which group, its ranks), once all of them have come."""
-        engine = self.engine
-        if key not in self.members:
-            self.members[key] = Members(engine, len(engine.groups), key[1])
-            engine.groups.append(self.members[key])
-        members = self.members[key]
-        self._meet(key, members, name, site)
-        return members
-
-    def exchange(
-        self, number: int, nth: int, mine: FingerPrint, name: str, site: int, limit_s: float | None
-    ) -> dict[int, FingerPrint]:
-        """What the members of group `number` call next, by place; of those that have come in `limit_s` seconds."""
-        members, key = self.engine.groups[number], (number, nth)
-        brought = self.brought.setdefault(key, {})
-        brought[members.place_of[self.engine.rank]] = mine
-        if len(brought) == len(members.running):
-            del self.brought[key]
-        self._meet(key, members, name, site, limit_s)
-        return brought
-
-    def _meet(self, key, members: Members, name: str, site: int, limit_s: float | None = None) -> None:
-        """Stands still until all members have come, or the time is up."""
-        engine, rank = self.engine, self.engine.rank
-        engine.now()
-        engine.let_the_past_run(rank)
-        meetings = self.arrived.setdefault(key, [])
-        late = meetings[0].late if meetings else set(members.running)
-        late.discard(rank)
-        if late:
-            meetings.append(meeting := _Meeting(rank, name, site, late))
-            if not engine.block_for(rank, meeting, limit_s):
-                meetings.remove(meeting)
-        else:
-            del self.arrived[key]
-            for meeting in meetings:
-                engine.agenda.wake(meeting.rank, engine.clock[rank])
-        engine.resume_compute()
 
 
 def _like_torchs(group: VirtualGroup) -> VirtualGroup:
@@ -142,7 +77,7 @@ class Groups:
 
     def join_world(self, rank: int) -> None:
         """What init_process_group would have left behind."""
-        everybody = self.engine.groups[0]
+        everybody = self.engine.groups.numbered[0]
         group = _like_torchs(VirtualGroup(everybody, rank, "0" if self.is_alone else f"rank {rank} of all"))
         world = add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
         world.default_pg, world.group_count = group, 1
@@ -163,7 +98,7 @@ class Groups:
 
     def _of_script(self) -> joining.Lent | None:
         """The same, while the rank's script has no group; None for threads that carry no rank."""
-        if not self.engine.carries() or self.engine.rank >= self.engine.world_size:
+        if not self.engine.threads.carries() or self.engine.rank >= self.engine.world_size:
             return None
         lent = self.lent()
         return lent if own_ranks.has_no_group(lent) else None
@@ -185,29 +120,24 @@ class Groups:
         c10d._world.pg_group_ranks[group] = {r: r for r in range(size)}
         c10d._world.pg_map[group] = ("gloo", store)
         c10d._world.default_pg = group
-        if hasattr(self.engine, "queues"):
-            self.engine.queues.go_elsewhere(self.engine.rank)
+        self.engine.queues.go_elsewhere(self.engine.rank)
 
     def split(self, group: VirtualGroup) -> None:
         """The group has a backend for each kind of device: objects, which are on the CPU, wait for no other call."""
         name = f"objects of {group.members.number}"
-        members = self.engine.members_of((name, group.members.ranks), "init_process_group", 0)
+        members = self.engine.groups.members_of((name, group.members.ranks), "init_process_group", 0)
         group.of_objects = VirtualGroup(members, self.engine.rank, f"{group.registered_as}, {name}")
 
     def unregister(self) -> None:
         """In place of torch's: C++ code forgets the running rank's groups only."""
-        mine = f"rank {self.engine.rank} of "
-        registered = self.engine.registered
-        for name in [name for name in registered if name.startswith(mine)]:
-            torch._C._distributed_c10d._unregister_process_group(name)
-            registered.remove(name)
+        unregister(f"rank {self.engine.rank} of ")
 
     def _join(
         self, number: str, ranks: tuple[int, ...], timeout, name: str = "new_group", desc: str = "",
         tag: str | None = None, torchs_name: str = "",
     ) -> VirtualGroup:  # fmt: skip
         engine, rank = self.engine, self.engine.rank
-        members = engine.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
+        members = engine.groups.members_of((number, ranks), name, engine.places.of(sys._getframe(2)))
         if timeout is not None:
             members.limit_s = limit_of(timeout)
         among_all = f"rank {rank} of group {members.number}"  # C++ code keeps groups by name, those of this process
@@ -245,16 +175,16 @@ class Groups:
 
         class OfVirtualRanks(c10d.ProcessGroupGloo):
             def __new__(cls, store, *arguments, **named):
-                if groups.engine.carries() and isinstance(store, VirtualStore):
+                if groups.engine.threads.carries() and isinstance(store, VirtualStore):
                     return groups.by_hand(store, *arguments, **named)
                 return super().__new__(cls)
 
         @functools.wraps(begin)
         def init_rpc(*arguments, **named):
             if self.is_alone:
-                self.engine.has_torchs_threads()
+                self.engine.threads.are_torchs_too()
             else:
-                self.engine.need("processes", "torch.distributed.rpc has connections of its own")
+                self.engine.ending.need("processes", "torch.distributed.rpc has connections of its own")
             return begin(*arguments, **named)
 
         with ExitStack() as stack:

@@ -54,7 +54,7 @@ class CurrentWorld:
 
     def current(self):
         """The running rank's; torch's own for threads that carry none."""
-        if not self._engine.carries():
+        if not self._engine.threads.carries():
             return _TORCHS
         rank = self._engine.rank
         world = self._worlds.get(rank)

@@ -39,7 +39,7 @@ def _replacements(engine) -> dict:
     """For threads that carry ranks; others of this process, as one of a kernel that sleeps, keep the real ones."""
 
     def of_rank(name: str, virtual: Callable) -> Callable:
-        real, carries = getattr(time, name), engine.carries
+        real, carries = getattr(time, name), engine.threads.carries
 
         def call(*seconds):
             return virtual(*seconds) if carries() else real(*seconds)
@@ -47,10 +47,10 @@ def _replacements(engine) -> dict:
         return call
 
     def now_s() -> float:
-        return engine.now() if engine.rank < engine.world_size else 0.0
+        return engine.compute.now() if engine.rank < engine.world_size else 0.0
 
     def computed_s() -> float:
-        return engine.computed_s() if engine.rank < engine.world_size else 0.0
+        return engine.compute.total_s() if engine.rank < engine.world_size else 0.0
 
     def in_ns(seconds: Callable) -> Callable:
         return lambda: round(seconds() * 1e9)
@@ -58,8 +58,8 @@ def _replacements(engine) -> dict:
     def sleep(seconds: float) -> None:
         if not seconds >= 0:  # nor NaN
             raise ValueError(f"sleep length must be non-negative, got {seconds}")
-        engine.move_on(engine.rank, engine.now() + seconds)
-        engine.resume_compute()
+        engine.move_on(engine.rank, engine.compute.now() + seconds)
+        engine.compute.resume()
 
     found = dict.fromkeys(_CLOCK, now_s) | dict.fromkeys(_COMPUTED, computed_s)
     found |= {f"{name}_ns": in_ns(function) for name, function in found.items()}
@@ -83,7 +83,7 @@ def _loop_begins(engine) -> Callable:
             return found
 
     def begin_with(self, selector=None) -> None:
-        begin(self, Selector() if selector is None and engine.carries() else selector)
+        begin(self, Selector() if selector is None and engine.threads.carries() else selector)
 
     return begin_with
 
@@ -93,11 +93,11 @@ def _wait(engine) -> Callable:
     wait = threading.Condition.wait
 
     def wait_on_its_clock(self, timeout: float | None = None) -> bool:
-        if timeout is None or timeout <= 0 or not engine.carries():
+        if timeout is None or timeout <= 0 or not engine.threads.carries():
             return wait(self, timeout)
-        others = engine.has_other_threads()
+        others = engine.threads.has_others()
         is_notified = wait(self, timeout if others else 0)
-        if not is_notified and not (others and engine.threads_have_clocks):
+        if not is_notified and not (others and engine.threads.have_clocks):
             time.sleep(timeout)
         return is_notified
 
@@ -152,10 +152,10 @@ def _dates(engine, now_s: Callable[[], float]) -> Iterator[None]:
     before = {name: names[name] for name in ("now", "utcnow") if name in names}  # none: they stay real
 
     def now(cls, tz=None):
-        return cls.fromtimestamp(now_s(), tz) if engine.carries() else before["now"].__get__(None, cls)(tz)
+        return cls.fromtimestamp(now_s(), tz) if engine.threads.carries() else before["now"].__get__(None, cls)(tz)
 
     def utcnow(cls):
-        is_ours = engine.carries()
+        is_ours = engine.threads.carries()
         return now(cls, timezone.utc).replace(tzinfo=None) if is_ours else before["utcnow"].__get__(None, cls)()
 
     if before:

@@ -19,6 +19,31 @@ PATIENCE_S = 0.5  # for a rank to end once the run is over: it is in a loop of i
 STACK_BYTES = 16 * 2**20  # of address space; memory is used only where the stack is
 
 
+class CarryingThreads:
+    """The OS threads that carry ranks; a kernel has others, which are no part of the run."""
+
+    have_clocks = False  # of their own, beside their ranks' first ones
+
+    def __init__(self) -> None:
+        self.idents = {threading.get_ident()}
+
+    def add(self) -> None:
+        """The calling one is one of them."""
+        self.idents.add(threading.get_ident())
+
+    def discard(self) -> None:
+        """The calling one ends: another one, which is none of them, may get its number."""
+        self.idents.discard(threading.get_ident())
+
+    def carries(self) -> bool:
+        """Whether the calling one is one of them."""
+        return threading.get_ident() in self.idents
+
+    def has_others(self) -> bool:
+        """Whether this process has threads that carry no ranks, as a kernel's; ranks that start some have processes."""
+        return any(t.ident not in self.idents and t is not threading.main_thread() for t in threading.enumerate())
+
+
 class Greenlets:
     """All ranks on one OS thread."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
-from time import thread_time
 
 
 def books_of_all(engine, job: dict, mode=None) -> AbstractContextManager:
@@ -12,17 +11,14 @@ def books_of_all(engine, job: dict, mode=None) -> AbstractContextManager:
     from hw_utils.core.memory.holders import watched
     from hw_utils.core.memory.watch import Watch
 
-    clock, is_measured = engine.clock, engine.compute == "measured"
+    clock, compute = engine.clock, engine.compute
 
     def time_s(rank: int) -> float:
-        return clock[rank] + (thread_time() - engine.cpu_start_s if is_measured and rank == engine.rank else 0.0)
-
-    def forgive(cpu_s: float) -> None:
-        engine.cpu_start_s += cpu_s
+        return clock[rank] + (compute.unnoted_s() if rank == engine.rank else 0.0)
 
     watch = Watch(
         engine.running, lambda: engine.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
-        forgive=None if engine.is_free else forgive,
+        forgive=None if compute.is_free else compute.forgive,
     )  # fmt: skip
     return watched(watch, engine, mode)
 
@@ -36,15 +32,14 @@ def books_of_one(proxy, job: dict, mode=None) -> AbstractContextManager:
         return threading.current_thread() is threading.main_thread()
 
     def time_s(_: int) -> float:
-        spent_s = thread_time() - proxy.cpu_start_s if proxy.is_measured and is_first_thread() else 0.0
-        return proxy.clock_s + spent_s
+        return proxy.clock_s + (proxy.compute.unnoted_s() if is_first_thread() else 0.0)
 
     def forgive(cpu_s: float) -> None:
         if is_first_thread():
-            proxy.cpu_start_s += cpu_s
+            proxy.compute.forgive(cpu_s)
 
     watch = Watch(
         [proxy.rank], lambda: proxy.rank, time_s, capacity_bytes=job.get("capacity_bytes"),
-        forgive=None if proxy.is_free else forgive,
+        forgive=None if proxy.compute.is_free else forgive,
     )  # fmt: skip
     return watched(watch, proxy, mode)

@@ -78,7 +78,7 @@ def _shown(name: str, method: Callable) -> Callable:
         if not n_modes():
             return method(self, *arguments, **named)
         if self.engine.carrier.is_shared:
-            self.engine.need("threads", "a mode of torch")
+            self.engine.ending.need("threads", "a mode of torch")
         _show(self, name, arguments, named)
         with unseen():
             return method(self, *arguments, **named)

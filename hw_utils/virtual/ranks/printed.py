@@ -73,7 +73,7 @@ class _Stream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         streams = self.streams
-        if not streams.engine.carries():
+        if not streams.engine.threads.carries():
             return self.below.write(text)
         rank = streams.engine.rank
         if self.is_kept:

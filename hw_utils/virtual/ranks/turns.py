@@ -48,7 +48,7 @@ def switch_of(engine, turns: Turns, carrier) -> Callable[[int], None]:
     random, states, lamp, exchanged = turns.random, turns.random.states, turns.lamp, turns.exchanged
     due, agents, next_rank = engine.agenda.due, engine.agenda.agents, engine.agenda.next_rank
     glance, is_shared, resume, look = random.glance, carrier.is_shared, carrier.resume, turns.look
-    unseen = 0  # turns before the next look
+    ending, unseen = engine.ending, 0  # turns before the next look
 
     def switch(rank: int) -> None:
         nonlocal unseen
@@ -61,14 +61,14 @@ def switch_of(engine, turns: Turns, carrier) -> Callable[[int], None]:
             unseen = look()
         grad = is_grad_enabled()
         if is_shared and (is_inference_mode_enabled() or _current_graph_task_id() != IN_NO_BACKWARD):
-            engine.need("threads", "a rank waits inside a backward pass")  # which autograd keeps in its OS thread
+            ending.need("threads", "a rank waits inside a backward pass")  # which autograd keeps in its OS thread
         if glance.value != random.seen:
             random.leave(rank)
         if exchanged:
             exchanged[0].leave(rank)
         engine.rank = lamp[0] = who
         resume[who](rank)
-        if engine.is_over:
+        if ending.is_over:
             raise Stop
         if states[rank] is not random.loaded:
             random.enter(rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import count
 from typing import Any
 
 import torch.distributed as dist
@@ -29,6 +30,8 @@ class Stores:
         self.data: dict[str, dict[str, bytes]] = {}
         self.queues: dict[tuple[str, str], deque[bytes]] = {}
         self.readers: dict[str, list[_Reading]] = {}
+        self.openings: dict = {}  # of files, by store
+        self.next_hash_store = count(1).__next__
 
     def ask(self, name: str, method: str, arguments: tuple, site: int) -> Any:
         """The answer to the running rank, which stands still until there is one.
@@ -36,12 +39,12 @@ class Stores:
         Raises:
             DistStoreError: the keys are not set `timeout_s` later, or when nobody can set them any more.
         """
-        self.engine.now()
+        self.engine.compute.now()
         self.engine.keep_up(self.engine.rank)
         try:
             return getattr(self, method)(name, *arguments, site=site)
         finally:
-            self.engine.resume_compute()
+            self.engine.compute.resume()
 
     def set(self, name: str, key: str, value: bytes, *, site: int) -> None:
         self.data.setdefault(name, {})[key] = value

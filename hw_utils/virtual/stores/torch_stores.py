@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import weakref
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -50,7 +49,7 @@ class VirtualStore(dist.Store):
             arguments = key, *more
         frame = sys._getframe(2)
         try:
-            return self.engine.ask_store(self.name, method, arguments, self.engine.places.of(frame))
+            return self.engine.stores.ask(self.name, method, arguments, self.engine.places.of(frame))
         except dist.DistStoreError as error:
             raise type(error)(str(error).replace("wait", self.waits, 1)) from None
 
@@ -207,9 +206,10 @@ class _VirtualFileStore(VirtualStore, metaclass=_Kind):
     def __init__(self, file_name, world_size=-1) -> None:
         super().__init__(_current(), f"file://{file_name}")
         self.path = file_name
-        openings = vars(self.engine).setdefault("openings", {}).setdefault(self.name, _Openings())
+        stores = self.engine.stores
+        openings = stores.openings.setdefault(self.name, _Openings())
         openings.n_open += 1
-        weakref.finalize(self, openings.close, self.engine, self.name, world_size).atexit = False
+        weakref.finalize(self, openings.close, stores, self.name, world_size).atexit = False
 
 
 class _Openings:
@@ -220,15 +220,11 @@ class _Openings:
 
     n_open = n_closed = 0
 
-    def close(self, engine, name: str, world_size: int) -> None:
+    def close(self, stores, name: str, world_size: int) -> None:
         self.n_open, self.n_closed = self.n_open - 1, self.n_closed + 1
         if self.n_open == 0 and 0 <= world_size <= self.n_closed:
             self.n_closed = 0
-            if hasattr(engine, "stores"):
-                engine.stores.forget(name)
-                return
-            with suppress(OSError):
-                os.remove(name.removeprefix("file://"))
+            stores.forget(name)
 
 
 class _VirtualPrefixStore(VirtualStore, metaclass=_Kind):
@@ -258,8 +254,7 @@ class _VirtualHashStore(VirtualStore, metaclass=_Kind):
 
     def __init__(self) -> None:
         engine = _current()
-        engine.n_hash_stores = getattr(engine, "n_hash_stores", 0) + 1
-        super().__init__(engine, f"hash {engine.rank} {engine.n_hash_stores}")
+        super().__init__(engine, f"hash {engine.rank} {engine.stores.next_hash_store()}")
 
 
 def _store_collectives(original: type) -> type:
@@ -268,7 +263,7 @@ def _store_collectives(original: type) -> type:
     class StoreCollectives(original):
         def __init__(self, store, *arguments, **named) -> None:
             if isinstance(store, VirtualStore) and store.engine.carrier.is_shared:
-                store.engine.need("threads", "C++ code waits in a store")
+                store.engine.ending.need("threads", "C++ code waits in a store")
             super().__init__(store, *arguments, **named)
 
     return StoreCollectives

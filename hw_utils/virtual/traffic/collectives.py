@@ -156,7 +156,7 @@ def call(group, post: Post, outer) -> VirtualWork:
     rank, size = engine.rank, len(members.ranks)
     if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
         raise RuntimeError(f"{post.name}: invalid root rank: {post.root} (a group of {size} has 0 to {size - 1})")
-    engine.now()
+    engine.compute.now()
     is_alone = engine.folding is not None and engine.folding.is_alone_in(members)
     if not is_alone:
         engine.keep_up(rank)
@@ -173,5 +173,5 @@ def call(group, post: Post, outer) -> VirtualWork:
     this.add(place, post)
     if this.is_full:
         members.calls.pop(number, None)
-    engine.resume_compute()
+    engine.compute.resume()
     return work

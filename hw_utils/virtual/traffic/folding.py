@@ -34,8 +34,7 @@ class Folding:
         self._peers: set[tuple[int, int]] = set()  # pairs of ranks that may send to each other
         self._stand: dict = {}  # group -> see `stand`
         self._open: dict[int, list[int]] = {rank: [] for rank in fold.representatives}  # rows, see `is_alone_in`
-        self._post = engine.post
-        engine.Call, engine.post = FoldedCall, self.post
+        self._post, engine.queues.post = engine.queues.post, self.post
         engine.agenda.due[:] = sorted(fold.representatives, reverse=True)
 
     @contextmanager
@@ -90,7 +89,8 @@ class Folding:
         """
         engine = self.engine
         rank, ports = engine.rank, engine.ports
-        if members.running != (rank,) or engine.lines is None or engine.eager_bytes or ports.uses_cards(members.ranks):
+        is_own = members.running == (rank,) and engine.lines is not None and not engine.queues.eager_bytes
+        if not is_own or ports.uses_cards(members.ranks):
             return False
         self._open[rank] = [row for row in self._open[rank] if not engine.rows.has_ended(row)]
         return not self._open[rank]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
@@ -106,9 +107,18 @@ def virtual_futures():
     try:
         yield
     finally:
+        _backward.passes.clear()
         dist.Reducer._set_forward_pass_work_handle = hand_over
         for name, function in before.items():
             setattr(torch.futures, name, function)
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.passes: dict[int, list] = {}  # number of a backward pass -> works that it has yet to wait for
+
+
+_backward = _OfThread()  # a rank that communicates inside a pass has its thread to itself
 
 
 class WithFuture:
@@ -132,7 +142,7 @@ class WithFuture:
             elif torch._C._current_autograd_node() is None:
                 self.wait()
             else:
-                works = self.pending.setdefault(torch._C._current_graph_task_id(), [])
+                works = _backward.passes.setdefault(torch._C._current_graph_task_id(), [])
                 works.append(self)
                 if len(works) == 1:
                     torch.autograd.Variable._execution_engine.queue_callback(partial(self._end_of_backward, works))
@@ -163,7 +173,7 @@ class WithFuture:
         """By code that may wait for it where no Python code sees it."""
 
     def _end_of_backward(self, works: list) -> None:
-        self.pending.clear()  # those of passes that an error has ended, too
+        _backward.passes.clear()  # those that an error has ended, too
         while works:
             works.pop(0).wait()
 
@@ -189,7 +199,7 @@ class VirtualWork(WithFuture, Work):
     def wait(self, timeout=None) -> bool:
         engine, rank = self.engine, self.owner
         self.was_waited_for = True
-        engine.now()
+        engine.compute.now()
         order = engine.rows.order[rank] = engine.rows.order[rank] + 1
         start_s = engine.clock[rank]
         limit_s = timeout.total_seconds() if timeout else self.limit_s
@@ -204,21 +214,21 @@ class VirtualWork(WithFuture, Work):
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         self.settle_future()
         self.let_go()
-        engine.resume_compute()
+        engine.compute.resume()
         if self.failure is not None:
             raise RuntimeError(str(self.failure))
         return True
 
     def is_completed(self) -> bool:
         engine, rank = self.engine, self.owner
-        engine.now()
+        engine.compute.now()
         if not 0 <= self.done_s <= engine.clock[rank]:
             engine.clock[rank] += POLL_S
             engine.let_the_past_run(rank)
         is_done = 0 <= self.done_s <= engine.clock[rank]
         if is_done:
             self.settle_future()
-        engine.resume_compute()
+        engine.compute.resume()
         return is_done
 
     def is_success(self) -> bool:
@@ -237,11 +247,6 @@ class VirtualWork(WithFuture, Work):
     def is_over(self) -> bool:
         """Whether its owner has it by now."""
         return 0 <= self.done_s <= self.engine.clock[self.owner]
-
-    @property
-    def pending(self) -> dict[int, list]:
-        """Works that a backward pass of the owner has yet to wait for, by the number of the pass."""
-        return self.engine.pending.setdefault(self.owner, {})
 
     def waits_for(self) -> tuple[int, ...]:
         """The members that have not made this call yet; all others if everybody has."""

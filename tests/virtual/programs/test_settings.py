@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import launch, simulate
+from hw_utils.virtual.ending import Ending
 from hw_utils.virtual.ranks.own import watched_calls
 from hw_utils.virtual.ranks.own.imports import Imports
 
@@ -145,7 +146,7 @@ def test_one_audit_hook_serves_all_simulations_of_a_process(monkeypatch):
     monkeypatch.setattr(watched_calls, "_hooked", [])
     monkeypatch.setattr(watched_calls, "_audit_torchs_files", lambda: None)
     for _ in range(3):
-        with watched_calls.note_writes(SimpleNamespace(world_size=4, most_processes=128)):
+        with watched_calls.note_writes(SimpleNamespace(ending=Ending(None, may_go_apart=True))):
             assert len(watched_calls._noting) == 1
     assert (len(added), watched_calls._noting) == (1, [])
 
@@ -155,7 +156,7 @@ def test_ranks_that_are_too_many_for_processes_pay_for_no_audit_hook(monkeypatch
     added = []
     monkeypatch.setattr(sys, "addaudithook", added.append)
     monkeypatch.setattr(watched_calls, "_hooked", [])
-    with watched_calls.note_writes(SimpleNamespace(world_size=129, most_processes=128)):
+    with watched_calls.note_writes(SimpleNamespace(ending=Ending(None, may_go_apart=False))):
         assert (len(added), len(watched_calls._noting)) == (0, 1)
 
 

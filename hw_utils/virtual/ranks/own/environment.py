@@ -33,7 +33,7 @@ class _OfRank(MutableMapping):
         self.changed: set[bytes] = set()  # variables of which the C library has one for all
 
     def _own(self) -> dict[bytes, bytes]:
-        if not self.engine.carries():
+        if not self.engine.threads.carries():
             return self.data
         rank, size = self.engine.rank, self.engine.world_size
         if rank not in self.ranks:

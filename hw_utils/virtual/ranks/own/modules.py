@@ -100,10 +100,6 @@ class Modules(script.Places):
         if folder not in sys.path:
             super().look_in(folder)
 
-    def set_arguments(self, arguments: list[str]) -> None:
-        super().set_arguments(arguments)
-        self.engine.argv = list(arguments)
-
     def find_spec(self, name: str, path: Sequence[str] | None, target=None) -> importlib.machinery.ModuleSpec | None:
         """importlib's: the file beside the script, or below, that the import means."""
         if not self.folders:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.scripts import script
 from hw_utils.virtual.ranks.own.imports import Imports
 from hw_utils.virtual.ranks.own.replaced import Replaced
 from hw_utils.virtual.ranks.own.settings import Settings
@@ -45,7 +46,7 @@ class ProcessState:
         """While the ranks run, the engine looks here; what is best caught where it is called, is."""
         engine = self.engine
         engine.turns.look, engine.turns.changed = self.look, self.changed
-        with caught(engine.need), self.settings.watched(), watched_imports(self.learn, self.settings):
+        with caught(engine.ending.need), self.settings.watched(), watched_imports(self.learn, self.settings):
             self.replaced.learn()
             yield
 
@@ -61,7 +62,7 @@ class ProcessState:
     def look_now(self, everywhere: bool = False) -> None:
         """The same, whatever came before; `everywhere` also at what no program changes in passing."""
         if self.thread_flags != _of_one_thread() and self.engine.carrier.is_shared:
-            self.engine.need("threads", "autocast or a mode of torch")
+            self.engine.ending.need("threads", "autocast or a mode of torch")
         is_early = self.n_looks <= self.n_early
         changed = ""
         if is_early or everywhere or self.engine.turns.exchanged or self.n_looks % _SELDOM == 0:
@@ -69,7 +70,7 @@ class ProcessState:
         changed = changed or self.changed()
         changed = changed or self.replaced.changed(not self.engine.carrier.is_shared, at_the_end=everywhere)
         if changed:
-            self.engine.need("processes", changed)
+            self.engine.ending.need("processes", changed)
 
     def learn(self, worker: Callable | None = None) -> None:
         """Watches what the program has brought since, the worker's own module, and the modules that those mention."""
@@ -95,7 +96,7 @@ class ProcessState:
 
     def changed(self) -> str:
         """What a rank has changed, "" if nothing."""
-        if sys.argv != (self.engine.argv or self.argv):
+        if sys.argv != (script.places.arguments or self.argv):
             return "sys.argv"
         return self.snapshot.difference()
 

@@ -21,7 +21,7 @@ def own_random_states(engine):
         (np.random, np.random.mtrand._rand, _per_rank(engine, np.random.RandomState)),
     ]
     before = [
-        (module, name, value, _drawing(value, state_of, engine.carries))
+        (module, name, value, _drawing(value, state_of, engine.threads.carries))
         for module, shared, state_of in places
         for name, value in vars(module).items()
         if getattr(value, "__self__", None) is shared

@@ -138,7 +138,7 @@ class Settings:
 
     def _signal(self, number: int, *_) -> None:
         if not self.engine.carrier.is_shared:
-            self.engine.need("processes", "signals")  # only the main thread may have them
+            self.engine.ending.need("processes", "signals")  # only the main thread may have them
         if number not in self.signals:
             self.signals.append(number)
             self._add(_SIGNALS, (number, signal.getsignal(number)))

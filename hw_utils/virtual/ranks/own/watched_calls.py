@@ -49,7 +49,7 @@ def note_writes(engine):
     So an attempt that is given up later has left nothing behind. Python tells an audit hook of every look at a frame
     too, two a message, and each then costs 0.2 us more: there is one only where ranks may get processes.
     """
-    if not _hooked and engine.world_size <= engine.most_processes:
+    if not _hooked and engine.ending.may_go_apart:
         _hooked.append(True)
         sys.addaudithook(_hook)
         _audit_torchs_files()
@@ -68,14 +68,14 @@ def _hook(event: str, arguments: tuple) -> None:
     if event not in _WRITES or not _noting or not is_in_simulation():
         return
     engine = _noting[-1]
-    if engine.is_over or engine.rank >= engine.world_size:
+    if engine.ending.is_over or engine.rank >= engine.world_size:
         return
     if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & _WRITING):
         return
     if "__pycache__" in str(arguments[0]) or str(arguments[0]).startswith("/dev/") or _is_a_packages_import():
         return
-    if len(engine.rows) < _EARLY_ROWS * engine.world_size and engine.world_size <= engine.most_processes:
-        engine.need("processes", "files that it writes")
+    if len(engine.rows) < _EARLY_ROWS * engine.world_size and engine.ending.may_go_apart:
+        engine.ending.need("processes", "files that it writes")
 
 
 def _audit_torchs_files() -> None:

@@ -15,25 +15,26 @@ from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, 
 from hw_utils.virtual.traffic.tensor_bytes import contents, copy, fill
 
 
-def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
-    """`post` and `cross` of an engine: the running rank posts a send or receive; the two sides of a message meet."""
+def post_of(engine, queues) -> tuple[Callable[..., Request], Callable[[Request, Request, float], None]]:
+    """`post` and `cross` of an engine's queues: the running rank posts a send or receive; the two sides meet."""
     agenda, ports, ledger = engine.agenda, engine.ports, engine.rows
-    size, is_free, eager_bytes, Own = engine.world_size, engine.is_free, engine.eager_bytes, engine.Request
+    size, is_free, eager_bytes, Own = engine.world_size, engine.compute.is_free, queues.eager_bytes, queues.Request
     has_streams = engine.lines is not None
     clock, waiting, schedule = agenda.clock, agenda.waiting, agenda.schedule
     is_flat, latency_s, bandwidth_Bps, arrived = ports.is_flat, ports.latency_s, ports.bandwidth_Bps, Own.arrived
     sending, receiving, travel = ports.sending, ports.receiving, ports.travel
     order, rows, next_row, next_message = ledger.order, ledger.data, ledger.next_row, ledger.next_message
-    queues, any_source, match_anybody = engine.queues.by_key, engine.queues.any_source, engine.queues.match_anybody
+    by_key, any_source, match_anybody = queues.by_key, queues.any_source, queues.match_anybody
+    watched = queues.watched
 
     def post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking) -> Request:
         """`peer`, `src`, `dst` are global ranks, -1 is anybody."""
         rank = engine.rank
-        if engine.watch is not None:
-            engine.watch(rank)
+        if watched and rank in watched:
+            watched[rank](is_send, tensor)
         now_s = clock[rank]
         if not is_free:
-            now_s = engine.now()
+            now_s = engine.compute.now()
             engine.keep_up(rank)
         n_bytes = tensor.nbytes
         order[rank] = place = order[rank] + 1
@@ -52,9 +53,9 @@ def post_of(engine) -> tuple[Callable[..., Request], Callable[[Request, Request,
         if peer < 0 or any_source:
             other = match_anybody(request, key, group, dst, tag)
         else:
-            queue, other = queues.get(key), None
+            queue, other = by_key.get(key), None
             if queue is None:
-                queues[key] = deque((request,))
+                by_key[key] = deque((request,))
             elif queue and queue[0].is_send is not is_send:
                 other = queue.popleft()
             else:

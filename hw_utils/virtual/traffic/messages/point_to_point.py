@@ -32,8 +32,8 @@ _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})  # to
 def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.send` or `dist.isend` on an engine."""
     agenda, ports, ledger, queues, turns = engine.agenda, engine.ports, engine.rows, engine.queues, engine.turns
-    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
-    is_free, learn, unusual, sent_by = engine.is_free, engine.places.learn, queues.unusual, queues.sent_by
+    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.queues.Request, engine.queues.cross
+    is_free, learn, unusual, sent_by = engine.compute.is_free, engine.places.learn, queues.unusual, queues.sent_by
     clock, waiting, times, later = agenda.clock, agenda.waiting, agenda.times, agenda.later
     order, rows, next_row, next_message = ledger.order, ledger.data, ledger.next_row, ledger.next_message
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
@@ -56,11 +56,11 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         if code is not frame.f_code:
             site = learn(frame, sites)
         if tag or unusual:
-            request = engine.post(True, op, tensor, dtype, dst, tag, 0, site, me, dst, is_blocking)
+            request = engine.queues.post(True, op, tensor, dtype, dst, tag, 0, site, me, dst, is_blocking)
         else:
             now_s = clock[me]
             if not is_free:
-                now_s = engine.now()
+                now_s = engine.compute.now()
                 engine.keep_up(me)
             order[me] = place = order[me] + 1
             request = Request()  # without an __init__, which would cost 0.1 us
@@ -114,7 +114,7 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
                 engine.move_on(me, request.done_s)
             request = None
         if not is_free:
-            engine.resume_compute()
+            engine.compute.resume()
         return request
 
     post.__name__ = name
@@ -124,8 +124,8 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
 def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callable:
     """`dist.recv` or `dist.irecv` on an engine."""
     agenda, ports, ledger, queues, turns = engine.agenda, engine.ports, engine.rows, engine.queues, engine.turns
-    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.Request, engine.cross
-    is_free, learn, unusual, sent_to = engine.is_free, engine.places.learn, queues.unusual, queues.sent_to
+    op, getframe, Request, cross = ledger.op(name), sys._getframe, engine.queues.Request, engine.queues.cross
+    is_free, learn, unusual, sent_to = engine.compute.is_free, engine.places.learn, queues.unusual, queues.sent_to
     clock, waiting, times, later, due = agenda.clock, agenda.waiting, agenda.times, agenda.later, agenda.due
     order, rows, next_row, next_message = ledger.order, ledger.data, ledger.next_row, ledger.next_message
     is_flat, latency_s, bandwidth_Bps = ports.is_flat, ports.latency_s, ports.bandwidth_Bps
@@ -155,11 +155,11 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         if code is not frame.f_code:
             site = learn(frame, sites)
         if tag or unusual:
-            request = engine.post(False, op, tensor, dtype, src, tag, 0, site, src, me, is_blocking)
+            request = engine.queues.post(False, op, tensor, dtype, src, tag, 0, site, src, me, is_blocking)
         else:
             now_s = clock[me]
             if not is_free:
-                now_s = engine.now()
+                now_s = engine.compute.now()
                 engine.keep_up(me)
             order[me] = place = order[me] + 1
             if (
@@ -203,7 +203,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                             due_then.append(me)
                         turns.switch(me)
                 if not is_free:
-                    engine.resume_compute()
+                    engine.compute.resume()
                 return src
             if not is_blocking:
                 request = new(me)
@@ -224,7 +224,7 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
                 engine.move_on(me, request.done_s)
             request.tensor = None
         if not is_free:
-            engine.resume_compute()
+            engine.compute.resume()
         return src if is_blocking else request
 
     post.__name__ = name
@@ -252,9 +252,9 @@ class ShortCuts:
                 else:
                     op, ends = (op_isend, (me, peer)) if sends_it else (op_irecv, (peer, me))
                     requests.append(
-                        engine.post(sends_it, op, tensor, tensor.dtype, peer, p.tag, 0, place, *ends, False)
+                        engine.queues.post(sends_it, op, tensor, tensor.dtype, peer, p.tag, 0, place, *ends, False)
                     )
-            engine.resume_compute()
+            engine.compute.resume()
             return requests
 
         def _check_op(op):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from hw_utils.virtual.traffic.rows import Rows, start_of
+from hw_utils.virtual.traffic.messages.matching import post_of
+from hw_utils.virtual.traffic.messages.requests import Request, requests_of
+from hw_utils.virtual.traffic.rows import start_of
 
 
 class _Never(dict):
@@ -15,10 +17,16 @@ class _Never(dict):
 
 
 class Queues:
-    """A queue for each sender, receiver, tag and group; what waits in one is all sends or all receives."""
+    """A queue for each sender, receiver, tag and group; what waits in one is all sends or all receives.
 
-    def __init__(self, world_size: int, rows: Rows) -> None:
-        self.world_size, self.rows = world_size, rows
+    post(is_send, op, tensor, dtype, peer, tag, group, site, src, dst, is_blocking): the running rank's side of a
+    message, a `Request`, which meets the other end or waits for it. cross: what happens when the two meet.
+    eager_bytes: messages of at most so many leave before their receive is posted.
+    """
+
+    def __init__(self, engine, eager_bytes: int) -> None:
+        world_size = engine.world_size
+        self.world_size, self.rows, self.eager_bytes = world_size, engine.rows, eager_bytes
         self.by_key: dict = {}  # (group, src, dst, tag) -> deque of requests
         # Those of messages without a tag in the group of all: by sender, then receiver; and the other way round.
         self.sent_by: list[dict[int, deque]] = [{} for _ in range(world_size)]
@@ -27,6 +35,15 @@ class Queues:
         self.given_up: set[int] = set()  # rows of messages that their ranks have given up: a time limit has passed
         self.unusual: set[str] = set()  # why no message may take the short cut
         self.elsewhere: set[int] = set()  # ranks whose default group is another one than that of all
+        self.watched: dict[int, Callable] = {}  # rank -> called with (is_send, tensor) before it posts one
+        if eager_bytes:
+            self.unusual.add("sent ahead")
+        self.Request = self.requests(engine)
+        self.post, self.cross = post_of(engine, self)
+
+    def requests(self, engine) -> type[Request]:
+        """What a send or a receive gives back."""
+        return requests_of(engine, self)
 
     def __iter__(self) -> Iterator[deque]:
         yield from self.by_key.values()

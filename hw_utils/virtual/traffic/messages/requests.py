@@ -34,6 +34,7 @@ class Request:
         "tensor",
     )  # fmt: skip
     engine = None
+    Limited = None  # of an engine: the kind for groups with short time limits
     arrived = None  # of an engine: address -> the receive whose bytes are to be filled in there at its `wait`
     __class__ = property(lambda self: Work)  # for those who ask with `isinstance`
 
@@ -41,7 +42,7 @@ class Request:
         """The handle as torch.distributed's own functions use it: ranks counted within the group."""
         self.members = members
         if members.is_short:
-            _set_class(self, self.engine.LimitedRequest)
+            _set_class(self, self.Limited)
         return self
 
     def take(self) -> None:
@@ -70,14 +71,14 @@ class Request:
     def is_completed(self) -> bool:
         """Whether the message has crossed by now; never stands still."""
         engine, rank = self.engine, self.rank
-        engine.now()
+        engine.compute.now()
         if not 0 <= self.done_s <= engine.clock[rank]:
             engine.clock[rank] += POLL_S
             engine.let_the_past_run(rank)
         is_done = 0 <= self.done_s <= engine.clock[rank]
         if is_done and not self.is_send and self.data is not None:
             self.deliver()
-        engine.resume_compute()
+        engine.compute.resume()
         return is_done
 
     @property
@@ -168,11 +169,11 @@ class MessageWork(Work):
     _source_rank = source_rank
 
 
-def requests_of(engine) -> type[Request]:
-    """The requests of one engine; `wait` is here because it has all that it needs at hand."""
+def requests_of(engine, queues) -> type[Request]:
+    """The requests of one engine's queues; `wait` is here because it has all that it needs at hand."""
     clock, waiting, turns = engine.clock, engine.agenda.waiting, engine.turns
     order, rows, arrived = engine.rows.order, engine.rows.data, {}
-    is_free, is_eager = engine.is_free, engine.eager_bytes > 0
+    is_free, is_eager = engine.compute.is_free, queues.eager_bytes > 0
 
     class Own(Request):
         __slots__ = ()
@@ -180,10 +181,10 @@ def requests_of(engine) -> type[Request]:
         def wait(self, timeout=None) -> bool:
             """Stands still until the message has crossed; a received tensor is filled now."""
             rank, done_s = self.rank, self.done_s
-            start_s = clock[rank] if is_free else engine.now()
+            start_s = clock[rank] if is_free else engine.compute.now()
             if done_s < 0 and timeout:
                 if not engine.block_for(rank, self, timeout.total_seconds()):
-                    engine.queues.given_up.add(self.row)
+                    queues.given_up.add(self.row)
                     raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
             elif done_s < 0:
                 waiting[rank] = self
@@ -205,7 +206,7 @@ def requests_of(engine) -> type[Request]:
                 elif self.data is not None:
                     self.deliver()
             if not is_free:
-                engine.resume_compute()
+                engine.compute.resume()
             return True
 
     class Limited(Own):
@@ -216,6 +217,5 @@ def requests_of(engine) -> type[Request]:
         def wait(self, timeout=None) -> bool:
             return Own.wait(self, timeout or timedelta(seconds=self.members.limit_s))
 
-    Own.engine, Own.arrived = engine, arrived
-    engine.LimitedRequest = Limited
+    Own.engine, Own.arrived, Own.Limited = engine, arrived, Limited
     return Own

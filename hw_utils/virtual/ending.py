@@ -1,4 +1,4 @@
-"""What a run ends in: an exception of a rank, or its time limit."""
+"""How a run ends: at its end, with ranks that fail, at its time limit, or given up for another carrier of ranks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,55 @@ import signal
 import threading
 import traceback
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.core.failure_kind import kind_and_reason
 from hw_utils.core.source.lines import locate
 from hw_utils.core.source.students_files import is_students
+from hw_utils.virtual.ranks.turns import Stop
 
 _AGAIN_S = 1.0
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class GivenUp(NamedTuple):
+    """Why this attempt at a run does not go on: it needs "threads" or "processes" for its ranks."""
+
+    wants: str
+    why: str
+    rank: int  # that asked for it
+
+
+class Ending:
+    """What is known so far of a run's end. may_go_apart: whether it may be started again with a process a rank."""
+
+    def __init__(self, engine, *, may_go_apart: bool = False) -> None:
+        self.engine, self.may_go_apart = engine, may_go_apart
+        self.failures: list[Failure] = []
+        self.given_up: GivenUp | None = None
+        self.is_under_way = self.is_over = False
+        self.ended_in = "failed"
+
+    def need(self, carrier: str, why: str) -> None:
+        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks.
+
+        Threads would find what this attempt has left in modules (a singleton that is there already): processes do not.
+        """
+        engine = self.engine
+        if not engine.threads.carries():
+            return
+        left = engine.turns.changed() if carrier == "threads" else ""
+        carrier, why = ("processes", left) if left else (carrier, why)
+        self.given_up, self.is_over, self.is_under_way = GivenUp(carrier, why, engine.rank), True, False
+        raise Stop
+
+    def fail(self, failures: list[Failure]) -> None:
+        """Ends the run at once, whatever the other ranks do."""
+        self.failures.extend(failures)
+        self.is_over, self.is_under_way = True, False
+        raise Stop
 
 
 def failure_of(rank: int, error: BaseException) -> Failure:
@@ -67,13 +107,13 @@ def time_limit(timeout_s: float | None):
         return
 
     def ring(_, frame) -> None:
-        if not attempts or not attempts[-1].engine.is_under_way:
+        if not attempts or not attempts[-1].engine.ending.is_under_way:
             return
         engine = attempts[-1].engine
         busy = engine.rank if engine.rank < engine.world_size else 0
         frames = attempts[-1].frames_of(busy, frame)
-        engine.ended_in = "timeout"
-        engine.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
+        engine.ending.ended_in = "timeout"
+        engine.ending.fail([Failure(busy, "timeout", f"still busy after {timeout_s:g} s", frames)])
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, timeout_s, _AGAIN_S)
