@@ -40,6 +40,12 @@ def train(rank: int, world_size: int, kind: str) -> None:
         optimizer.zero_grad()
 
 
+def asks_for_a_process(rank: int, world_size: int) -> str:
+    x = torch.ones(1000)
+    dist.all_reduce(x)
+    return dist.group.WORLD.group_name  # a key that members share: torch's own, in a process a rank
+
+
 def books(run, rank: int) -> list[tuple]:
     """What one rank did, without when."""
     memory = run.memory
@@ -224,3 +230,12 @@ def transformed(rank: int, world_size: int) -> torch.Tensor:
 def test_a_program_of_torch_func_has_books():
     run = simulate(transformed, 1, compute="free", memory=True)
     assert run.memory.peak_bytes(0) > 4 * (9 + 3)
+
+
+@pytest.mark.parametrize("compute", ["measured", "free", lambda rank, cpu_s: 2 * cpu_s])
+def test_ranks_with_a_process_each_keep_books_whatever_their_computation_costs(compute):
+    found = simulate(asks_for_a_process, 2, echo=False, memory=True, compute=compute)
+    for rank in range(2):
+        times_s, n_bytes = found.memory.series(rank)
+        assert (times_s[1:] >= times_s[:-1]).all()
+        assert n_bytes.max() >= 4000
