@@ -49,9 +49,10 @@ HINTS: dict[str, dict[int, str]] = {
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
-        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1",
+        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds",
         1: (
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
+            "takes_the_reading_itself adds_the_readings "
             "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
             "leaves_out_the_first_trip "
         ),

@@ -527,6 +527,24 @@ def leaves_out_the_first_trip(rank, world_size, n_bytes, repeats):
     return _timed(rank, n_bytes, repeats - 1) / 2 / (repeats - 1)
 
 
+@wrong("lesson_01.time_message", says="a reading of the clock alone says nothing")
+def takes_the_reading_itself(rank, world_size, n_bytes, repeats):
+    _timed(rank, n_bytes, repeats)
+    return time.perf_counter() / (2 * repeats)
+
+
+@wrong("lesson_01.time_message", says="a reading of the clock alone says nothing")
+def adds_the_readings(rank, world_size, n_bytes, repeats):
+    start = time.perf_counter()
+    seconds = _timed(rank, n_bytes, repeats)
+    return (2 * start + seconds) / (2 * repeats)
+
+
+@wrong("lesson_01.time_message", says="rounded")
+def gives_whole_microseconds(rank, world_size, n_bytes, repeats):
+    return round(_timed(rank, n_bytes, repeats) / (2 * repeats), 6)
+
+
 @wrong("lesson_01.time_message", says="rank 0 sends then receives")
 def both_receive(rank, world_size, n_bytes, repeats):
     buffer = torch.zeros(n_bytes, dtype=torch.uint8)
