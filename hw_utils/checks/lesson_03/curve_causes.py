@@ -192,7 +192,7 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
     if isinstance(got, list | tuple):
         return "the iteration alone is asked, no pair."
     usual = next((k for k, accuracy in curve if accuracy >= 0.97), math.inf)
-    if got == usual and target != 0.97:
+    if got == usual != math.inf and target != 0.97:
         return "that is the iteration for 0.97: the target is an argument."
     if got in [accuracy for _, accuracy in curve]:
         return "that is the accuracy: the iteration beside it is asked."
@@ -204,6 +204,8 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
         return "reaching the target is enough: >=, not >."
     if got in [k for k, accuracy in curve if target - 0.01 < accuracy < target]:
         return "close to the target is not there: accuracy >= target, with nothing added."
+    if reached[0] == curve[0][0] and got in [*reached[1:2], math.inf]:
+        return "the first entry of the curve counts, too."
     if got == reached[-1] or got == best:
         return "this is the last or the best iteration, not the first that reaches the target."
     return ""

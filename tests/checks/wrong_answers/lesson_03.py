@@ -760,6 +760,17 @@ def takes_nearly_for_there(curve, target):
     return next((k for k, a in curve if a > target - 1e-3), math.inf)
 
 
+@wrong("lesson_03.k_star", says="the first entry of the curve counts, too")
+def passes_over_the_first_entry(curve, target):
+    return next((k for k, a in curve[1:] if a >= target), math.inf)
+
+
+@wrong("lesson_03.k_star", says="the first entry of the curve counts, too")
+def wants_a_change(curve, target):
+    pairs = itertools.pairwise(curve)
+    return next((k for (_, before), (k, after) in pairs if before < target <= after), math.inf)
+
+
 @wrong("lesson_03.k_star", says="the last or the best")
 def gives_the_best(curve, target):
     return max(curve, key=lambda pair: pair[1])[0]
