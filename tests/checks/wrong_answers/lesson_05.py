@@ -194,6 +194,11 @@ def reads_the_clock_too_early(rank, world_size, n_iterations, batch_size):
     return _profiled(rank, world_size, n_iterations, batch_size, early=True)
 
 
+@wrong("lesson_05.profiled_training", says="with 2 ranks.* has 0 all_reduce calls")
+def takes_two_for_one(rank, world_size, n_iterations, batch_size):
+    return _profiled(rank, world_size if world_size > 2 else 1, n_iterations, batch_size)
+
+
 @wrong("lesson_05.profiled_training", says="n_calls is .*not iterations or parameters")
 def counts_iterations(rank, world_size, n_iterations, batch_size):
     profile = _profiled(rank, world_size, n_iterations, batch_size)
@@ -479,6 +484,17 @@ def _named_by_text(profiles):
     return {str(n): row for n, row in _metrics(lambda row, n, p, profiles: row)(profiles).items()}
 
 
+_ROWS = {}
+
+
+def _puts_rows_beside_it(profiles):
+    _ROWS.update(_metrics(lambda row, n, p, profiles: row)(profiles))
+    return _ROWS
+
+
+wrong_values(
+    "lesson_05.scaling_metrics", "puts_rows_beside_it", _puts_rows_beside_it, says="row for 3 ranks.*an earlier call"
+)
 wrong_values("lesson_05.scaling_metrics", "against_the_first", _against_the_first, says="compares with one rank")
 
 
