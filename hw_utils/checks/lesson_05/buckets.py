@@ -16,6 +16,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
 SHAPES = ((3, 4), (5,), (2, 2, 2))  # 25 elements
+_OTHER_TIMES = 3.0  # what an earlier call's gradients are of the last one's
 
 
 def _gradients_of(rank: int, dtype: str) -> list[torch.Tensor]:
@@ -28,7 +29,7 @@ def _flat(rank: int) -> np.ndarray:
     return 10.0**rank * (np.arange(1, 26) + draws.digits([25], rank))
 
 
-def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64") -> None:
+def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64", calls: int = 1) -> None:
     what = f"bucketed_all_reduce with {world_size} ranks, 25 elements of {dtype}, {bucket_elements} a bucket"
     itemsize = getattr(torch, dtype).itemsize
     require_no_deadlock(data, what, cause="every rank must make the same number of calls.")
@@ -41,15 +42,15 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
         )
     for rank in range(world_size):
-        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size)
+        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size, calls)
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
         raise CheckFailed(f"{what}: called {', '.join(others)}; all_reduce is enough.", cause=cause)
-    n_calls = len(range(0, 25, bucket_elements))
+    n_calls = calls * len(range(0, 25, bucket_elements))
     for rank in range(world_size):
         sizes = [e.n_bytes // itemsize for e in trace.of_rank(rank)]
-        due = [min(bucket_elements, 25 - at) for at in range(0, 25, bucket_elements)]
+        due = calls * [min(bucket_elements, 25 - at) for at in range(0, 25, bucket_elements)]
         if sorted(sizes) != sorted(due):  # in whatever order
             cause = "bucket_elements is how many elements a bucket holds: no bytes, and no number of buckets."
             borders = np.cumsum([math.prod(shape) for shape in SHAPES])
@@ -79,7 +80,7 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             )
 
 
-def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) -> None:
+def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, calls: int) -> None:
     if not isinstance(got, list) or [getattr(g, "shape", None) for g in got] != list(SHAPES):
         raise CheckFailed(
             f"{what}: the gradients on rank {rank} changed their shapes; write the means back in place.",
@@ -93,6 +94,9 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int) 
     k = int(wrong[0])
     scale = flat[k] / (k + 1)
     causes = {
+        "that is the mean of an earlier call's gradients: make the flat vector anew in each call.": (
+            (_OTHER_TIMES * mean,) if calls > 1 else ()
+        ),
         "that is the sum: divide by the number of ranks.": mean * world_size,
         "it was divided twice.": mean / world_size,
         _why_own(k): 10.0**rank,
@@ -144,15 +148,18 @@ def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
         {"world_size": n, "bucket_elements": b}
         for n, b in ((1, 25), (2, 25), (2, 1), (3, 7), (4, 10), (4, 1000), (3, 24))
     ]
-    + [{"world_size": 2, "bucket_elements": 10, "dtype": "float32"}],
+    + [{"world_size": 2, "bucket_elements": 10, "dtype": "float32"}]
+    + [{"world_size": 3, "bucket_elements": 10, "calls": 2}],
     ok="means are right in as few calls as the buckets allow, from 1 element to the whole model.",
     hint="hint 1 of exercise 5.3",
     look="print the flat vector before and after the calls, on every rank.",
 )
-def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtype: str = "float64"):
-    """Three gradients of 25 elements in all, reduced in buckets."""
+def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtype: str = "float64", calls: int = 1):
+    """Three gradients of 25 elements in all, reduced in buckets; calls: the last one is looked at."""
 
     def worker(rank: int, world_size: int) -> dict[str, Any]:
+        for _ in range(calls - 1):
+            function([_OTHER_TIMES * g for g in _gradients_of(rank, dtype)], bucket_elements)
         gradients, carried = _gradients_of(rank, dtype), note_inputs()
         function(list(gradients), bucket_elements)
         sent = [t for _, inputs in carried for t in inputs]

@@ -511,6 +511,20 @@ wrong_values("lesson_05.scaling_metrics", "a_list", lambda profiles: list(profil
 
 # 5.3 bucketing
 
+_FLAT = []
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="an earlier call's gradients: make the flat vector anew")
+def keeps_the_flat_vector(gradients, bucket_elements):
+    made = [vector for rank, vector in _FLAT if rank == dist.get_rank()]
+    flat = made[0] if made else torch.cat([g.flatten() for g in gradients])
+    _FLAT.append((dist.get_rank(), flat))
+    if not made:
+        for bucket in flat.split(bucket_elements):
+            dist.all_reduce(bucket)
+        flat /= dist.get_world_size()
+    torch.nn.utils.vector_to_parameters(flat, gradients)
+
 
 def _bucketed(gradients, bucket_elements, *, divide=1, skip_last=False, write=True, whole=False):
     flat = torch.cat([g.flatten() for g in gradients])
