@@ -21,7 +21,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number",
     },
     "lesson_01.ping_pong": {
-        0: "gives_the_ball_itself "
+        0: "gives_the_ball_itself the_second_player_does_not_wait "
         "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
         "plays_by_all_reduce only_rank_zero_returns",
         1: "serves_a_two one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too "
@@ -29,7 +29,8 @@ HINTS: dict[str, dict[int, str]] = {
         2: "both_serve",
     },
     "lesson_01.relay": {
-        0: "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read receives_in_float32",
+        0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
+        "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read receives_in_float32",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
         2: "adds_into_the_input receives_into_its_own_number",
     },
@@ -52,7 +53,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds",
         1: (
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
-            "takes_the_reading_itself adds_the_readings "
+            "takes_the_reading_itself adds_the_readings times_two_trips_a_repeat "
             "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
             "leaves_out_the_first_trip "
         ),
@@ -83,9 +84,9 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
-            "tree_never_waits tree_has_a_float32_buffer tree_changes_the_data_pointer "
+            "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
-        1: "tree_everybody_receives_first",
+        1: "tree_everybody_receives_first tree_tells_too_many",
         2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
             "tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "

@@ -98,6 +98,8 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
     if got is None:
         return "rank 0 returns the seconds of one message as a float."
     n_trips = len(trace.of_rank(0).of_op("send", "isend"))
+    if n_trips != repeats and is_(n_trips * expected / repeats):
+        return f"{n_trips} round trips were timed: the loop goes round `repeats` times."
     if is_(2 * expected):
         return "that is there and back: a round trip is two messages."
     if is_(2 * repeats * expected) or is_(repeats * expected):
@@ -112,13 +114,14 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
     if got == 0:
         if number(of_rank_1):
             return "0 came from rank 0: its answer is the one that counts."
-        return "nothing is rounded; and process_time stands still while a rank waits: take perf_counter."
+        return (
+            "no time has passed between the readings: the first comes before the round trips, nothing is rounded, and "
+            "process_time stands still while a rank waits: take perf_counter."
+        )
     if got < 0:
         return "the end less the start, not the other way round."
     if any(is_((times * _BEGUN_S + 2 * n_trips * expected) / n) for times in (1, 2) for n in (repeats, 2 * repeats)):
         return "a reading of the clock alone says nothing: the end less the start is what has passed."
-    if n_trips != repeats and is_(n_trips * expected / repeats):
-        return f"{n_trips} round trips were timed: the loop goes round `repeats` times."
     others = sorted(trace.ops - POINT_TO_POINT)
     if others:
         return f"{', '.join(others)} is timed too: between the two readings there are only the round trips."

@@ -52,6 +52,13 @@ def require_messages(trace: Trace, what: str, expected: dict[tuple[int, int], in
     require_waits(trace, what)
 
 
+def why_not_there(trace: Trace) -> str:
+    """The cause of a wrong value, if an irecv was never waited for."""
+    if any(event.waited is None for event in trace.of_op("irecv")):
+        return "a buffer is read before its irecv is done: wait() for what irecv returns, then read."
+    return ""
+
+
 def _require_pairs(trace: Trace, what: str, expected: dict[tuple[int, int], int]) -> None:
     sent: dict[tuple[int, int], int] = {}
     for event in trace.of_op("send", "isend"):

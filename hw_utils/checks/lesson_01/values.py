@@ -18,6 +18,7 @@ from hw_utils.checks.lesson_01.messages import (
     number,
     require_messages,
     require_no_collective,
+    why_not_there,
 )
 from hw_utils.core.errors import CheckFailed
 
@@ -25,16 +26,15 @@ from hw_utils.core.errors import CheckFailed
 def _judge_ping_pong(data: dict[str, Any], world_size: int, n_rounds: int) -> None:
     what = f"ping_pong with {world_size} ranks and {n_rounds} rounds"
     require_no_deadlock(data, what, cause=_why_game_hangs(data.get("waiting") or []))
-    balls = data["balls"]
+    balls, trace = data["balls"], ledger_of(data)
     for rank in range(world_size):
         expected = 2.0 * n_rounds if rank < 2 else 0.0
         got = number(data["results"][rank]) if type(data["results"][rank]) in (int, float) else None
         if got != expected:
             raise CheckFailed(
                 f"{what}: rank {rank} returned {came(data['results'][rank])}, expected {expected:g}.",
-                cause=_why_ping_pong(rank, got, data["results"][rank], n_rounds, balls),
+                cause=why_not_there(trace) or _why_ping_pong(rank, got, data["results"][rank], n_rounds, balls),
             )
-    trace = ledger_of(data)
     require_no_collective(trace, what)
     require_messages(trace, what, {(0, 1): n_rounds, (1, 0): n_rounds} if n_rounds else {})
     sizes = sorted({e.n_bytes for e in trace} - {4})
@@ -135,17 +135,16 @@ def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
 def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool) -> None:
     what = f"{'closed ' if closed else ''}relay with {world_size} ranks of {n_elements} elements"
     require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
-    numbers = _numbers(world_size, n_elements)
+    numbers, trace = _numbers(world_size, n_elements), ledger_of(data)
     last = 0 if closed else world_size - 1
     _require_own_kept(data["owns_after"], numbers, what)
-    _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"])
+    _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"], why_not_there(trace))
     for rank, result in enumerate(data["results"]):
         if rank != last and result is not None:
             raise CheckFailed(
                 f"{what}: rank {rank} returned {came(result)}, expected None.",
                 cause=f"the relay ends on rank {last}: only that rank has the sum, the others return None.",
             )
-    trace = ledger_of(data)
     require_no_collective(trace, what)
     path = {(r, r + 1): 1 for r in range(world_size - 1)}
     if closed and world_size > 1:
@@ -180,7 +179,9 @@ def _why_relay_hangs(waiting: list[list[Any]], closed: bool, world_size: int) ->
     return "rank 0 has nobody to wait for: it sends first; every other rank receives, adds, then sends."
 
 
-def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_size: int, results: list[Any]) -> None:
+def _require_sum(
+    got: Any, expected: torch.Tensor, what: str, rank: int, world_size: int, results: list[Any], not_there: str
+) -> None:
     if not hasattr(got, "shape"):
         elsewhere = [r for r, result in enumerate(results) if hasattr(result, "shape")]
         raise CheckFailed(
@@ -203,13 +204,18 @@ def _require_sum(got: Any, expected: torch.Tensor, what: str, rank: int, world_s
         return
     k = int((got != expected.numpy()).reshape(-1).argmax())
     value = got.reshape(-1)[k]
+    if rank == 0 and value == k + 1:
+        why = "rank 0 returns its own number: what comes back goes into the tensor that it returns."
+    else:
+        why = _why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels."
     raise CheckFailed(
         f"{what}: element {k} on rank {rank} is {value:g}, expected {expected[k].item():g} (rank r brings 10**r times "
         f"{k + 1}).",
-        cause="rank 0 returns its own number: what comes back goes into the tensor that it returns."
-        if rank == 0 and value == k + 1
-        else _why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels.",
+        cause=not_there or why,
     )
+
+
+_OTHERS = "numbers of other ranks were read: numbers[rank] alone is this rank's own, the others' come by message."
 
 
 def _why_sum(first: float, world_size: int) -> str:
@@ -218,14 +224,16 @@ def _why_sum(first: float, world_size: int) -> str:
         for upto in range(2, world_size + 1)
         for own in ([r] for r in range(world_size))
     }:
-        return "numbers of other ranks were read: numbers[rank] alone is this rank's own, the others' come by message."
+        return _OTHERS
     whole = sum(10**r for r in range(world_size))
     if (
         math.isfinite(first)
         and first != int(first)
-        and any(math.isclose(first * k, whole, rel_tol=1e-9) for k in range(2, 17))
+        and any(math.isclose(first * k, whole, rel_tol=1e-9) for k in (2, world_size - 1, world_size, world_size + 1))
     ):
         return "it is divided: the sum is asked, no mean."
+    if abs(first) < 10**world_size and (first < 0 or first != int(first)) and 16 * first == int(16 * first):
+        return "a number is taken away: every rank adds its own (+=)." if first == int(first) else _OTHERS
     if not math.isfinite(first) or first < 0 or first != int(first):
         return "a buffer was read before anything was received into it: nothing was received yet."
     digits = [int(d) for d in reversed(str(int(first)).zfill(world_size))]

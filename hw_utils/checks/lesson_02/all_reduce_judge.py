@@ -92,7 +92,7 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
         if data.get("failed"):
             cause = _why_failed(str(data["failed"]), world_size, is_ring=name.startswith("ring"))
             raise CheckFailed(f"{what} fails: {data['failed']}", cause=cause)
-        require_no_deadlock(data, what, cause=_why_hangs(data))
+        require_no_deadlock(data, what, cause=_why_hangs(data, world_size, name.startswith("tree")))
         results = list(data["results"])
         if len(results) != world_size:
             raise ValueError(f"{len(results)} results of {world_size} ranks")
@@ -109,8 +109,16 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
     return Reduced(what, world_size, shape, dtype, layout, seed, calls, times, values, returned, moved, around, trace)
 
 
-def _why_hangs(data: dict[str, Any]) -> str:
+def _why_hangs(data: dict[str, Any], world_size: int, is_tree: bool) -> str:
     waiting = [str(op) for _, op, _ in data.get("waiting") or []]
+    if 0 < len(waiting) < world_size:
+        return (
+            "some rank is done while another still waits: for every send to n there is a receive on n, in the same "
+            "order."
+        )
+    if is_tree and waiting and len({op.endswith("send") for op in waiting}) == 1:
+        call = "send" if waiting[0].endswith("send") else "recv"
+        return f"every rank stands in {call}: in a tree the one of a pair sends while the other one receives."
     if waiting and all(op.endswith("send") for op in waiting):
         return (
             "every rank stands in send, and a send is over when its receiver has the data. "

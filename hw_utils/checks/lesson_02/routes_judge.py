@@ -65,6 +65,8 @@ def why_tree(seen: Reduced) -> str:
             "Add in place (+=), or copy the result back at the end."
         )
     counts = _counts(seen)
+    if counts and counts[0][0] == 0 and max(counts[0]) > 1:
+        return "what comes in lands on what was there already: receive into a buffer of its own, then add that."
     if any(max(c) > 1 for c in counts):
         return "a share is added twice: in the second phase a rank replaces its value, it does not add."
     if done == [0] and _messages(seen) == both_ways:

@@ -779,3 +779,53 @@ def receives_into_its_own_number(rank, world_size, numbers, close_ring=False):
     if rank < world_size - 1:
         dist.send(total, rank + 1)
     return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.ping_pong", says="read before its irecv is done")
+def the_second_player_does_not_wait(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), 1)
+            dist.recv(ball, 1)
+        elif rank == 1:
+            dist.irecv(ball, 0)
+            dist.send(ball.add_(1), 0)
+    return ball.item()
+
+
+def _open(start, add, receive=dist.recv):
+    """One that is not closed."""
+
+    def answer(rank, world_size, numbers, close_ring=False):
+        total = start(numbers, rank)
+        if rank > 0:
+            receive(total, rank - 1)
+            add(total, numbers, rank)
+        if rank < world_size - 1:
+            dist.send(total, rank + 1)
+        return total if rank == world_size - 1 else None
+
+    return answer
+
+
+for _name, _answer, _says in (
+    (
+        "adds_the_first_of_the_list",
+        _open(lambda n, r: n[r].clone(), lambda t, n, r: t.add_(n[0])),
+        "of other ranks",
+    ),
+    ("starts_from_the_last", _open(lambda n, r: n[-1].clone(), lambda t, n, r: t.add_(n[r])), "of other ranks"),
+    ("takes_away", _open(lambda n, r: n[r].clone(), lambda t, n, r: t.sub_(n[r])), "a number is taken away"),
+    (
+        "does_not_wait_for_its_irecv",
+        _open(lambda n, r: n[r].clone(), lambda t, n, r: t.add_(n[r]), dist.irecv),
+        "read before its irecv is done",
+    ),
+):
+    wrong_values("lesson_01.relay", _name, _answer, says=_says)
+
+
+@wrong("lesson_01.time_message", says="6 round trips were timed")
+def times_two_trips_a_repeat(rank, world_size, n_bytes, repeats):
+    return _timed(rank, n_bytes, 2 * repeats) / (2 * repeats)

@@ -277,6 +277,27 @@ def tree_everybody_receives_first(tensor):
     _right_tree(tensor)
 
 
+@wrong("lesson_02.tree_all_reduce", says="hangs.*some rank is done while another still waits")
+def tree_tells_too_many(tensor):
+    _right_tree(tensor)
+    if dist.get_world_size() > 2 and not dist.get_rank():
+        dist.send(tensor, 1)
+
+
+@wrong("lesson_02.tree_all_reduce", says="lands on what was there already: receive into a buffer of its own")
+def tree_receives_into_itself(tensor):
+    rank, world_size = _here()
+    distance = 1
+    while distance < world_size:
+        if rank % (2 * distance) == distance:
+            dist.send(tensor, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.recv(tensor, rank + distance)
+            tensor += tensor
+        distance *= 2
+    _broadcast(tensor, rank, world_size)
+
+
 @wrong("lesson_02.tree_all_reduce", says="in its second call.*kept from one call to the next")
 def tree_keeps_the_last_sum(tensor, last={}):  # noqa: B006, the mistake is meant
     rank = dist.get_rank()
