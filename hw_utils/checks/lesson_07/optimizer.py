@@ -178,6 +178,8 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         return "the first step is right: then Adam's step count, its moments or its bias correction are not kept."
     if near(_serial(widths, world_size, scale=world_size)):
         return "that is Adam with the sum of the gradients: divide by the number of ranks."
+    if near(_serial(widths, world_size, scale=1 / world_size)):
+        return "the sum of the gradients is divided by the number of ranks twice."
     paths = [_serial(widths, world_size, rank=r) for r in range(world_size)]
     each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
     if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
@@ -192,7 +194,11 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
     if world_size > 1 and np.abs(got[0] - start).max() > 2 * LR:
         return "some weights are others' now: rank r's shard is elements r * size to (r + 1) * size, of every vector."
     turned = np.sign(got[0] - start) != np.sign(right[0] - start)
-    if turned.any() and np.allclose(got[0] - start, np.sign(got[0] - start) * LR, rtol=1e-3, atol=0):
+    if (
+        turned.any()
+        and not turned.all()
+        and np.allclose(got[0] - start, np.sign(got[0] - start) * LR, rtol=1e-3, atol=0)
+    ):
         return (
             "every weight moves by lr, some of them in the wrong direction: gradients and weights of a shard lie at "
             "the same places of the flat vectors."

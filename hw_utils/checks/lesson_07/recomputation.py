@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check, require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.kept_bytes import (
     MOMENT_S,
     bytes_in_lists,
@@ -180,9 +181,11 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_exam
         )
     for k, (got, right) in enumerate(zip(result["steps"], steps)):
         for name, said in (("y", "the output"), ("x", "the gradient of the input")):
+            method = "forward" if name == "y" else "backward"
             if got[name] is None:
-                method = "forward" if name == "y" else "backward"
                 raise CheckFailed(f"{what}: {method} gave None, expected {said}.", cause=f"{method} has no return.")
+            if not isinstance(got[name], np.ndarray):
+                raise CheckFailed(f"{what}: {method} gave {came(got[name])}, expected {said}.", cause="it is a tensor.")
             if not _same(got[name], right[name]):
                 cause = (
                     "recomputed layers draw other dropout masks: keep torch.get_rng_state() with a segment's input, "

@@ -38,6 +38,7 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
 
     right = held(stage)
     whole_parts = sum(n // world_size if k < stage else n for k, n in enumerate(parts.values()))
+    whole_ones = [right - n / world_size + n // world_size for n in list(parts.values())[:stage]]
     whole_bytes = sum(n_parameters * (b // world_size if k < stage else b) for k, b in enumerate(BYTES))
     most = sum(-(-n_parameters // world_size) * b if k < stage else n_parameters * b for k, b in enumerate(BYTES))
     what = f"state_bytes({n_parameters}, {world_size}, {stage})"
@@ -73,7 +74,7 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
         "the weights' float32 copy belongs to the optimizer, and is cut with it.": held(stage)
         + (parts["optimizer"] / 3 * (1 - 1 / world_size) if stage else 0),
         "fractions are allowed: divide with /, and round nothing.": (
-            whole_parts, whole_bytes, most, math.floor(right), math.ceil(right)
+            whole_parts, whole_bytes, most, *whole_ones, math.floor(right), math.ceil(right)
         ),
     }  # fmt: skip
     require(what, data, right, causes)
@@ -85,8 +86,8 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
     cases=[
         {"n_parameters": n, "world_size": size, "stage": stage}
         for n, size, stage in (
-            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (1000, 7, 1), (7_500_000_000, 64, 0),
-            (7_500_000_000, 64, 1), (7_500_000_000, 64, 2), (7_500_000_000, 64, 3),
+            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (1000, 7, 1), (1000, 7, 2), (1000, 7, 3),
+            (7_500_000_000, 64, 0), (7_500_000_000, 64, 1), (7_500_000_000, 64, 2), (7_500_000_000, 64, 3),
         )
     ],
     ok="each rank holds what the tensors of these sizes take, in all stages.",

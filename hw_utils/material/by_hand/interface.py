@@ -23,6 +23,9 @@ class Interface:
     def __init__(self, parts: Mapping[str, Any]) -> None:
         object.__setattr__(self, "_parts", dict(parts))
 
+    def __reduce__(self) -> tuple[type, tuple[dict[str, Any]]]:
+        return Interface, (object.__getattribute__(self, "_parts"),)  # as what an answer gives back by mistake
+
     @property
     def LENDS(self) -> tuple[str, ...]:
         """The names."""

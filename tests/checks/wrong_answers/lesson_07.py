@@ -32,6 +32,16 @@ for _name, _formula, _says in [
     ("in_gigabytes", lambda n, s, k: _state(n, s, k) / 1e9, "that is in GB"),
     ("nothing", lambda n, s, k: None, "is there a return"),
     ("rounds_down", lambda n, s, k: int(_state(n, s, k)), "divide with /, and round nothing"),
+    (
+        "whole_bytes_of_gradients",
+        lambda n, s, k: _state(n, s, k, gradients=0) + (2 * n // s if k >= 2 else 2 * n),
+        "divide with /, and round nothing",
+    ),
+    (
+        "whole_bytes_of_weights",
+        lambda n, s, k: _state(n, s, k, weights=0) + (2 * n // s if k >= 3 else 2 * n),
+        "divide with /, and round nothing",
+    ),
     ("cuts_whole_parameters", lambda n, s, k: _state(-(-n // s) * s, s, k) if k else 16 * n, "divide with /|no known"),
     ("gives_a_complex_number", lambda n, s, k: complex(_state(n, s, k)), "is no plain number"),
     ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
@@ -160,6 +170,13 @@ class NeverForgets(_Recomputed):
     def again(self, k):
         self.starts[k] = self.starts[len(self.starts) - len(self.segments) + 1 + k]
         super().again(k)
+
+
+@wrong("lesson_07.recomputed", says="backward gave an? .*, expected the gradient of the input")
+class GivesTheLayerBack(_Recomputed):
+    def backward(self, gradient):
+        super().backward(gradient)
+        return self.segments[0][0]
 
 
 @wrong("lesson_07.recomputed", says="between the steps.*has kept, as in an evaluation, is used again")
@@ -373,6 +390,18 @@ for _name, _change, _says in [
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_adam", says="divided by the number of ranks twice")
+class DividesTwice(_Adam):
+    def reduced(self, n):
+        return super().reduced(n) / dist.get_world_size()
+
+
+@wrong("lesson_07.sharded_adam", says="the weights go up the gradient")
+class GoesUp(_Adam):
+    def adam(self, w, g, place):
+        return 2 * w - super().adam(w, g, place)
 
 
 @wrong("lesson_07.sharded_adam", says="all_reduce hands every sum to everybody")
