@@ -128,6 +128,10 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
     n, mean = len(each), sum(each) / len(each)
     if n == 1 and any(np.isinf(np.asarray(got, "f8")).any() for got in wrong.values() if got is not None):
         return "there is a division by zero: N ranks, so divide by N, not by N - 1."
+    if n == 1 and all(got is not None and not np.asarray(got, "f8").any() for got in wrong.values()):
+        return (
+            "it is zero: rank 0's own gradient is missing from the mean, or zeros took its place, as if it were None."
+        )
     causes = [
         (
             lambda r: mean * n,

@@ -61,5 +61,8 @@ def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str
     near = [cause for cause, value in causes.items() if np.allclose(mine, value, rtol=1e-9, atol=1e-12)]
     other = [r for r in range(world_size) if np.allclose(mine, whole[r], rtol=1e-9, atol=1e-12)]
     if near or not other:
-        return (near or ["the bucket's order is that of its parameters; gradients of one backward alone are in it."])[0]
+        usual = (
+            "the bucket's order is that of its parameters; gradients of one backward alone are in it, and a shard is "
+        )
+        return (near or [usual + "read after wait()."])[0]
     return f"that is rank {other[0]}'s shard: the ranks' pieces lie in the order of the ranks."

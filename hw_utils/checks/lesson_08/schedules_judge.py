@@ -268,7 +268,10 @@ def _why_wrong(got: Any, rank: int, world_size: int, n_batches: int) -> str:
             "rank before."
         )
     if not np.asarray(got).any():
-        return "it is zero: what backward gives is not sent to the rank before, or is not what that rank receives."
+        return (
+            "it is zero: what backward gives is not sent to the rank before, or is not what that rank receives, or the "
+            "last stage has started with 0."
+        )
     if rank == world_size - 1:
         return (
             "the last stage got another input than the stage before gave, or started backward with another number than "

@@ -246,6 +246,17 @@ for _name, _report, _says in [
 ]:
     wrong_values("lesson_04.train", _name, lambda model, batches, sync, optimizer, report=print, change=_report: train(
         model, batches, sync, optimizer, lambda text: report(change(text))), says=_says)  # fmt: skip
+
+
+@wrong("lesson_04.train", says="that is another iteration's loss")
+def reports_the_loss_before(model, batches, sync, optimizer, report=print):
+    said = []
+    losses, iteration_s = train(model, batches, sync, optimizer, said.append)
+    for k in (int(text.split()[1][:-1]) for text in said):
+        report(f"iteration {k}: loss {losses[k - 2]:.3f}")
+    return losses, iteration_s
+
+
 wrong_values("lesson_04.train", "reports_every_tenth", _train(every=10), says="one report every 20 iterations, no more")
 
 
@@ -540,6 +551,13 @@ def forgets_zeros(model):
     for p in model.parameters():
         if p.grad is not None and not p.grad.any():
             p.grad = None
+
+
+@wrong("lesson_04.all_reduce_mean", says="zeros took its place")
+def begins_with_zeros(model):
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p) if p.requires_grad else None
+    all_reduce_mean(model)
 
 
 @wrong("lesson_04.all_reduce_mean", says="gradients travel in the dtype that they have")
