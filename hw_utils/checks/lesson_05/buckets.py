@@ -42,7 +42,8 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             cause="with async_op=True the call returns at once: keep what it gives back, and wait() before you read.",
         )
     for rank in range(world_size):
-        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size, calls)
+        n_reduced = sum(e.n_bytes for e in trace.of_rank(rank).of_op("all_reduce")) // itemsize
+        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size, calls, n_reduced)
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
@@ -53,6 +54,8 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
         due = calls * [min(bucket_elements, 25 - at) for at in range(0, 25, bucket_elements)]
         if sorted(sizes) != sorted(due):  # in whatever order
             cause = "bucket_elements is how many elements a bucket holds: no bytes, and no number of buckets."
+            if not sizes:
+                cause = "each bucket has its call, with one rank as with many."
             borders = np.cumsum([math.prod(shape) for shape in SHAPES])
             if max(sizes, default=0) <= bucket_elements < 25 and set(borders) <= set(np.cumsum(sizes)):
                 cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
@@ -80,7 +83,7 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             )
 
 
-def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, calls: int) -> None:
+def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, calls: int, n_reduced: int) -> None:
     if not isinstance(got, list) or [getattr(g, "shape", None) for g in got] != list(SHAPES):
         raise CheckFailed(
             f"{what}: the gradients on rank {rank} changed their shapes; write the means back in place.",
@@ -99,12 +102,15 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, 
         ),
         "that is the sum: divide by the number of ranks.": mean * world_size,
         "it was divided twice.": mean / world_size,
-        _why_own(k): 10.0**rank,
-        _why_own(k) + " (It was divided, though.)": 10.0**rank / world_size,
+        _why_own(k, n_reduced < 25 * calls): 10.0**rank,
+        _why_own(k, True) + " (It was divided, though.)": 10.0**rank / world_size,
         "it is zero: was it read before the all_reduce was done?": 0.0,
         "the divisor is the number of ranks, not of ranks - 1.": mean * world_size / max(world_size - 1, 1),
         "the divisor is the number of ranks, whatever it is.": (mean * world_size / 2, mean * world_size / 4),
-        "the largest is taken: all_reduce sums if it is told nothing.": 10.0 ** (world_size - 1),
+        "the largest is taken: all_reduce sums if it is told nothing.": (
+            10.0 ** (world_size - 1),
+            10.0 ** (world_size - 1) / world_size,
+        ),
     }
     if np.allclose(flat, mean * np.arange(1, 26), rtol=1e-5, atol=0):
         causes["the numbers are rounded: the flat vector has the gradients' own dtype (here float64)."] = scale
@@ -118,10 +124,12 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, 
     )
 
 
-def _why_own(k: int) -> str:
+def _why_own(k: int, lacks_calls: bool) -> str:
     """Why an element still has its rank's own value; k: the first of them."""
+    if k and lacks_calls:
+        return f"elements from {k} on were never reduced: every bucket has its call, the last, shorter one, too."
     if k:
-        return f"elements from {k} on were never reduced: the last, shorter bucket is left out."
+        return f"elements from {k} on were reduced, but not written back: each gradient gets its means, the last, too."
     return (
         "nothing of the mean arrives: all_reduce has to work on pieces of the flat vector itself, no copies of them, "
         "and the means go into the gradients with copy_; a new list, or g = mean, changes nothing."
@@ -136,7 +144,7 @@ def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
         return "the elements are out of order: cut and write back in the same order."
     with np.errstate(divide="ignore", invalid="ignore"):
         times = np.log(right / flat) / np.log(max(world_size, 2))
-    if np.isfinite(times).all() and np.allclose(times, np.round(times), atol=1e-6):
+    if np.isfinite(times).all() and (times > -1e-6).all() and np.allclose(times, np.round(times), atol=1e-6):
         return "some elements are divided by the number of ranks more than once: divide each once, after the loop."
     return ""
 
