@@ -158,6 +158,7 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
             {
                 "every cause is compared with the ideal step, not with the cause before it.": seconds - before_s,
                 "that is the whole step; a part is what it adds to the ideal one.": seconds,
+                "that is the ideal step: a part is what its cause adds to it.": ideal_s,
                 "the other way round: the step with the cause, minus the ideal one.": ideal_s - seconds,
                 "that is how many times as long: a part is in seconds.": seconds / ideal_s,
                 "that is a share of the ideal step: a part is in seconds.": (seconds - ideal_s) / ideal_s,

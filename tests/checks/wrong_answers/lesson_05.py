@@ -1402,3 +1402,23 @@ def meets_at_the_end(rank, world_size, conditions):
     _step(rank, world_size, conditions, who=-1, reduce=False)
     dist.barrier()
     dist.all_reduce(torch.zeros(10_000))
+
+
+wrong_values(
+    "lesson_05.calls_per_epoch", "one_iteration", lambda n, examples, batch, size: n if size > 1 else 0,
+    says="that is one iteration",
+)  # fmt: skip
+wrong_values(
+    "lesson_05.bucketed_s", "one_step_a_phase",
+    lambda n, bucket, size, network: (
+        n // bucket * 2 * (network.latency_s + bucket / size / network.bandwidth_Bps) * (size > 1)
+    ),
+    says="that is one step a phase",
+)  # fmt: skip
+wrong_values(
+    "lesson_05.waterfall", "gives_the_ideal_step_for_a_part",
+    lambda ideal, alone, actual: (
+        {"ideal": ideal} | dict.fromkeys(alone, ideal) | {"together": actual - ideal * (1 + len(alone))}
+    ),
+    says="that is the ideal step",
+)  # fmt: skip
