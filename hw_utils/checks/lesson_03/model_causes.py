@@ -166,6 +166,10 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         (x - 2 * a * whole, "twice as far as it should: one optimizer.step() an iteration."),
         (x - a * sum(own) / n, "the mean of the ranks' means, but their batches differ in length: weigh by n_total."),
         (
+            x - a * sum(own) / len(chunk),
+            'a mean is divided by the number of examples once more: n_total divides the sum, reduction="sum".',
+        ),
+        (
             x - a * whole * len(chunk) / (n * max(1, len(chunk) // n)),
             "n_total is divided by N in whole numbers: / divides, // cuts.",
         ),

@@ -365,6 +365,19 @@ def steps_twice(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     mean_model(model, all_reduce)
 
 
+@wrong("lesson_03.step_follows", says="a mean is divided by the number of examples once more")
+def divides_the_mean_once_more(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    if len(x):
+        (cross_entropy(model(x), y) * dist.get_world_size() / n_total).backward()
+    else:
+        (0 * model(x).sum()).backward()
+    optimizer.step()
+    for p in model.parameters():
+        all_reduce(p.data)
+        p.data /= dist.get_world_size()
+
+
 @wrong("lesson_03.step_equal", says="nothing was sent")
 def never_averages(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     local_step(model, optimizer, x, y, n_total)
