@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from hw_utils.core.errors import CheckFailed
+
 _FACTORS = (
     (1e3, "it is 1,000 times the right number: mind the unit, milli or kilo."),
     (1e-3, "it is a thousandth of the right number: mind the unit, milli or kilo."),
@@ -55,6 +57,13 @@ def no_list(value: Any, asked: str) -> str:
     if value is None:
         return f"nothing comes back: is there a return? It gives {asked}."
     return f"return {asked}."
+
+
+def something(returned: Any, who: str) -> Any:
+    """What an answer returned, to go through; raises CheckFailed if that is nothing."""
+    if returned is None:
+        raise CheckFailed(f"{who} returned None.", cause="nothing comes back: is there a return?")
+    return returned
 
 
 def slip(got: Any, expected: float) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.check import check
+from hw_utils.checks.common_mistakes import something
 from hw_utils.checks.lesson_03.small_trainings import ranks_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.recipe import Recipe
@@ -193,6 +194,8 @@ def batches(batches, /, n_examples: int, world_size: int, batch_size: int):
     """Every rank's batches of one epoch, the order it was given as it is then, and the batches of a second call; there
     is no communication."""
     orders = [_order(n_examples) for _ in range(world_size)]
-    firsts = [list(batches(order, rank, world_size, batch_size)) for rank, order in enumerate(orders)]
+    firsts = [
+        list(something(batches(order, rank, world_size, batch_size), "batches")) for rank, order in enumerate(orders)
+    ]
     again = list(batches(_order(n_examples), 0, world_size, batch_size))
     return [[mine, order, again] for mine, order in zip(firsts, orders)]

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from hw_utils.checks.check import check
+from hw_utils.checks.common_mistakes import something
 from hw_utils.checks.lesson_04 import gradients_judge
 from hw_utils.checks.lesson_04.batches_judge import LABEL_OF_0, judge_batches
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
@@ -40,7 +41,8 @@ def batches(batches, /, n_examples: int, world_size: int, total_batch: int):
 
     def epoch(number: int, seed: int = 3, n_ranks: int = world_size) -> list[list[Any]]:
         parts = [batches(dataset, rank, n_ranks, total_batch, epoch=number, seed=seed) for rank in range(n_ranks)]
-        return [[_as_lists(batch) for batch in islice(part, n_examples + 1)] for part in parts]  # one may never end
+        alike = [islice(something(part, "batches"), n_examples + 1) for part in parts]  # one may never end
+        return [[_as_lists(batch) for batch in part] for part in alike]
 
     found = {"epochs": [epoch(k) for k in range(4)], "again": epoch(0), "other_seed": epoch(0, seed=30)}
     return {**found, "alone": epoch(0, n_ranks=1)[0]}

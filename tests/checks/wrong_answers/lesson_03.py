@@ -1207,7 +1207,7 @@ def averages_with_a_neighbour(model, all_reduce=dist.all_reduce):
         parameter.data.add_(came).div_(2)
 
 
-@wrong("lesson_03.batches", says="called twice.*draw nothing")
+@wrong("lesson_03.batches", says="called twice.*draw nothing|do not take the next 2")  # as the numbers fall
 def shuffles_once_more(order, rank, world_size, batch_size):
     mixed = order[torch.randperm(len(order))]
     return [(piece[rank::world_size], len(piece)) for piece in mixed.split(world_size * batch_size)]
@@ -1268,3 +1268,8 @@ def mean_behind_a_barrier(model, all_reduce=dist.all_reduce):
 def takes_the_upper_middle(k_star):
     base = statistics.median(k_star[1])
     return {n: (base / max(v), base / sorted(v)[len(v) // 2], base / min(v)) for n, v in k_star.items()}
+
+
+@wrong("lesson_03.batches", says="batches returned None.*is there a return")
+def returns_no_batches(order, rank, world_size, batch_size):
+    pass
