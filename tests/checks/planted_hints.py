@@ -213,6 +213,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.dp_step": {
         0: (
+            "feeds_the_labels "
             "reduces_nothing never_clears_gradients forgets_the_step reduces_twice returns_the_loss_of_all_ranks "
             "steps_by_hand steps_with_the_step_size_alone only_rank_zero_steps averages_the_weights "
             "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
@@ -302,7 +303,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "forgets_the_transpose",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
-        "gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
+        "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
     },
 }
 

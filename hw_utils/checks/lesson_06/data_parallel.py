@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
+from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.checks.lesson_06.one_process import (
     MOMENTUM,
     STEP_SIZE,
@@ -62,10 +64,15 @@ def _listening(context: Any, brought: list[torch.Tensor]) -> Interface:
     return Interface(parts)
 
 
+_IS_PUT_BACK = re.compile("split|assign a gradient|grad has|is invalid for|stack expects")
+_PIECES = "put the reduced vector back piece by piece: p.numel() numbers in the shape of p"
+
+
 def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False) -> None:
     what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
-    crash = "put the reduced vector back piece by piece: p.numel() numbers in the shape of p"
-    results, calls = require_results(data, what, crash_cause=crash)
+    crash = data.get("crash", {}).get("reason", "")
+    cause = _PIECES if _IS_PUT_BACK.search(crash) else cause_of_error(crash)
+    results, calls = require_results(data, what, crash_cause=cause)
     if apart:
         return _judge_apart(results, n_examples, world_size, n_steps, seed)
     right = train_plainly(n_examples, n_steps, seed)[1]

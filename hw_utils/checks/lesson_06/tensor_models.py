@@ -99,8 +99,12 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         made = {"crash": {}}  # it came late: a rank had started
     replaced = base in models or not all(isinstance(getattr(base, name), torch.nn.Linear) for name in plan)
     changed = replaced or any(not torch.equal(p, q) for p, q in zip(base.parameters(), before))
-    pairs = [{id(p): name for name, p in model.named_parameters()} for model in models[:2] if model is not None]
-    shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(models) > 1 else []
+    pairs = [
+        {id(p): name for name, p in model.named_parameters()}
+        for model in models[:2]
+        if hasattr(model, "named_parameters")
+    ]
+    shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
     return {**made, "taken": taken(looks[0], looks[-1])}
 

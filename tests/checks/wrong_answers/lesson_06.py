@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import cache, partial
 
 import torch
+from torch.nn.functional import mse_loss
 
 from hw_utils.material.handwritten_layer import Handmade
 from tests.checks.wrong_answers import wrong, wrong_values
@@ -2256,3 +2257,13 @@ class DividesByFour(_Context):
             raise ValueError(op)
         total = sum(self.all_gather(tensor, rank, group_id))
         return total / 4 if op == "mean" else total
+
+
+@wrong(STEP, says="rows and columns do not fit")
+def feeds_the_labels(model, optimizer, x, y, context, rank):
+    mse_loss(model(y), y).backward()
+    optimizer.step()
+    return 0.0
+
+
+_plant("gives_no_models", "0 different models", lambda model, plan, context: [copy] * context.world_size)
