@@ -6,7 +6,7 @@ import pytest
 
 from hw_utils import CheckFailed
 from hw_utils.checks.check import REGISTRY, Check
-from tools import search_cases
+from tools.search_cases import search as search_cases
 
 
 def _judge(data, n):
@@ -25,14 +25,6 @@ def _made(source):
     names = {}
     exec(source, names)
     return names["half"]
-
-
-def test_a_solution_is_changed_in_one_place_at_a_time():
-    found = dict(search_cases.mutants("def half(n):\n    return n // 2\n"))
-    assert found["line 2: `n // 2` has Div"].endswith("return n / 2")
-    assert found["line 2: `2` is one more"].endswith("return n // 3")
-    assert found["line 2: `n // 2` is its left side only"].endswith("return n")
-    assert len(set(found.values())) == len(found)
 
 
 def test_a_change_that_every_visible_case_lets_pass_is_found_with_a_case_that_does_not(halves):

@@ -1,12 +1,12 @@
 """Searches for the case at which a reference and a wrong answer differ; says which visible cases do no work.
 
-    python -m tools.search_cases lesson_                   every check; takes an hour or two
+    python -m tools.search_cases lesson_                   every check; takes hours
     python -m tools.search_cases lesson_02                 every check of a lesson
     python -m tools.search_cases lesson_02.ring_all_reduce_s --examples 200
 
-Wrong answers are the planted mistakes, and mutants of the lesson's solution: a number one more, + for -, > for >=, //
-for /, a rounded result, a call or a division left out. Each is tried on the visible cases, one at a time; a mutant
-that passes them all is tried on cases that Hypothesis makes from the visible ones (valid is what the reference passes).
+Wrong answers are the planted mistakes, and the lesson's solution with one change (`mutants`). Each is tried on
+the visible cases, one at a time; a mutant that passes them all is tried on cases that Hypothesis makes from the visible
+ones (valid is what the reference passes).
 
     hole       a mutant that passes every visible case and is refused at another one: the smallest is a case to add
     silent     a mutant that passes whatever was tried: right as well, or a target that the check does not hold
@@ -19,12 +19,10 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import copy
 import importlib
 import io
 import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +35,7 @@ from hw_utils.checks.check import REGISTRY, Check
 from tests.checks.references import answers_of, lessons, namespace
 from tests.checks.wrong_answers import planted
 from tools.lesson import Call, Cell, Lesson
+from tools.search_cases.mutants import mutants
 
 LIMIT_S = 20  # a mutant may loop for ever
 
@@ -98,65 +97,6 @@ def _like(values: list[Any]) -> st.SearchStrategy | None:
 
 
 # Wrong answers -----------------------------------------------------------------------------------------------
-
-
-def mutants(source: str) -> Iterator[tuple[str, str]]:
-    """(what was changed, the changed source), one change at a time."""
-    tree = ast.parse(source)
-    for place, node in enumerate(ast.walk(tree)):
-        for what, change in _changes(node):
-            other = ast.parse(source)
-            target = next(n for k, n in enumerate(ast.walk(other)) if k == place)
-            before = ast.unparse(target)
-            swapped = change(copy.deepcopy(target))
-            _replace(other, target, swapped)
-            with contextlib.suppress(Exception):
-                text = ast.unparse(ast.fix_missing_locations(other))
-                yield f"line {getattr(node, 'lineno', 0)}: `{before[:60]}` {what}", text
-
-
-_SWAPS = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.FloorDiv, ast.FloorDiv: ast.Div,
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-}  # fmt: skip
-
-
-def _changes(node: ast.AST) -> Iterator[tuple[str, Callable[[Any], ast.AST]]]:
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield "is one more", lambda n: ast.Constant(n.value + 1)
-        yield "is one less", lambda n: ast.Constant(n.value - 1)
-    if isinstance(node, ast.BinOp):
-        if type(node.op) in _SWAPS:
-            yield f"has {_SWAPS[type(node.op)].__name__}", lambda n: ast.BinOp(n.left, _SWAPS[type(n.op)](), n.right)
-        yield "is its left side only", lambda n: n.left
-        yield "is its right side only", lambda n: n.right
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in _SWAPS:
-        yield f"has {_SWAPS[type(node.ops[0])].__name__}", _other_compare
-    if isinstance(node, ast.Return) and node.value is not None:
-        yield "is rounded", lambda n: ast.Return(ast.parse(f"_rounded({ast.unparse(n.value)})", mode="eval").body)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        yield "is left out", lambda n: ast.Pass()
-    if isinstance(node, ast.AugAssign):
-        yield "is left out", lambda n: ast.Pass()
-        yield "replaces", lambda n: ast.Assign([n.target], n.value)
-    if isinstance(node, ast.If):
-        yield "always", lambda n: ast.If(ast.Constant(True), n.body, n.orelse)
-        yield "never", lambda n: ast.If(ast.Constant(False), n.body, n.orelse)
-    if isinstance(node, ast.Attribute) and node.attr == "clone":
-        yield "is no copy", lambda n: ast.Attribute(n.value, "detach", n.ctx)
-
-
-def _other_compare(node: ast.Compare) -> ast.Compare:
-    return ast.Compare(node.left, [_SWAPS[type(node.ops[0])](), *node.ops[1:]], node.comparators)
-
-
-def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
-    for parent in ast.walk(tree):
-        for name, value in ast.iter_fields(parent):
-            if value is old:
-                setattr(parent, name, new)
-            elif isinstance(value, list) and any(v is old for v in value):
-                value[:] = [new if v is old else v for v in value]
 
 
 def _rounded(value: Any) -> Any:
@@ -267,7 +207,9 @@ def checks_called(prefix: str) -> Iterator[tuple[Check, Lesson, Call]]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "python -m tools.search_cases", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("check", help="lesson_, lesson_02 or lesson_02.tree_steps: how its name begins")
     parser.add_argument("--examples", type=int, default=40, help="cases tried for each mutant (40)")
     arguments = parser.parse_args(argv)
@@ -276,7 +218,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(f"no check is called {arguments.check}...; write lesson_02 or lesson_02.tree_steps")
     for check, lesson, call in some:
         print(search(check, lesson, call, arguments.examples).text(), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
