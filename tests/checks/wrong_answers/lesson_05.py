@@ -565,6 +565,13 @@ def leaves_the_last_gradient(gradients, bucket_elements):
         g.copy_(mean)
 
 
+@wrong("lesson_05.bucketed_all_reduce", says="these are whole numbers: divide with /")
+def divides_buckets_whole(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, divide=0)
+    for g in gradients:
+        g //= dist.get_world_size()
+
+
 @wrong("lesson_05.bucketed_all_reduce", says="the largest is taken")
 def takes_the_largest(gradients, bucket_elements):
     flat = torch.cat([g.flatten() for g in gradients])
