@@ -34,11 +34,15 @@ def numbers(values: Any, what: str, n: int | None = None) -> list[float]:
         raise CheckFailed(f"{what} must be a list of numbers, got {came(values)}.", cause=_EACH_LOSS)
     found = [number(value, f"{what}[{i}]") for i, value in enumerate(values)]
     if n is not None and len(found) != n:
-        raise CheckFailed(f"{what} must hold {n} numbers, one an iteration; got {len(found)}.", cause=_EACH_LOSS)
+        cause = _EACH_LOSS if len(found) < n else _TOO_MANY
+        raise CheckFailed(f"{what} must hold {n} numbers, one an iteration; got {len(found)}.", cause=cause)
     return found
 
 
 _EACH_LOSS = "a loss is appended in every iteration, on every rank, and the list of all of them comes back."
+_TOO_MANY = (
+    "one loss an iteration, in a list that each call makes anew: what stands beside the function keeps its losses."
+)
 
 
 def _why_no_number(value: Any) -> str:
@@ -100,7 +104,7 @@ def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
         cause = "model.eval() is for evaluate; here dropout and batch norm are to do what training does."
         raise CheckFailed("train: the model is not in training mode.", cause=cause)
     n_reports = len(got["said"]) if isinstance(got["said"], list) else 0
-    judge_seconds(number(iteration_s, "iteration_s"), n_iterations, data["seconds"], n_reports)
+    judge_seconds(number(iteration_s, "iteration_s"), n_iterations, got["run_s"], n_reports)
     _judge_report(got["said"], losses)
     if got["said_at"] != list(range(20, n_iterations + 1, 20)):
         raise CheckFailed(

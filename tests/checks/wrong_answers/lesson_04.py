@@ -248,6 +248,16 @@ for _name, _report, _says in [
         model, batches, sync, optimizer, lambda text: report(change(text))), says=_says)  # fmt: skip
 
 
+_LOSSES = []
+
+
+@wrong("lesson_04.train", says="must hold 5 numbers.*got 7.*a list that each call makes anew")
+def keeps_the_losses_of_all_calls(*given):
+    losses, iteration_s = train(*given)
+    _LOSSES.extend(losses)
+    return _LOSSES, iteration_s
+
+
 @wrong("lesson_04.train", says="that is another iteration's loss")
 def reports_the_loss_before(model, batches, sync, optimizer, report=print):
     said = []
