@@ -146,15 +146,15 @@ HINTS: dict[str, dict[int, str]] = {
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
-        0: "bits text nan counts_bytes_as_numbers",
+        0: "bits text nan counts_bytes_as_numbers six_decimals",
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
-        0: "natural_log half_of_the_bytes",
+        0: "natural_log half_of_the_bytes six_decimals in_float32",
         1: "one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "n_minus_one_chunks chunks_rounded_up",
+        0: "n_minus_one_chunks chunks_rounded_up six_decimals in_float32",
         1: "one_phase n_steps bytes_only tree pays_latency_once one_step_more",
         2: "whole divided",
     },
@@ -197,7 +197,7 @@ HINTS: dict[str, dict[int, str]] = {
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
-            "LooksTheOpUp AnswersInDoublePrecision DividesByFour "
+            "LooksTheOpUp AnswersInDoublePrecision DividesByFour DividesWholeNumbers "
             "LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "

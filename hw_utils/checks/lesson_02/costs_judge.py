@@ -85,6 +85,10 @@ def _why_unit(got_s: float, expected_s: float) -> str:
     close = math.isclose(got_s, expected_s, rel_tol=1e-3)
     if close and any(got_s == round(expected_s, n_digits) for n_digits in range(1, 13)):
         return "right but rounded: leave the number as it is."
+    if math.isclose(got_s, expected_s, rel_tol=0.5) and got_s in [round(expected_s, n_digits) for n_digits in (5, 6)]:
+        return "right but rounded: leave the number as it is."
+    if math.isclose(got_s, expected_s, rel_tol=1e-6):
+        return "right to six digits, of nine that are asked: no float32 on the way, and nothing rounded."
     if math.isclose(got_s, -expected_s, rel_tol=1e-9):
         return "right but for its sign."
     return ""

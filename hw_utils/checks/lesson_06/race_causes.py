@@ -132,7 +132,7 @@ def explain_reduce(world_size: int, ops: list[str]) -> Callable[[dict, int, int,
         if all(are_near[:2]):
             return (
                 f"{at} makes {got[2]:g} of {', '.join(f'{b[2]:g}' for b in brought)}, expected {expected[2]:g}",
-                "digits are lost on the way: reduce in the dtype of what was brought",
+                "digits are lost on the way: reduce in the dtype of what was brought, and divide with /, not with //",
             )
         text = f"{at} gives {got[0]:g}, expected {expected[0]:g}"
         alike = all(mine[k]["got"] == got for mine in outcome["results"])

@@ -839,6 +839,7 @@ _TREES = {
     "serial": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "the steps of a ring"),
     "latency_once": (lambda n, m, net: net.latency_s + 2 * _up(n) * m / net.bandwidth_Bps, "paid once in all"),
 }
+_RING = lambda n, m, net: 2 * (n - 1) * _hop_s(m / n, net)  # noqa: E731, one of many formulas
 _RINGS = {
     "one_phase": (lambda n, m, net: (n - 1) * _hop_s(m / n, net), "one phase"),
     "n_minus_one_chunks": (lambda n, m, net: 2 * (n - 1) * _hop_s(m / max(n - 1, 1), net), "cut into N chunks"),
@@ -848,6 +849,15 @@ _RINGS = {
     "bytes_only": (lambda n, m, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "look at the latency"),
     "tree": (lambda n, m, net: 2 * _up(n) * _hop_s(m, net), "the steps of a tree"),
 }
+for _formulas in (_TREES, _RINGS):
+    _right = (lambda n, m, net: 2 * _up(n) * _hop_s(m, net)) if _formulas is _TREES else _RING
+    _formulas["six_decimals"] = (lambda n, m, net, right=_right: round(right(n, m, net), 6), "right but rounded")
+    _formulas["in_float32"] = (
+        lambda n, m, net, right=_right: torch.tensor(right(n, m, net)).item(), "right to six digits"
+    )  # fmt: skip
+wrong_values(
+    "lesson_02.point_to_point_s", "six_decimals", lambda m, net: round(_hop_s(m, net), 6), says="right but rounded"
+)
 for _name, (_formula, _says) in _TREES.items():
     wrong_values("lesson_02.tree_all_reduce_s", _name, _formula, says=_says)
 for _name, (_formula, _says) in _RINGS.items():

@@ -501,6 +501,15 @@ class ForgetsTheMean(_Reducing):
         return torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
 
 
+@wrong(REDUCE, says="digits are lost on the way.*divide with /")
+class DividesWholeNumbers(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+        return total // self.world_size if op == "mean" else total
+
+
 @wrong(REDUCE, says="ValueError, got nothing")
 class TakesAnyOp(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
