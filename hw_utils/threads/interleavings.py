@@ -14,13 +14,14 @@ import itertools
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source.lines import locate
+from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
 from hw_utils.threads.switch_points import is_of_a_container, points_in
@@ -88,8 +89,9 @@ class _Plan:
 class _Interleaving:
     """One run: lets the plan switch at the points of the student's code, and keeps the lines in their order."""
 
-    def __init__(self, turns: Turns, plan: _Plan) -> None:
-        self.turns, self.plan = turns, plan
+    def __init__(self, turns: Turns, plan: _Plan, shared: Set[Place]) -> None:
+        self.turns, self.plan, self.shared = turns, plan, shared
+        self.changed = ChangedTensors()
         self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
         self.endless: tuple[int, str, int] | None = None  # the step at which the limit was passed
         self.steps = 0
@@ -140,6 +142,19 @@ class _Interleaving:
             return on_step
 
         return on_step
+
+    def in_two_steps(self, rank: int) -> InTwoSteps:
+        """For the thread of a rank: lets the plan switch while torch changes a tensor that others change, too."""
+
+        def pause(frame: FrameType, place: Place) -> bool:
+            if place not in self.shared or not self.plan.at_point():
+                return False
+            here = (rank, frame.f_code.co_filename, frame.f_lineno)
+            self.turns.pause()
+            self.lines.append(here)
+            return True
+
+        return InTwoSteps(rank, self.changed, pause)
 
     def note(self, rank: int, text: str) -> None:
         self.lines.append((rank, text, 0))
@@ -204,7 +219,7 @@ class Explorer:
         self.make, self.program, self.timeout_s = make, program, timeout_s
         self.turns = Turns(world_size)
         self.stack = contextlib.ExitStack()
-        self.is_traced = False
+        self.shared: set[Place] | None = None  # where tensors are changed in place that several ranks change
 
     def __enter__(self) -> Explorer:
         self.stack.enter_context(self.turns)
@@ -217,17 +232,38 @@ class Explorer:
     def run(self, orders: list[tuple]) -> list[Outcome]:
         """The outcome of each order, (at, to, seed) of a plan, up to the first that does not end well."""
         self.turns.caller = _thread.get_ident()
-        if sys.version_info[:2] == (3, 12) and not self.is_traced:  # it shows a thread's steps from the next thread on
-            self.is_traced = True
-            first = _run_one(self.turns, _Plan(), self.make, self.program, self.timeout_s)
+        if self.shared is None:  # and Python 3.12 shows a thread's steps from the next thread on
+            first, changed = self._run_one(_Plan(), frozenset())
             if first.results is None:
                 return [first]
+            self.shared = changed.shared()
         outcomes = []
         for order in orders:
-            outcomes.append(_run_one(self.turns, _Plan(*order), self.make, self.program, self.timeout_s))
+            outcomes.append(self._run_one(_Plan(*order), self.shared)[0])
             if outcomes[-1].results is None:
                 break
         return outcomes
+
+    def _run_one(self, plan: _Plan, shared: Set[Place]) -> tuple[Outcome, ChangedTensors]:
+        one = _Interleaving(self.turns, plan, shared)
+
+        def work(rank: int) -> Any:
+            before, tracer = sys.gettrace(), one.tracer(rank)
+            sys.settrace(tracer)
+            try:
+                with one.in_two_steps(rank):
+                    result = self.program(given, rank, functools.partial(one.note, rank))
+                if sys.gettrace() is not tracer:
+                    raise RuntimeError(LOST_TRACE)
+                return result
+            finally:
+                sys.settrace(before)
+
+        given = self.make()
+        ended = self.turns.run([work] * self.turns.world_size, plan.choose, self.timeout_s)
+        outcome = _outcome(self.turns, one, ended)
+        outcome.switches, outcome.n_points, outcome.passed = plan.switches, plan.seen, one.passed
+        return outcome, one.changed
 
 
 def _calls_a_container(caller: FrameType | None) -> bool:
@@ -249,27 +285,6 @@ def _orders(n_points: int, world_size: int, n: int, seed: int) -> Iterator[tuple
     yield from single[: n * 2 // 3]
     for i in range(n - 1 - min(len(single), n * 2 // 3)):
         yield -1, 0, seed * 1_000_003 + i
-
-
-def _run_one(turns: Turns, plan: _Plan, make: Callable, program: Callable, timeout_s: float) -> Outcome:
-    one = _Interleaving(turns, plan)
-
-    def work(rank: int) -> Any:
-        before, tracer = sys.gettrace(), one.tracer(rank)
-        sys.settrace(tracer)
-        try:
-            result = program(shared, rank, functools.partial(one.note, rank))
-            if sys.gettrace() is not tracer:
-                raise RuntimeError(LOST_TRACE)
-            return result
-        finally:
-            sys.settrace(before)
-
-    shared = make()
-    ended = turns.run([work] * turns.world_size, plan.choose, timeout_s)
-    outcome = _outcome(turns, one, ended)
-    outcome.switches, outcome.n_points, outcome.passed = plan.switches, plan.seen, one.passed
-    return outcome
 
 
 def _outcome(turns: Turns, one: _Interleaving, ended: list) -> Outcome:

@@ -202,7 +202,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
         "ReusesTheGroupAtOnce",
-        2: "AddsWithoutALock ClearsTheTotalWhileOthersRead",
+        2: "AddsWithoutALock AddsInPlaceWithoutALock ClearsTheTotalWhileOthersRead",
     },
     "lesson_06.split_batch": {
         1: (

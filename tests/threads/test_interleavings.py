@@ -9,6 +9,7 @@ from queue import Queue, SimpleQueue
 from threading import Condition, Lock
 
 import pytest
+import torch
 
 from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import explore
@@ -44,6 +45,51 @@ def values(explored):
 def test_a_lost_update_is_found_between_the_read_and_the_write():
     explored = explore(lambda: Counter(None), add, 2, n_interleavings=100)
     assert [1, 1] in values(explored)
+
+
+class Total:
+    def __init__(self):
+        self.sum, self.lock = torch.zeros(2), threading.Lock()
+
+    def add(self, share):
+        self.sum += share
+
+    def add_to_a_part(self, share):
+        self.sum[:1].add_(share[:1])
+
+    def add_into(self, share):
+        torch.add(self.sum, share, out=self.sum)
+
+    def add_safely(self, share):
+        with self.lock:
+            self.sum += share
+
+    def add_to_its_own(self, share):
+        mine = self.sum.clone()
+        mine += share
+        return mine
+
+    def write(self, share):
+        self.sum.copy_(share)
+
+
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [("add", {1, 10, 11}), ("add_to_a_part", {1, 10, 11}), ("add_into", {1, 10, 11}), ("add_safely", {11}),
+     ("add_to_its_own", {0}), ("write", {1, 10})],
+)  # fmt: skip
+def test_between_what_torch_reads_in_place_and_what_it_writes_another_rank_may_add(name, sums):
+    totals = []
+
+    def make():
+        totals.append(Total())
+        return totals[-1]
+
+    def program(total, rank, note):
+        getattr(total, name)(torch.full((2,), 10.0**rank))
+
+    explore(make, program, 2, n_interleavings=100)
+    assert {total.sum[0].item() for total in totals} == sums
 
 
 def test_the_same_interleavings_are_run_every_time():

@@ -46,9 +46,9 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
 
 def _optimizer_of(model: torch.nn.Module, apart: bool) -> torch.optim.Optimizer:
     """Apart, one whose update is not linear in the gradient: the mean of the ranks' updates is then another one than
-    that of their mean gradient."""
+    that of their mean gradient. A large eps: else a gradient of another size would make the same update."""
     if apart:
-        return torch.optim.Adam(model.parameters(), lr=STEP_SIZE)
+        return torch.optim.Adam(model.parameters(), lr=STEP_SIZE, eps=0.1)
     return torch.optim.SGD(model.parameters(), lr=STEP_SIZE, momentum=MOMENTUM)
 
 

@@ -428,6 +428,15 @@ class AddsWithoutALock(_Totals):
         self.arrived[group_id] = 1
 
 
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsInPlaceWithoutALock(_Totals):
+    def add(self, tensor, group_id):
+        with self.lock:
+            total = self.total.setdefault(group_id, torch.zeros_like(tensor))
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+        total += tensor
+
+
 @wrong(REDUCE, says="had arrived")
 class DividesByTheRanksThatHaveArrived(_Totals):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
