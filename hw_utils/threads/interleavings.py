@@ -65,6 +65,7 @@ class _Plan:
 
     def __init__(self, at: int = -1, to: int = 0, seed: int | None = None) -> None:
         self.at, self.to, self.seen, self.switches = at, to, 0, 0
+        self.is_unlucky = False  # the switch that comes now
         self.random = None if seed is None else random.Random(seed)
         self.rate = self.random.choice((0.02, 0.1, 0.3)) if self.random else 0.0
 
@@ -73,16 +74,20 @@ class _Plan:
         self.seen += 1
         if self.random:
             return self.random.random() < self.rate
-        return self.seen == self.at
+        self.is_unlucky = self.seen == self.at
+        return self.is_unlucky
 
     def choose(self, runnable: list[int], rank: int) -> int:
         self.switches += rank in runnable
         if self.random:
             others = [r for r in runnable if r != rank]
             return self.random.choice(others or runnable)
-        if rank in runnable:  # the unlucky switch
+        if self.is_unlucky:
+            self.is_unlucky = False
             others = [r for r in runnable if r != rank]
             return others[self.to % len(others)]
+        if rank in runnable:  # it sleeps: in a loop until others have done something, so all of them get their turn
+            return next((r for r in runnable if r > rank), runnable[0])
         return runnable[0] if self.at < 0 else runnable[self.to % len(runnable)]
 
 

@@ -92,6 +92,22 @@ def test_between_what_torch_reads_in_place_and_what_it_writes_another_rank_may_a
     assert {total.sum[0].item() for total in totals} == sums
 
 
+def test_ranks_that_sleep_until_all_have_come_let_every_other_one_come():
+    class Room:
+        def __init__(self):
+            self.come = []
+
+        def wait_for(self, n):
+            while len(self.come) < n:
+                time.sleep(0.001)
+
+    def program(room, rank, note):
+        room.come.append(rank)
+        room.wait_for(4)
+
+    assert [o.kind for o in explore(Room, program, 4, n_interleavings=50).outcomes] == ["returned"]
+
+
 def test_the_same_interleavings_are_run_every_time():
     def run():
         return [
