@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +16,7 @@ from hw_utils.checks import draws
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Event, Trace
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.store import Store
 from hw_utils.simulate import simulate
@@ -76,24 +79,55 @@ def _load_often(rank: int, world_size: int, load: Any, contents: list[dict[str, 
     return found
 
 
-def _moments(saved: list[dict[str, Any]]) -> tuple[list[str], list[dict[str, torch.Tensor]]]:
-    """What the store holds after the first save, and after each write of the second, with a name each."""
+def _moments(saved: list[dict[str, Any]], slow: int) -> tuple[list[str], list[dict[str, torch.Tensor]]]:
+    """What the store holds after the first save, and after each write of the second, with a name each; the last is
+    what it holds in the end. Also at the moments that there were if a rank wrote as late as it can, whatever time the
+    others let pass."""
     rows = [row for run in saved for row in _in_time(run)]
-    n_first = sum(step == STEPS[0] for step, _, _ in rows)
-    content: dict[str, torch.Tensor] = {}
-    names, contents = [], []
-    for k, (_, name, tensor) in enumerate(rows, start=1):
-        content[name] = torch.as_tensor(tensor)
-        if k >= n_first:
-            names.append(f"{k - n_first} of {len(rows) - n_first} writes of step {STEPS[1]}")
-            contents.append(dict(content))
+    first, second = ([row for row in rows if row[0] == step] for step in STEPS)
+    content = {name: torch.as_tensor(tensor) for _, name, tensor, *_ in first}
+    names, contents = [f"0 of {len(second)} writes of step {STEPS[1]}"], [dict(content)]
+    for late in dict.fromkeys((slow, 0)):
+        freed = _what_waits_for(saved[-1], second, late)
+        others = [row for row in second if not _comes_after(row, freed)]
+        for k in range(1, len(others) + (len(others) < len(second))):
+            there = {name: torch.as_tensor(tensor) for _, name, tensor, *_ in others[:k]}
+            names.append(f"{k} of {len(second)} writes of step {STEPS[1]}, while rank {late} is late")
+            contents.append(content | there)
+    for k, (_, name, tensor, *_) in enumerate(second, start=1):
+        content = content | {name: torch.as_tensor(tensor)}
+        names.append(f"{k} of {len(second)} writes of step {STEPS[1]}")
+        contents.append(content)
     return names, contents
 
 
-def _in_time(run: dict[str, Any]) -> list[tuple[int, str, torch.Tensor]]:
-    """(step, name, tensor) of all ranks' writes, in the order in which they were there."""
-    rows = [(written_s, name, step, t) for each in run["results"] for step, name, t, written_s in each["writes"]]
-    return [(step, name, tensor) for _, name, step, tensor in sorted(rows, key=lambda row: row[:2])]
+def _what_waits_for(run: dict[str, Any], rows: list, late: int) -> dict[int, float]:
+    """From when on what a rank does comes after the first write of rank `late`, because messages say so."""
+    mine = [written_s for _, _, _, rank, written_s in rows if rank == late]
+    from_s = {late: min(mine, default=0.0)}
+    parts: dict[int, list[Event]] = defaultdict(list)
+    for event in Trace.from_plain(run["trace"]):
+        parts[event.message].append(event)
+    for sides in sorted(parts.values(), key=lambda sides: max(e.start_s for e in sides)):
+        if sides[0].message >= 0 and any(from_s.get(e.rank, math.inf) <= e.start_s for e in sides):
+            for e in sides:
+                from_s[e.rank] = min(from_s.get(e.rank, math.inf), e.end_s)
+    return from_s
+
+
+def _comes_after(row: tuple, from_s: dict[int, float]) -> bool:
+    _, _, _, rank, written_s = row
+    return written_s >= from_s.get(rank, math.inf)
+
+
+def _in_time(run: dict[str, Any]) -> list[tuple[int, str, torch.Tensor, int, float]]:
+    """(step, name, tensor, rank, when it was there) of all ranks' writes, in the order in which they were there."""
+    rows = [
+        (step, name, tensor, rank, written_s)
+        for rank, each in enumerate(run["results"])
+        for step, name, tensor, written_s in each["writes"]
+    ]
+    return sorted(rows, key=lambda row: (row[4], row[1]))
 
 
 def _judge(
@@ -268,14 +302,14 @@ def shards(
     of the second save."""
     saved: list[dict[str, Any]] = []
     for n, steps in [(before, STEPS[:1]), (old, STEPS[1:])] if before else [(old, STEPS)]:
-        content = {name: torch.as_tensor(tensor) for run in saved for _, name, tensor in _in_time(run)}
+        content = {name: torch.as_tensor(tensor) for run in saved for _, name, tensor, *_ in _in_time(run)}
         args = (save, steps, content, n_elements, min(slow, n - 1), dtype)
         saved.append(observe(partial(simulate, _save, n, args, compute="free", echo=False)))
         if saved[-1]["deadlock"]:
             return {"saved": saved}
-    names, contents = _moments(saved)
-    if not contents:
+    if not any(_in_time(run) for run in saved):
         return {"saved": saved}
+    names, contents = _moments(saved, min(slow, old - 1))
     last, before = (load, contents[-1]), (load, contents[:-1])
     return {
         "saved": saved,

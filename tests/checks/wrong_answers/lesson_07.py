@@ -1020,7 +1020,7 @@ class WaitsForWhatItStarts(_Sharded):
 
 def _save(
     store, step, shard, n_elements, *, name="step {step}, shard {rank}", barrier=True, first=False, kind=None,
-    note="one", empties=False, strips=lambda shard: shard,
+    note="one", empties=False, strips=lambda shard: shard, rests_s=0.0,
 ):  # fmt: skip
     rank = dist.get_rank()
 
@@ -1040,6 +1040,7 @@ def _save(
     if not first:
         if barrier:
             dist.barrier()
+        time.sleep(rests_s)
         newest()
     if empties:
         shard.zero_()
@@ -1078,6 +1079,7 @@ for _name, _save_change, _load_change, _says in [
     ("has_two_names_in_turn", {"name": _TWO}, {"name": _TWO}, "a mixture of two steps"),
     ("says_it_first", {"first": True}, {}, "a step counts once all of its shards are there"),
     ("waits_for_nobody", {"barrier": False}, {}, "a step counts once all of its shards are there"),
+    ("sleeps_instead", {"barrier": False, "rests_s": 3600.0}, {}, "a step counts once all of its shards are there"),
     ("reads_everything", {}, {"whole": True}, "only what overlaps is read"),
     ("leaves_the_padding_out", {}, {"pad": False}, "the last one padded with zeros"),
     ("drops_the_rest", {}, {"ceil": False}, "has ceil\\(n_elements / ranks\\) elements"),

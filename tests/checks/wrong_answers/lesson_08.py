@@ -1106,6 +1106,24 @@ def _best(layer_s, p, goal, sign=1):
     return counts(min(itertools.combinations(range(1, len(layer_s)), p - 1), key=lambda cut: sign * goal(seconds(cut))))
 
 
+def _moved_one_by_one(layer_s, n_stages):
+    """All cuts of short lists; of long ones equal numbers, from which one layer after another goes to a neighbour."""
+    if len(layer_s) <= 16:
+        return _best(layer_s, n_stages, max)
+
+    def slowest(counts):
+        return max(sum(layer_s[a:b]) for a, b in itertools.pairwise(itertools.accumulate(counts, initial=0)))
+
+    counts = [len(layer_s) // n_stages + (k < len(layer_s) % n_stages) for k in range(n_stages)]
+    while True:
+        pairs = [(at, to) for at in range(n_stages) for to in (at - 1, at + 1) if 0 <= to < n_stages and counts[at] > 1]
+        moved = [[n + (k == to) - (k == at) for k, n in enumerate(counts)] for at, to in pairs]
+        best = min(moved, key=slowest)
+        if slowest(best) >= slowest(counts):
+            return counts
+        counts = best
+
+
 def _limits_in_steps(layer_s, p):
     """Stages filled up to a limit that grows by a tenth."""
     limit = max(max(layer_s), sum(layer_s) / p)
@@ -1154,6 +1172,7 @@ for _name, _answer, _says in [
     ("whole_seconds", lambda s, p: _best([float(int(x)) for x in s], p, max), "whole seconds of each layer"),
     ("in_half_precision", lambda s, p: _best(s, p, lambda t: np.float16(max(t))), "slowest stage takes"),
     ("limits_in_steps", _limits_in_steps, "slowest stage takes"),
+    ("moves_cuts_one_by_one", _moved_one_by_one, "slowest stage takes"),
     ("rest_last", lambda s, p: [len(s) // p] * (p - 1) + [len(s) - len(s) // p * (p - 1)], "slowest stage takes"),
 ]:
     wrong_values("lesson_08.balance", _name, _answer, says=_says)
