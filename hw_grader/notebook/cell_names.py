@@ -29,7 +29,10 @@ _DECORATORS = {
 _CALLED = {"lru_cache", "functools.lru_cache"}  # with literals
 _WRAPS = {"wraps", "functools.wraps"}  # of another function
 _LOCKS = {"Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier"}
-_METHODS = {"__init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__", "__str__"}
+_METHODS = {
+    "__init__", "__post_init__", "__call__", "__enter__", "__exit__", "__len__", "__iter__", "__next__", "__repr__",
+    "__str__", "__getitem__", "__contains__", "__bool__", "__eq__", "__lt__", "__hash__",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -196,10 +199,17 @@ def _runs_nothing(statement: ast.stmt) -> bool:
         bare = not statement.keywords and all(map(_is_known, statement.decorator_list))
         return bare and all(map(_is_plain, statement.bases)) and all(map(_runs_nothing, statement.body))
     if isinstance(statement, ast.Assign):
-        return all(isinstance(target, ast.Name) for target in statement.targets) and _is_plain(statement.value)
+        return all(isinstance(target, ast.Name) for target in statement.targets) and _is_only_named(statement.value)
     if isinstance(statement, ast.AnnAssign):
         return isinstance(statement.target, ast.Name) and _is_plain(statement.annotation) and _is_plain(statement.value)
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_only_named(value: ast.expr) -> bool:
+    """Whether working it out runs nothing: a literal, a lock, or a lambda, which runs when it is called."""
+    if isinstance(value, ast.Lambda):
+        return all(map(_is_plain, [*value.args.defaults, *value.args.kw_defaults]))
+    return _is_plain(value) or _is_constant(value)
 
 
 def _is_known(decorator: ast.expr) -> bool:
@@ -268,7 +278,7 @@ def _is_plain_class(node: ast.ClassDef) -> bool:
     known = all(not name.startswith("__") or name in _METHODS for name in methods)
     fields = [s for s in node.body if isinstance(s, ast.AnnAssign)]  # of a dataclass
     named = [s for s in node.body if isinstance(s, ast.Assign)]
-    kinds = (ast.FunctionDef, ast.Pass, ast.Expr, ast.AnnAssign, ast.Assign)
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.Pass, ast.Expr, ast.AnnAssign, ast.Assign)  # classes are looked at, too
     plain = all(isinstance(s, kinds) for s in node.body) and all(map(_is_field, fields))
     plain = plain and all(_is_constant(s.value) or [ast.unparse(t) for t in s.targets] == ["__slots__"] for s in named)
     return known and plain and all(map(_is_plain, node.bases)) and not node.keywords

@@ -127,8 +127,10 @@ DEFINES = ["import random",
            "class Mine(torch.nn.Module):\n    limit = 3\n\n    def forward(self, x):\n        return x + 1",
            "limit: int = 3", "'A text.'", "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
            "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]",
-           "@dataclass(frozen=True)\nclass Found:\n    losses: list[float]\n    best: int = 0"]  # fmt: skip
-ACTS = ["x = torch.rand(1)", "def f(x=torch.rand(1)):\n    return x", "class C:\n    x = torch.rand(1)",
+           "@dataclass(frozen=True)\nclass Found:\n    losses: list[float]\n    best: int = 0",
+           "import threading\nf = lambda x, n=3: limits.append(x)\nGUARD = threading.Lock()"]  # fmt: skip
+ACTS = ["x = torch.rand(1)", "def f(x=torch.rand(1)):\n    return x", "f = lambda x=torch.rand(1): x",
+        "class C:\n    x = torch.rand(1)",
         "@traced\ndef f(x):\n    return x", "for i in [1]:\n    pass", "del f", "print(limits)", "limits.append(1)",
         "class D(make()):\n    pass", "def f(x: make()):\n    return x", "print(unknown())",
         "i = (j := 3)", "@dataclass(frozen=ring())\nclass C:\n    x: int", "@dataclass\nclass C:\n    x: int = ring()",
@@ -174,6 +176,8 @@ def test_a_training_is_left_out_if_what_does_something_ran_before_it():
     "@dataclass\nclass ring:\n    rank: int\n    kept: list = field(default_factory=list)",
     "def ring(rank, world_size):\n    it = iter([rank])\n    return torch.einsum('i->', torch.mm(next(it), rank))",
     "import numpy as np\ndef ring(rank, world_size):\n    return np.ceil(np.log2(world_size))",
+    "class ring:\n    class Pass:\n        def __init__(self, k):\n            self.k = k\n"
+    "    def __getitem__(self, k):\n        return ring.Pass(k)",
 ])  # fmt: skip
 def test_what_students_write_in_other_ways_runs_no_picture(ring):
     assert left_out([PICTURE], ring=ring) == [PICTURE]
