@@ -57,6 +57,7 @@ def _system() -> list[str]:
     options = [
         "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/scratch", "--dir", "/scratch/.home",
         "--perms", "0711", "--size", str(2**20), "--tmpfs", "/meet", "--ro-bind", "/usr", "/usr",
+        "--ro-bind-try", "/sys/devices/system/cpu", "/sys/devices/system/cpu",  # torch looks there, once a process
     ]  # fmt: skip
     for path in ("/bin", "/sbin", "/lib", "/lib32", "/lib64"):
         if os.path.islink(path):

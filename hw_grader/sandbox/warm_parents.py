@@ -49,7 +49,9 @@ def warm_up() -> None:
     _import(_package_modules(checks=False))
     for role in ROLES:
         importlib.import_module(f"hw_grader.driving.roles.{role}").warm_up()
-    sys.modules["torch"].set_num_threads(1)
+    torch = sys.modules["torch"]
+    torch.set_num_threads(1)
+    torch.zeros(1, dtype=torch.float16).float()  # looks at the processor, once a process: jails have no files of it
     know_modules()
     share_with_forks()
 

@@ -921,3 +921,13 @@ def _newest_by_names(store):
 
 
 right_values("lesson_07.shards", "names_say_it", _names_say_it, _newest_by_names)
+
+
+def _notes_a_fraction(store, step, shard, n_elements):
+    """Beside the shards a float32, which another dtype than the shards' is made of on the way."""
+    if dist.get_rank() == 0:
+        store.write("done", torch.zeros(1))
+    _saves(store, step, shard, n_elements)
+
+
+right_values("lesson_07.shards", "notes_a_fraction", _notes_a_fraction, _fills_zeros)
