@@ -111,6 +111,7 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         "hint 1 of exercise 1.3a": "only ranks 0 and 1|before the loop|n_rounds|before a send|adds? 1|you you return",
     },
     look="print rank and ball just before every send and just after every receive.",
+    follows_messages=True,
 )
 def ping_pong(worker, /, world_size: int, n_rounds: int):
     """A ball goes to rank 1 and back; each player adds 1 before it sends. What each rank sent comes too."""
