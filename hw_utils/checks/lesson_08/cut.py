@@ -11,6 +11,7 @@ from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, look_at, taken
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, held_by_parts, modules_of
+from hw_utils.checks.lesson_08.random_modules import drive_random, judge_random
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part
@@ -100,6 +101,8 @@ def _words(cut: list[int], steps: list[str], n_layers: int, texts: str, begun: f
 
 
 def _judge(data: Any, **given: Any) -> None:
+    if "dropout" in given:
+        return judge_random(data, given["dropout"])
     case = {**_DEFAULTS, **given}
     what, cut = _words(**case), case["cut"]
     require_no_deadlock(data, what)
@@ -258,19 +261,21 @@ _TAKEN = 12_000_000  # bytes: a good deal less than what _MANY's second step bri
 @check(
     "lesson_08.stage",
     judge=_judge,
-    cases=_CASES,
+    cases=[*_CASES, {"dropout": 0.5}],
     ok="gradients across the cuts are those of one process to 1e-10, in any order of micro-batches.",
     hint="hint 1 of exercise 8.2",
     hints={
         "hint 2 of exercise 8.2": "any number|under that number|floating|Mismatch in shape|second time|alone|graph of "
-        "micro-batch|lost|number k",
+        "micro-batch|lost|number k|draws anew",
         "hint 1 of exercise 8.2": "requires_grad|gradient|input|return|leaf",
     },
     errors=_ERRORS,
     look="compare p.grad of part 0 with one process's for 2 parts and 1 micro-batch.",
 )
 def stage(make, /, **case: Any):
-    """Steps through a TinyGPT in parts; micro-batches go through all stages in the order given."""
+    """Steps through a TinyGPT in parts; micro-batches go through all stages in the order given; or a dropout layer."""
+    if "dropout" in case:
+        return drive_random(make, case["dropout"])
     return observe(lambda: simulate(_worker, 1, (make, {**_DEFAULTS, **case}), compute="free", echo=False))
 
 
