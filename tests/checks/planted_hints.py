@@ -25,7 +25,7 @@ HINTS: dict[str, dict[int, str]] = {
         "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
         "plays_by_all_reduce only_rank_zero_returns",
         1: "serves_a_two one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too "
-        "adds_what_came_back",
+        "adds_what_came_back one_way_a_round",
         2: "both_serve",
     },
     "lesson_01.relay": {
@@ -136,6 +136,7 @@ HINTS: dict[str, dict[int, str]] = {
         3: (
             "ring_adds_to_the_next_chunk ring_adds_to_the_chunk_before ring_without_all_gather "
             "ring_adds_in_the_second_phase ring_is_one_step_short ring_copies_in_both_phases "
+            "ring_starts_its_numbers_again "
         ),
     },
     "lesson_02.ring_sum": {
@@ -185,7 +186,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         2: (
             "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
-            "MakesSlotsInAFactory "
+            "MakesSlotsInAFactory ClearsAfterTheLastBarrier "
             "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure"
         ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
@@ -202,7 +203,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
         "ReusesTheGroupAtOnce",
-        2: "AddsWithoutALock AddsInPlaceWithoutALock ClearsTheTotalWhileOthersRead",
+        2: "AddsWithoutALock AddsInPlaceWithoutALock ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead",
     },
     "lesson_06.split_batch": {
         1: (

@@ -95,6 +95,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "only one of the two ranks adds 1."
     if rank == 1 and not balls[1] and any(balls[2:]):
         return "another rank plays with rank 0: the second player is rank 1, however many ranks there are."
+    if n_rounds and len(balls[0]) + len(balls[1]) == n_rounds:
+        return "a round is there and back: rank 0 sends and then receives, rank 1 receives and then sends."
     if len(balls[0]) != n_rounds:
         return f"{len(balls[0])} balls left rank 0 in {n_rounds} rounds: the loop goes round n_rounds times."
     return "the ball starts at 0 on rank 0, and a rank adds 1 each time before it sends."
@@ -108,7 +110,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
     hint="hint 1 of exercise 1.3a",
     hints={
         "hint 2 of exercise 1.3a": "no rank can go on",
-        "hint 1 of exercise 1.3a": "only ranks 0 and 1|before the loop|n_rounds|before a send|adds? 1|you you return",
+        "hint 1 of exercise 1.3a": "only ranks 0 and 1|before the loop|n_rounds|before a send|adds? 1|you you return"
+        "|there and back",
     },
     look="print rank and ball just before every send and just after every receive.",
     follows_messages=True,

@@ -101,8 +101,9 @@ def why_ring(seen: Reduced) -> str:
     alike = all((mine == seen.values[0][0]).all() for mine in seen.values[0])  # what is passed on unchanged
     if alike and nothing_added(seen):
         return (
-            "no chunk collects anything on its way. In the first phase what comes in is added, not copied, and to the "
-            "chunk that leaves next; if it is added, the chunk index is off."
+            "no chunk ends with more than one rank's share. In the first phase what comes in is added, not copied, and "
+            "to the chunk that leaves next; if it is added, the chunk index is off, or the second phase starts its numbers "
+            "again: it begins with the chunk that is whole by then, chunk_owned."
         )
     if _messages(seen) == 2 * n * (n - 1) and _has_one_phase(seen):
         return (

@@ -24,7 +24,7 @@ _RACES = [
 
 
 _RACE_HINTS = {
-    "hint 2 of exercise 6.1": "under one lock|removed the buffer",
+    "hint 2 of exercise 6.1": "under one lock|removed the buffer|Clear between",
     "hint 3 of exercise 6.1": "no rank can go on",
     "hint 1 of exercise 6.1": "between writing and reading|second barrier|list.rank|give each rank copies"
     "|starts afresh",

@@ -34,6 +34,10 @@ LOST = (
     "Look and make under one lock"
 )
 NEXT_CALL = "a fast rank is in its next call while a slow one still reads: a second barrier, after reading, is missing"
+CLEARED = (
+    "one rank clears what is shared after the last barrier, when another one may be in its next call: what that put "
+    "there is gone. Clear between two barriers, or give each call a place of its own"
+)
 UNWRITTEN = "nothing makes a rank wait until all have written: a barrier is missing between writing and reading"
 ALIASED = "ranks share one tensor: give each rank copies of its own (.clone())"
 
@@ -170,7 +174,8 @@ def _cause_of_value(value: float, share: list[float], op: str, number: int, k: i
         return ", the mean", "for the sum, nothing is divided; and a call that names no op means the sum"
     if op == "mean" and near(total / n**2) and alike:
         return ", the mean divided by the number of ranks", "it is divided twice"
-    if op == "mean":
+    some = (some for size in range(1, n) for some in itertools.combinations(share, size))
+    if op == "mean" and not any(near(sum(part) / len(part)) for part in some):
         for m in range(1, 17):
             if m != n and near(total / m):
                 return f", the sum of all divided by {m}", ARRIVED if m < n else FIXED

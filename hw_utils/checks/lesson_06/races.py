@@ -10,11 +10,22 @@ from typing import Any
 import torch
 
 from hw_utils.checks.lesson_06.points_passed import Evidence
-from hw_utils.checks.lesson_06.race_causes import ALIASED, LOST, OTHER_SHAPE, SHAPE, numbers_of, tensor_of
+from hw_utils.checks.lesson_06.race_causes import (
+    ALIASED,
+    ARRIVED,
+    CLEARED,
+    LOST,
+    OTHER_SHAPE,
+    SHAPE,
+    UNWRITTEN,
+    numbers_of,
+    tensor_of,
+)
 from hw_utils.core.errors import CheckFailed
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.threads.interleavings import Outcome, explored
 
+_OF_LOST_SHARES = (UNWRITTEN, ARRIVED)
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
 _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")
 
@@ -158,13 +169,27 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
                     "the result is a buffer that is used again: give a new copy at every call (.clone())",
                 )
             if found:
-                text, cause = found
-                _fail(f"{text}", what, case, outcome, outcome["story"][f"{rank} {k}"], cause)
+                (text, cause), story = found, outcome["story"][f"{rank} {k}"]
+                cause = CLEARED if k and cause in _OF_LOST_SHARES and _clears_at_last(story) else cause
+                _fail(f"{text}", what, case, outcome, story, cause)
     _judge_another_shape(data["reshaped"], what, case)
     if data["evidence"]:
         raise CheckFailed(f"{what}: {data['evidence']}", cause="the check must see every step of the methods")
     if not data["outcomes"] or data["n"] < needed:
         raise CheckFailed(f"{what}: {data['n']} of {needed} interleavings were run")
+
+
+def _clears_at_last(story: list[str]) -> bool:
+    """Whether a rank removes something and then waits for nobody before it returns."""
+    for at, step in enumerate(story):
+        if _REMOVES.search(step) and "[None]" not in step:
+            who = step.partition(",")[0]
+            after = itertools.takewhile(
+                lambda s: ".wait(" not in s, (s for s in story[at + 1 :] if re.match(rf"{who}\b", s))
+            )
+            if any("has returned" in s for s in after):
+                return True
+    return False
 
 
 def _judge_another_shape(outcome: dict, what: str, case: dict) -> None:

@@ -112,6 +112,17 @@ def one_player_adds(rank, world_size, n_rounds):
     return ball.item()
 
 
+@wrong("lesson_01.ping_pong", says="a round is there and back")
+def one_way_a_round(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for k in range(n_rounds):
+        if rank == k % 2:
+            dist.send(ball.add_(1), 1 - rank)
+        elif rank < 2:
+            dist.recv(ball, 1 - rank)
+    return ball.item() if rank < 2 else 0.0
+
+
 @wrong("lesson_01.ping_pong", says="starts at 0 on rank 0, which adds 1 to it")
 def serves_a_two(rank, world_size, n_rounds):
     ball = torch.ones(1)

@@ -264,6 +264,26 @@ class NeverEmptiesTheBuffer(_Context):
         return gathered
 
 
+@wrong(REDUCE, says="Clear between two barriers")
+@wrong(GATHER, says="Clear between two barriers")
+class ClearsAfterTheLastBarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            self.buffers.setdefault(group_id, {})[rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [tensor.clone() for _, tensor in sorted(self.buffers[group_id].items())]
+        self.barrier.wait()
+        if rank == 0:
+            del self.buffers[group_id]
+        return gathered
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        gathered = self.all_gather(tensor, rank, group_id)
+        return sum(gathered) / (len(gathered) if op == "mean" else 1)
+
+
 @wrong(GATHER, says="no rank can go on")
 class LetsOnlyRankZeroReachTheSecondBarrier(_Context):
     def all_gather(self, tensor, rank, group_id):
