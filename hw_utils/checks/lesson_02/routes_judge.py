@@ -102,8 +102,8 @@ def why_ring(seen: Reduced) -> str:
     if alike and nothing_added(seen):
         return (
             "no chunk ends with more than one rank's share. In the first phase what comes in is added, not copied, and "
-            "to the chunk that leaves next; if it is added, the chunk index is off, or the second phase starts its numbers "
-            "again: it begins with the chunk that is whole by then, chunk_owned."
+            "to the chunk that leaves next; if it is added, the chunk index is off, or the second phase starts its "
+            "numbers again: it begins with the chunk that is whole by then, chunk_owned."
         )
     if _messages(seen) == 2 * n * (n - 1) and _has_one_phase(seen):
         return (
