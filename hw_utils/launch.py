@@ -29,13 +29,13 @@ import numpy as np
 
 from hw_utils.core import pickling, versions
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, ranks_text, without_our_stack
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.gloo import merged_trace
 from hw_utils.processes import start_by_fork
-from hw_utils.processes.gang import Gang, Member, wait_until
+from hw_utils.processes.worker_processes import Member, WorkerProcesses, wait_until
 from hw_utils.scripts.script import script_or_function
 
-SPARE_RANKS = 16  # no larger gang stands by
+SPARE_RANKS = 16  # no larger workers stands by
 START_S = 120.0  # for processes to start, over and above timeout_s: a cold import of torch on a busy machine
 LOST_S = 10.0  # for the death that made a rank lose its peer to be known here: on a busy machine it comes later
 SETTLE_S = 0.2  # after a first failure, for others that fail too
@@ -77,18 +77,18 @@ def launch(
             )
         call = pickling.dump_call(worker, args)
         versions.say_untried_once()
-        gang = _spares.take(world_size)
+        workers = _spares.take(world_size)
         try:
-            gang.echo.enabled = echo
+            workers.echo.enabled = echo
             options = {"memory": memory or capacity_bytes is not None, "capacity_bytes": capacity_bytes}
-            gang.call(worker, args, call, **options)
-            _watch(gang, timeout_s)
-            return _run_of(gang, **options)
+            workers.call(worker, args, call, **options)
+            _watch(workers, timeout_s)
+            return _run_of(workers, **options)
         except KeyboardInterrupt:
-            failures, note = _busy(gang, "still busy")
+            failures, note = _busy(workers, "still busy")
             raise KeyboardInterrupt(WorkerFailed(failures, headline="launch was interrupted", note=note)) from None
         finally:
-            gang.close()
+            workers.close()
             _spares.prepare(world_size)
 
 
@@ -120,69 +120,69 @@ def books_of(parts: list[dict], world_size: int, capacity_bytes: int | None, fol
     return Memory.of(parts, world_size, capacity_bytes, fold)
 
 
-def _watch(gang: Gang, timeout_s: float) -> None:
+def _watch(workers: WorkerProcesses, timeout_s: float) -> None:
     """Until every rank has returned; raises what went wrong."""
-    members = gang.members
+    members = workers.members
 
     def ended() -> bool:
         return all(m.returned for m in members) or any(m.failure or _died(m) for m in members)
 
-    if not wait_until(gang, lambda: all(m.started for m in members) or ended(), time.perf_counter() + START_S):
+    if not wait_until(workers, lambda: all(m.started for m in members) or ended(), time.perf_counter() + START_S):
         late = [m for m in members if not m.started]
         raise WorkerFailed([Failure(m.rank, "kit", f"its process did not start in {START_S:.0f} s") for m in late])
-    in_time = wait_until(gang, lambda: ended() or gang.deadlock(), time.perf_counter() + timeout_s)
+    in_time = wait_until(workers, lambda: ended() or workers.deadlock(), time.perf_counter() + timeout_s)
     if all(m.returned for m in members):
-        gang.drain()
+        workers.drain()
     elif not in_time:
-        _raise(_time_out(gang, timeout_s), gang)
-    elif gang.table is not None:
-        _raise(Deadlock(gang.table), gang)
+        _raise(_time_out(workers, timeout_s), workers)
+    elif workers.table is not None:
+        _raise(Deadlock(workers.table), workers)
     else:
-        _raise_failures(gang)
+        _raise_failures(workers)
 
 
-def _raise_failures(gang: Gang) -> None:
+def _raise_failures(workers: WorkerProcesses) -> None:
     """Raises WorkerFailed, a moment after the first failure: others may fail too."""
-    wait_until(gang, lambda: not gang.is_moving(), time.perf_counter() + SETTLE_S)
-    wait_until(gang, lambda: _has_a_cause(gang), time.perf_counter() + LOST_S)
-    failures = failures_of(gang)
-    _raise(WorkerFailed(failures, note=_who_waited(gang.blocked(), failures)), gang)
+    wait_until(workers, lambda: not workers.is_moving(), time.perf_counter() + SETTLE_S)
+    wait_until(workers, lambda: _has_a_cause(workers), time.perf_counter() + LOST_S)
+    failures = failures_of(workers)
+    _raise(WorkerFailed(failures, note=_who_waited(workers.blocked(), failures)), workers)
 
 
-def _has_a_cause(gang: Gang) -> bool:
+def _has_a_cause(workers: WorkerProcesses) -> bool:
     """Whether a rank failed by itself, or none is left that could: losing a peer is a consequence."""
-    return all(m.is_over for m in gang.members) or any(f.kind != "wire" for f in failures_of(gang))
+    return all(m.is_over for m in workers.members) or any(f.kind != "wire" for f in failures_of(workers))
 
 
 def _died(member: Member) -> bool:
     return member.status is not None and not member.returned
 
 
-def failures_of(gang: Gang) -> list[Failure]:
+def failures_of(workers: WorkerProcesses) -> list[Failure]:
     """Every rank that failed by itself; those that only lost a peer are left out when there are others."""
-    failures = [m.failure or gang.crash_of(m) for m in gang.members if m.failure or _died(m)]
+    failures = [m.failure or workers.crash_of(m) for m in workers.members if m.failure or _died(m)]
     own = [f for f in failures if f.kind != "wire"]
     return own or failures
 
 
-def _raise(error: WorkerFailed, gang: Gang) -> None:
-    gang.drain()
+def _raise(error: WorkerFailed, workers: WorkerProcesses) -> None:
+    workers.drain()
     causes = [f.exception for f in error.failures if f.exception is not None]
     raise error from (causes[0] if len(causes) == 1 else None)
 
 
-def _time_out(gang: Gang, timeout_s: float) -> TimedOut:
-    failures, note = _busy(gang, f"still busy after {timeout_s:g} s")
+def _time_out(workers: WorkerProcesses, timeout_s: float) -> TimedOut:
+    failures, note = _busy(workers, f"still busy after {timeout_s:g} s")
     return TimedOut(failures, headline=f"not done after {timeout_s:g} s", note=note)
 
 
-def _busy(gang: Gang, reason: str) -> tuple[list[Failure], str]:
+def _busy(workers: WorkerProcesses, reason: str) -> tuple[list[Failure], str]:
     """The busy ranks with the line that each is at, as failures; those that wait for them, as a note."""
-    waiting = gang.blocked()
-    left = [m for m in gang.members if not m.is_over]
-    busy = [m for m in left if m.rank not in waiting] or left or gang.members
-    gang.ask(busy)
-    failures = [Failure(m.rank, "timeout", reason, gang.stack_of(m)) for m in busy]
+    waiting = workers.blocked()
+    left = [m for m in workers.members if not m.is_over]
+    busy = [m for m in left if m.rank not in waiting] or left or workers.members
+    workers.ask(busy)
+    failures = [Failure(m.rank, "timeout", reason, workers.stack_of(m)) for m in busy]
     return failures, _who_waited(waiting, failures)
 
 
@@ -192,8 +192,8 @@ def _who_waited(waiting: list[int], failures: list[Failure]) -> str:
     return f"{ranks_text(waiting)} waited for {ranks_text(failed)}" if waiting else ""
 
 
-def _run_of(gang: Gang, memory: bool, capacity_bytes: int | None) -> Run:
-    members = gang.members
+def _run_of(workers: WorkerProcesses, memory: bool, capacity_bytes: int | None) -> Run:
+    members = workers.members
     start = min(m.meta["start"] for m in members)
     seconds = max(m.meta["end"] for m in members) - start
     trace = merged_trace.merge([m.meta["ledger"] for m in members], start, len(members))
@@ -231,23 +231,23 @@ def run_isolated(
     leaves as a KeyboardInterrupt whose argument is a Failure with the line that it was at.
     """
     call = pickling.dump_call(function, tuple(args))
-    gang = Gang(1, connect=False)
+    workers = WorkerProcesses(1, connect=False)
     try:
-        member = gang.members[0]
-        gang.echo = _Lines(on_output)
-        gang.call(function, args, call, memory_bytes=memory_bytes)
+        member = workers.members[0]
+        workers.echo = _Lines(on_output)
+        workers.call(function, args, call, memory_bytes=memory_bytes)
         failure = None
         started = time.perf_counter()
         try:
-            _watch(gang, timeout_s)
+            _watch(workers, timeout_s)
         except WorkerFailed as error:
             failure = error.failures[0]
         except KeyboardInterrupt:
-            raise KeyboardInterrupt(_busy(gang, "still busy")[0][0]) from None
+            raise KeyboardInterrupt(_busy(workers, "still busy")[0][0]) from None
         seconds = time.perf_counter() - started
         return Isolated(member.result, failure, member.stdout.text, member.stderr.text, seconds)
     finally:
-        gang.close()
+        workers.close()
 
 
 class _Lines:
@@ -264,44 +264,44 @@ class _Lines:
 
 
 class _Spares:
-    """A gang that stands by, forked and connected while the student reads; used once."""
+    """A workers that stands by, forked and connected while the student reads; used once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._gang: Gang | None = None
+        self._workers: WorkerProcesses | None = None
 
-    def take(self, world_size: int) -> Gang:
+    def take(self, world_size: int) -> WorkerProcesses:
         with self._lock:
-            gang, self._gang = self._gang, None
-        if gang is not None and gang.owner == os.getpid():
-            if gang.world_size == world_size and gang.is_fresh:
-                return gang
-            gang.close()
-        return Gang(world_size)
+            workers, self._workers = self._workers, None
+        if workers is not None and workers.owner == os.getpid():
+            if workers.world_size == world_size and workers.is_fresh:
+                return workers
+            workers.close()
+        return WorkerProcesses(world_size)
 
     def prepare(self, world_size: int) -> None:
-        """Starts the next gang; one of many ranks would take much memory (about 15 MB each) while nobody uses it."""
+        """Starts the next workers; one of many ranks would take much memory (about 15 MB each) while nobody uses it."""
         if not start_by_fork.available():
             return  # the pool of interpreters fills itself
-        gang = Gang(world_size) if world_size <= SPARE_RANKS else None
+        workers = WorkerProcesses(world_size) if world_size <= SPARE_RANKS else None
         with self._lock:
-            gang, self._gang = self._gang, gang
-        if gang is not None:
-            gang.close()
+            workers, self._workers = self._workers, workers
+        if workers is not None:
+            workers.close()
 
     def pids(self) -> set[int]:
-        """The processes of the gang that stands by."""
+        """The processes of the workers that stands by."""
         with self._lock:
-            if self._gang is None:
+            if self._workers is None:
                 return set()
-            wait_until(self._gang, lambda: all(m.pid for m in self._gang.members), time.perf_counter() + START_S)
-            return {m.pid for m in self._gang.members}
+            wait_until(self._workers, lambda: all(m.pid for m in self._workers.members), time.perf_counter() + START_S)
+            return {m.pid for m in self._workers.members}
 
     def drop(self) -> None:
         with self._lock:
-            gang, self._gang = self._gang, None
-        if gang is not None and gang.owner == os.getpid():
-            gang.close()
+            workers, self._workers = self._workers, None
+        if workers is not None and workers.owner == os.getpid():
+            workers.close()
 
 
 _spares = _Spares()

@@ -21,12 +21,12 @@ from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.cluster import check_cluster
 from hw_utils.core.network.fold import Fold, check_fold
 from hw_utils.core.output import lines_shown
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
 from hw_utils.scripts.script import script_or_function
-from hw_utils.virtual.ranks.beacon import PROGRESS, seen, shown_at_a_terminal
+from hw_utils.virtual.ranks.progress_file import PROGRESS, seen, shown_at_a_terminal
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
 MEMORY_BYTES = 12 * 2**30
@@ -151,15 +151,18 @@ def _here(call: bytes, job: dict) -> dict:
     return simulation(call, job)
 
 
-def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, beacon: str) -> dict:
+def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, progress_file: str) -> dict:
     """What the child process runs."""
     from hw_utils.virtual.simulation import simulation
 
     know_cells(cells)
-    outcome = simulation(call, job, timeout_s=timeout_s, beacon=beacon)
+    outcome = simulation(call, job, timeout_s=timeout_s, progress_file=progress_file)
     records = outcome.get("records")
     if records is not None:
-        with suppress(OSError), open(beacon, "ab") as file:  # else they go the way of the rest, copied seven times
+        with (
+            suppress(OSError),
+            open(progress_file, "ab") as file,
+        ):  # else they go the way of the rest, copied seven times
             records.tofile(file)
             outcome["records"] = None
     return outcome
@@ -178,16 +181,16 @@ def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
 
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
-    handle, beacon = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
+    handle, progress_file = tempfile.mkstemp(prefix="hw_utils-rank-", dir=_folder())
     os.write(handle, bytes(PROGRESS.size))
     os.close(handle)
-    job = {**job, "folder": f"{beacon}-folder"}
+    job = {**job, "folder": f"{progress_file}-folder"}
     try:
-        with warnings.catch_warnings(), shown_at_a_terminal(beacon) as write:
+        with warnings.catch_warnings(), shown_at_a_terminal(progress_file) as write:
             warnings.filterwarnings("ignore", message="each rank is sent")  # it is one process that is sent it
             done = run_isolated(
                 _in_child,
-                (call, job, timeout_s, kernels_cells(), beacon),
+                (call, job, timeout_s, kernels_cells(), progress_file),
                 timeout_s=timeout_s + GRACE_S,
                 memory_bytes=None if job["values"] == "shapes" else MEMORY_BYTES,  # it asks for what it never touches
                 on_output=write,
@@ -195,9 +198,9 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
         if done.failure is None:
             outcome = done.result
             if "records" in outcome and outcome["records"] is None:
-                outcome["records"] = _records_in(beacon)
+                outcome["records"] = _records_in(progress_file)
             return outcome
-        rank, stood, _ = seen(beacon)
+        rank, stood, _ = seen(progress_file)
         if stood and "apart" not in job:
             shown = lines_shown(done.output, job["world_size"])
             return {"apart": "code of torch's waits for other ranks", "shown": shown, "modules": [], "rank": rank}
@@ -205,12 +208,12 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
         failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
     except KeyboardInterrupt as interrupt:
-        rank, _, virtual_s = seen(beacon)
+        rank, _, virtual_s = seen(progress_file)
         found = [replace(f, rank=rank) for f in interrupt.args if isinstance(f, Failure)]
         headline = f"simulate was interrupted after {virtual_s:.6g} virtual seconds"
         raise KeyboardInterrupt(*[WorkerFailed([f], headline=headline) for f in found]) from None
     finally:
-        os.unlink(beacon)
+        os.unlink(progress_file)
         shutil.rmtree(job["folder"], ignore_errors=True)  # of a run whose ranks could not tidy up themselves
 
 
@@ -225,7 +228,7 @@ def _folder() -> str | None:
 
 
 def _records_in(path: str) -> np.ndarray:
-    """The records behind the beacon; not copied if they lie in memory."""
+    """The records behind the progress_file; not copied if they lie in memory."""
     if not path.startswith(MEMORY_FOLDER) or os.path.getsize(path) == PROGRESS.size:
         return np.fromfile(path, RECORD, offset=PROGRESS.size)
     with open(path, "rb") as file:

@@ -21,7 +21,7 @@ MODULES = {  # module -> the names that are meant for students; None: every publ
     "hw_utils.pictures.player": ("play", "Player"),
     "hw_utils.pictures.perfetto": None,
     "hw_utils.hosts.measured_link": None,
-    "hw_utils.threads.run": None,
+    "hw_utils.threads.run_threads": None,
 }  # fmt: skip
 HEAD = """# Reference
 

@@ -18,8 +18,8 @@ import nbformat
 from hw_grader.course.grading import grade
 from hw_grader.course.reader import READER
 from hw_grader.driving.verdict import Record
+from hw_grader.notebook.course_secret import FILE as SECRET
 from hw_grader.notebook.release import Release, read_release
-from hw_grader.notebook.secret import FILE as SECRET
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.sandbox.bubblewrap import package_folder
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError, why_not

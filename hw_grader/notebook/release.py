@@ -17,7 +17,7 @@ from typing import Any
 
 import nbformat
 
-from hw_grader.notebook.secret import secret_of
+from hw_grader.notebook.course_secret import secret_of
 
 _REGION = {
     name: [re.compile(rf"[ \t]*### {end} {name}\b") for end in ("BEGIN", "END")]
@@ -89,7 +89,7 @@ class Release:
     notebook: str
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
-    secret: bytes = field(default=b"", repr=False)  # the course's (see secret.py)
+    secret: bytes = field(default=b"", repr=False)  # the course's (see course_secret.py)
     runs_all: bool = False  # cells that no answer uses are run too (see unused_cells.py)
     only: frozenset[str] = frozenset()  # grade ids of the checks to run; all of them if empty
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.calls.wait_for import stand_alone
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs, ranks_text
 from hw_utils.core.plain_data import encode, plain
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.core.trace import Trace
 
 Case = Mapping[str, Any]
@@ -85,7 +85,7 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         given = [_formula(a) if self.is_formula else a for a in answers]
         try:
-            with time_limit(self.name.split(".")[-1]), draws.of(case) as own:
+            with time_limit(self.name.split(".")[-1]), drawn_numbers.of(case) as own:
                 return plain(self.driver(*given, **own))
         except NotImplementedError as error:
             if not is_stubs(error):
@@ -134,7 +134,7 @@ class Check:
         What the judge leaves out is added: the hint that its words ask for, and without a cause what to do next.
         """
         try:
-            with draws.of(case) as own:
+            with drawn_numbers.of(case) as own:
                 self.judge(data, **own)
         except CheckFailed as error:
             look = "" if error.cause else error.look or self.look or _LOOK.format(case=case_text(case)[:_SHOWN_CHARS])

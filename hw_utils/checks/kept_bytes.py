@@ -13,7 +13,7 @@ import torch
 
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.material.kept.tensors import NUMBERS, beside_models, has_numbers
 
 MOMENT_S = 1e-3

@@ -8,7 +8,7 @@ from hw_utils.core.calls.folded_trace import FoldedTrace
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.network import Cluster
 from hw_utils.core.network.nccl import Layout, share_between_hosts
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.core.trace import SENDS, Trace
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")

@@ -147,7 +147,7 @@ def _with_own_error(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def connect(rank: int, spec: dict) -> Keeper:
-    """Initialises the default process group of a rank over a file in the gang's private directory."""
+    """Initialises the default process group of a rank over a file in the launch's private directory."""
     world_size = spec["world_size"]
     board = Board(f"{spec['directory']}/board", world_size)
     keeper = Keeper(rank, world_size, Publisher(board, rank))

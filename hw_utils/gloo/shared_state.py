@@ -1,6 +1,6 @@
 """What each rank publishes in shared memory: what it has posted, and what it waits for.
 
-The ranks of a gang map one file. A rank writes only its own part, others and the kernel read it:
+The ranks of a launch map one file. A rank writes only its own part, others and the kernel read it:
 
 - a header: running, blocked or returned; if blocked, in the k-th message of which channel, since when;
 - its channels (to or from a peer, one tag): how many messages it has posted on each, and the last runs of them;

@@ -26,7 +26,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from hw_utils.core.bytes_over_time import Profile, profile_of, profile_of_samples
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.pictures import lesson_04, plots
 from hw_utils.pictures.figure import bytes_text
 

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from hw_utils.core.bytes_over_time import Profile
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.pictures.figure import COLORS, MARKERS, SERIES, alt, axes, bytes_text, outside_legend
 
 NAMES = {"one": "one node", "gather_scatter": "gather/scatter", "all_reduce": "all-reduce", "ddp": "DDP"}

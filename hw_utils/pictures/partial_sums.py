@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.core.network import Network
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.simulate import simulate
 
 ONE_SECOND_A_ROUND = Network(latency_s=1.0, bandwidth_Bps=1e300)

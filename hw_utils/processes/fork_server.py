@@ -1,8 +1,8 @@
 """The fork server's own process: one thread, torch imported, forks ranks as it is told and sees to their end.
 
-Protocol, over SEQPACKET sockets: the kernel sends `{"gang": ...}` with the server's end of a gang's socket; over that,
-one message a rank with its three descriptors (frames, stdout, stderr). The server answers `{"rank", "pid"}` and later
-`{"rank", "status"}`. End of file on a gang's socket means: kill what is left of it.
+Protocol, over SEQPACKET sockets: the kernel sends `{"launch": ...}` with the server's end of a launch's socket; over
+that, one message a rank with its three descriptors (frames, stdout, stderr). The server answers `{"rank", "pid"}` and
+later `{"rank", "status"}`. End of file on a launch's socket means: kill what is left of it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 @dataclass
-class _Gang:
+class _Launch:
     sock: socket.socket
     spec: dict
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank, those not reaped yet
@@ -101,39 +101,39 @@ def serve(sock: socket.socket) -> None:
     wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-    gangs: list[_Gang] = []
+    launches: list[_Launch] = []
     try:
         while True:
             poll = select.poll()  # not select: a descriptor may be over 1023
-            for fd in (sock.fileno(), wake_r, *(g.sock.fileno() for g in gangs)):
+            for fd in (sock.fileno(), wake_r, *(g.sock.fileno() for g in launches)):
                 poll.register(fd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll()}
             if wake_r in ready:
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake_r, 4096)
-            if sock.fileno() in ready and not _take_gang(sock, gangs):
+            if sock.fileno() in ready and not _take_launch(sock, launches):
                 return
-            for gang in [g for g in gangs if g.sock.fileno() in ready]:
-                if not _take_rank(gang, [sock, *(g.sock for g in gangs)], [wake_r, wake_w], libc):
-                    _end(gang, gangs)
-                    gangs.remove(gang)
-            _reap(gangs)
+            for launch in [g for g in launches if g.sock.fileno() in ready]:
+                if not _take_rank(launch, [sock, *(g.sock for g in launches)], [wake_r, wake_w], libc):
+                    _end(launch, launches)
+                    launches.remove(launch)
+            _reap(launches)
     finally:
-        for gang in gangs:
-            _end(gang, [])
+        for launch in launches:
+            _end(launch, [])
 
 
-def _take_gang(sock: socket.socket, gangs: list[_Gang]) -> bool:
+def _take_launch(sock: socket.socket, launches: list[_Launch]) -> bool:
     data, fds, _, _ = socket.recv_fds(sock, MAX_MESSAGE, 1)
     if not data:
         return False
-    gangs.append(_Gang(socket.socket(fileno=fds[0]), pickle.loads(data)["gang"]))
+    launches.append(_Launch(socket.socket(fileno=fds[0]), pickle.loads(data)["launch"]))
     return True
 
 
-def _take_rank(gang: _Gang, sockets: list[socket.socket], fds_to_close: list[int], libc) -> bool:
+def _take_rank(launch: _Launch, sockets: list[socket.socket], fds_to_close: list[int], libc) -> bool:
     try:
-        data, fds, _, _ = socket.recv_fds(gang.sock, MAX_MESSAGE, 3)
+        data, fds, _, _ = socket.recv_fds(launch.sock, MAX_MESSAGE, 3)
     except ConnectionError:
         return False
     if not data:
@@ -142,24 +142,24 @@ def _take_rank(gang: _Gang, sockets: list[socket.socket], fds_to_close: list[int
     server = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server)
-    gang.process_group = gang.process_group or pid
+        _become_rank(launch, rank, fds, sockets, fds_to_close, libc, server)
+    launch.process_group = launch.process_group or pid
     with contextlib.suppress(OSError):
-        os.setpgid(pid, gang.process_group)  # in both processes: whichever runs first
-    gang.ranks[pid] = rank
+        os.setpgid(pid, launch.process_group)  # in both processes: whichever runs first
+    launch.ranks[pid] = rank
     for fd in fds:
         os.close(fd)
-    _tell(gang, {"rank": rank, "pid": pid})
+    _tell(launch, {"rank": rank, "pid": pid})
     return True
 
 
-def _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server) -> None:
+def _become_rank(launch, rank, fds, sockets, fds_to_close, libc, server) -> None:
     status = 1
     try:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != server:
             return  # the server died before the line above
-        os.setpgid(0, gang.process_group)
+        os.setpgid(0, launch.process_group)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -172,7 +172,7 @@ def _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server) -> None:
             os.close(fd)
         from hw_utils.processes import rank as rank_module
 
-        rank_module.main(socket.socket(fileno=fds[0]), rank, gang.spec)
+        rank_module.main(socket.socket(fileno=fds[0]), rank, launch.spec)
         status = 0
     except BaseException:
         os.write(2, traceback.format_exc().encode())
@@ -180,12 +180,12 @@ def _become_rank(gang, rank, fds, sockets, fds_to_close, libc, server) -> None:
         os._exit(status)
 
 
-def _tell(gang: _Gang, message: dict) -> None:
-    with contextlib.suppress(OSError):  # the kernel has let go of the gang: its socket will say so
-        gang.sock.send(pickle.dumps(message), socket.MSG_DONTWAIT)
+def _tell(launch: _Launch, message: dict) -> None:
+    with contextlib.suppress(OSError):  # the kernel has let go of the launch: its socket will say so
+        launch.sock.send(pickle.dumps(message), socket.MSG_DONTWAIT)
 
 
-def _reap(gangs: list[_Gang]) -> None:
+def _reap(launches: list[_Launch]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -193,23 +193,23 @@ def _reap(gangs: list[_Gang]) -> None:
             return
         if pid == 0:
             return
-        for gang in gangs:
-            if pid in gang.ranks:
-                _tell(gang, {"rank": gang.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+        for launch in launches:
+            if pid in launch.ranks:
+                _tell(launch, {"rank": launch.ranks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
-def _end(gang: _Gang, others: list[_Gang]) -> None:
-    """Kills the gang's process group, then every orphan that had left it; removes its directory."""
-    gang.sock.close()
-    if gang.process_group:
+def _end(launch: _Launch, others: list[_Launch]) -> None:
+    """Kills the launch's process group, then every orphan that had left it; removes its directory."""
+    launch.sock.close()
+    if launch.process_group:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(gang.process_group, signal.SIGKILL)
-    for pid in list(gang.ranks):
+            os.killpg(launch.process_group, signal.SIGKILL)
+    for pid in list(launch.ranks):
         _kill(pid)
-    gang.ranks.clear()
-    _kill_orphans({g.process_group for g in others if g is not gang})
-    if gang.spec.get("directory"):
-        shutil.rmtree(gang.spec["directory"], ignore_errors=True)
+    launch.ranks.clear()
+    _kill_orphans({g.process_group for g in others if g is not launch})
+    if launch.spec.get("directory"):
+        shutil.rmtree(launch.spec["directory"], ignore_errors=True)
 
 
 def _kill(pid: int) -> None:
@@ -220,7 +220,7 @@ def _kill(pid: int) -> None:
 
 
 def _kill_orphans(living: set[int]) -> None:
-    """Processes whose parents died are the server's children now, unless a living gang's: kill them, and theirs."""
+    """Processes whose parents died are the server's children now, unless a living launch's: kill them, and theirs."""
     tid = threading.get_native_id()
     while True:
         with open(f"/proc/self/task/{tid}/children") as file:

@@ -5,7 +5,7 @@ runs one, so it has a single thread when it forks. It watches its sockets: when 
 every process that it forked is killed, grandchildren included.
 
     server = start_by_fork.connect()          # the process's own server, started if need be
-    gang = server.start_gang(...)              # see gang.py
+    workers = server.start_gang(...)              # see worker_processes.py
 
 A process that is warm already can fork a server for a child of its own to use, before any student code runs:
 
@@ -63,11 +63,11 @@ class Server:
         return not readable  # the server never writes on it: readable means it is gone
 
     def open_gang(self, spec: dict) -> socket.socket:
-        """The kernel's end of a new gang's socket."""
+        """The kernel's end of a new workers's socket."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                socket.send_fds(self.sock, [pickle.dumps({"gang": spec})], [theirs.fileno()])
+                socket.send_fds(self.sock, [pickle.dumps({"launch": spec})], [theirs.fileno()])
         except OSError:
             ours.close()
             raise self.death() from None
@@ -198,7 +198,7 @@ class Pipe:
 
 
 class ForkStarter:
-    """Starts the ranks of one gang through the server."""
+    """Starts the ranks of one workers through the server."""
 
     def __init__(self, spec: dict) -> None:
         self.server, self.directory = connect(), spec["directory"]
@@ -239,7 +239,7 @@ class ForkStarter:
             raise self.server.death() from None
 
     def close(self) -> None:
-        """Ends the gang: at the end of file the server, unless it has died, kills what is left of it."""
+        """Ends the workers: at the end of file the server, unless it has died, kills what is left of it."""
         self.sock.close()
         if self.server.owner == os.getpid():
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -32,7 +32,7 @@ _TOKEN_BYTES = 32
 
 
 class SpawnStarter:
-    """Starts the ranks of one gang from the pool."""
+    """Starts the ranks of one workers from the pool."""
 
     def __init__(self, spec: dict) -> None:
         self.spec = spec
@@ -59,7 +59,7 @@ class SpawnStarter:
         return found + [{"rank": r, "status": status} for r, status in ended if status is not None]
 
     def close(self) -> None:
-        """Kills what is left of the gang."""
+        """Kills what is left of the workers."""
         for process in self.processes.values():
             process.kill()
         self.wake.close()

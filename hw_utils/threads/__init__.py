@@ -4,6 +4,6 @@ Stands on core. Lessons take `run_threads` and `watch`, checks the interleavings
 """
 
 from hw_utils.threads.layer_trace import watch
-from hw_utils.threads.run import run_threads
+from hw_utils.threads.run_threads import run_threads
 
 __all__ = ["run_threads", "watch"]

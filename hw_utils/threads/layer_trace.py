@@ -37,11 +37,11 @@ class _Watched:
         thread = threading.current_thread()
         if not isinstance(thread, RankThread):
             return call()
-        start_s = time.perf_counter() - thread.gang.start_s
+        start_s = time.perf_counter() - thread.thread_run.start_s
         result = call()
-        end_s = time.perf_counter() - thread.gang.start_s
+        end_s = time.perf_counter() - thread.thread_run.start_s
         order, n_bytes = len(thread.events), tensor.numel() * tensor.element_size()
-        sent = cost(op, n_bytes, thread.gang.world_size, itemsize=tensor.element_size())
+        sent = cost(op, n_bytes, thread.thread_run.world_size, itemsize=tensor.element_size())
         thread.events.append(
             Event(
                 rank, op, None, n_bytes, start_s, end_s, message=order, order=order, waited=order,

@@ -55,11 +55,11 @@ def _end_at_line(frame: Any, event: str, arg: Any) -> Any:
 
 
 class RankThread(threading.Thread):
-    """One thread of a gang."""
+    """One thread of a run."""
 
-    def __init__(self, gang: Any, rank: int) -> None:
+    def __init__(self, thread_run: Any, rank: int) -> None:
         super().__init__(name=f"rank {rank}", daemon=True)
-        self.gang, self.rank = gang, rank
+        self.thread_run, self.rank = thread_run, rank
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
@@ -75,7 +75,7 @@ class RankThread(threading.Thread):
     def run(self) -> None:
         try:
             try:
-                self.result = self.gang.worker(self.rank, self.gang.world_size, *self.gang.args)
+                self.result = self.thread_run.worker(self.rank, self.thread_run.world_size, *self.thread_run.args)
             except BaseException as error:
                 self.error = error
             with self.may_raise:
@@ -83,7 +83,7 @@ class RankThread(threading.Thread):
         except Stopped as late:  # it arrived when the worker had ended by itself
             self.error = self.error or late
             self.done = True
-        self.gang.news.ring()
+        self.thread_run.news.ring()
 
     def stop(self, exception: type[Stopped] = Stopped) -> None:
         """Raises `exception` where the thread stands, and wakes it."""
@@ -92,7 +92,7 @@ class RankThread(threading.Thread):
             return
         self.must_end.ring()
         self._throw(exception)
-        stand = self.gang.stands().get(self.rank)
+        stand = self.thread_run.stands().get(self.rank)
         if stand is not None:
             free(stand)
 
@@ -106,12 +106,12 @@ class RankThread(threading.Thread):
 class _Split(io.TextIOBase):
     """Stands in for stdout: what a rank prints goes to its own stream, in whole lines to the notebook."""
 
-    def __init__(self, shown: Any, gang: Any, echo: bool) -> None:
-        self.shown, self.gang, self.echo = shown, gang, echo
+    def __init__(self, shown: Any, thread_run: Any, echo: bool) -> None:
+        self.shown, self.thread_run, self.echo = shown, thread_run, echo
 
     def write(self, text: str) -> int:
         rank = threading.current_thread()
-        if not isinstance(rank, RankThread) or rank.gang is not self.gang:
+        if not isinstance(rank, RankThread) or rank.thread_run is not self.thread_run:
             return self.shown.write(text)
         lines = rank.stream.feed(text.encode())
         if self.echo:
@@ -123,14 +123,14 @@ class _Split(io.TextIOBase):
 
 
 @contextmanager
-def split_output(gang: Any, echo: bool) -> Iterator[None]:
+def split_output(thread_run: Any, echo: bool) -> Iterator[None]:
     shown = sys.stdout
-    sys.stdout = _Split(shown, gang, echo)
+    sys.stdout = _Split(shown, thread_run, echo)
     try:
         yield
     finally:
         sys.stdout = shown
-        for rank in gang.ranks:
+        for rank in thread_run.ranks:
             rest = rank.stream.feed(b"", final=True)
             if rest and echo:
                 shown.write("".join(f"[rank {rank.rank}] {line}\n" for line in rest))

@@ -7,23 +7,25 @@ from hw_utils.virtual.apart.attempt import AttemptApart
 from hw_utils.virtual.apart.engine_server import preloadable
 from hw_utils.virtual.attempt import Attempt
 from hw_utils.virtual.ending import time_limit
-from hw_utils.virtual.ranks.beacon import lit
 from hw_utils.virtual.ranks.own.imports import Imports
+from hw_utils.virtual.ranks.progress_file import lit
 
 
-def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, beacon: str | None = None) -> dict:
+def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, progress_file: str | None = None) -> dict:
     """Runs `call`, a pickled (worker, args), as `job` says: greenlets first, threads if the program needs them.
 
-    timeout_s: ends it with the rank that is busy then. beacon: a file that always names the rank that runs. A program
-    that needs a process a rank is given up: the outcome says so with "apart", and the caller starts it again, with
-    that in its job, in a process that has not seen the program.
+    timeout_s: ends it with the rank that is busy then. progress_file: always names the rank that runs. A program that
+    needs a process a rank is given up: the outcome says so with "apart", and the caller starts it again, with that in
+    its job, in a process that has not seen the program.
     """
     shown, imports = job.get("shown", []), Imports()
     is_last = job["fold"] is not None or job["world_size"] > job.get("most_processes", 0)
     with (
         time_limit(timeout_s) as attempts,
-        lit(beacon) as (lamp, virtual_s),
-        stuck_threads.watched(lamp if beacon else None, lambda: _tell_time(attempts, virtual_s), is_last=is_last),
+        lit(progress_file) as (lamp, virtual_s),
+        stuck_threads.watched(
+            lamp if progress_file else None, lambda: _tell_time(attempts, virtual_s), is_last=is_last
+        ),
     ):
         for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
             kind = AttemptApart if carrier == "processes" else Attempt

@@ -13,7 +13,7 @@ from hw_utils.processes import start_by_fork
 
 
 def processes_left() -> list[psutil.Process]:
-    """Processes that the fork server has started and that do not belong to the gang standing by."""
+    """Processes that the fork server has started and that do not belong to the workers standing by."""
     server = start_by_fork.connect()
     spare = _spares.pids()
     return [p for p in psutil.Process(server.pid).children(recursive=True) if p.pid not in spare]

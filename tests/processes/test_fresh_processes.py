@@ -14,7 +14,7 @@ import torch
 from hw_utils import launch
 from hw_utils.launch import _spares
 from hw_utils.processes import start_by_fork
-from hw_utils.processes.gang import Gang
+from hw_utils.processes.worker_processes import WorkerProcesses
 from tests.processes.launching import require_no_process_left
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the fork server is Linux's")
@@ -47,13 +47,13 @@ def test_a_gang_that_stood_by_and_died_is_replaced():
 
 @linux
 def test_a_fork_server_that_died_is_replaced_and_leaves_nothing_behind():
-    gang = Gang(2)
+    workers = WorkerProcesses(2)
     server = start_by_fork.connect()
     psutil.Process(server.pid).kill()
     server.process.wait()
     assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
-    gang.close()
-    assert not os.path.exists(gang.directory)
+    workers.close()
+    assert not os.path.exists(workers.directory)
 
 
 @linux

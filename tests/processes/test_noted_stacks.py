@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hw_utils import launch
 from hw_utils.core.source import noted_frames
-from hw_utils.processes import gang, rank
+from hw_utils.processes import rank, worker_processes
 
 OFTEN_S = 0.00005
 
@@ -105,7 +105,7 @@ def test_code_without_lines_is_noted_as_well():
 
 def test_who_ends_the_process_from_another_thread_is_found_in_what_it_noted(tmp_path):
     """A signal that a thread sends to its process is met by the first one, whose frames say nothing."""
-    kit = gang.__file__
+    kit = worker_processes.__file__
     stacks = [
         'Stack (most recent call first):\n  File "cell.py", line 3 in there\n  File "cell.py", line 7 in worker\n',
         f'Current thread 0x0 (most recent call first):\n  File "{kit}", line 9 in serve\n',
@@ -115,5 +115,5 @@ def test_who_ends_the_process_from_another_thread_is_found_in_what_it_noted(tmp_
 
 
 def test_a_crash_without_a_line_of_the_students_shows_none_of_the_kits():
-    assert gang._first_line(noted_frames.noted_frames) is None
-    assert gang._first_line(_dead_when_it_returns).file == __file__
+    assert worker_processes._first_line(noted_frames.noted_frames) is None
+    assert worker_processes._first_line(_dead_when_it_returns).file == __file__

@@ -12,7 +12,7 @@ import torch
 
 from hw_utils.core.errors import Deadlock, TimedOut, WorkerFailed
 from hw_utils.threads.layer_trace import watch
-from hw_utils.threads.run import run_threads
+from hw_utils.threads.run_threads import run_threads
 from hw_utils.threads.thread_frames import stand_of
 
 

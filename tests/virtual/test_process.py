@@ -140,9 +140,9 @@ import torch
 import torch.distributed as dist
 import hw_utils.simulate
 from hw_utils import simulate
-from hw_utils.virtual.ranks import beacon
+from hw_utils.virtual.ranks import progress_file
 
-beacon.PATIENCE_S, beacon.LOOK_S = 0.0, 0.02
+progress_file.PATIENCE_S, progress_file.LOOK_S = 0.0, 0.02
 sys.modules["hw_utils.simulate"].MEMORY_FOLDER = sys.argv[2]
 
 

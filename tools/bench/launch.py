@@ -49,13 +49,13 @@ import hello_ranks
 from hello_ranks import hello
 from hw_utils import launch
 from hw_utils.launch import START_S, _spares
-from hw_utils.processes.gang import wait_until
+from hw_utils.processes.worker_processes import wait_until
 import accelerate, ipyparallel
 
 N = 4
 
 def spare():
-    wait_until(_spares._gang, lambda: all(m.is_up for m in _spares._gang.members), time.perf_counter() + START_S)
+    wait_until(_spares._workers, lambda: all(m.is_up for m in _spares._workers.members), time.perf_counter() + START_S)
 
 def no_spare():
     spare()
@@ -93,8 +93,8 @@ times = {}
 def add(name, *how): times.setdefault(name, []).append(seconds(*how))
 for turn in range(6):
     for _ in range(3):
-        add("launch, gang standing by", with_spare, spare)
-    add("launch, fresh gang", fresh, no_spare)
+        add("launch, workers standing by", with_spare, spare)
+    add("launch, fresh workers", fresh, no_spare)
     add("ipyparallel, warm engines", engines)
     add("accelerate.notebook_launcher", notebook_launcher)
     if turn % 3 == 0:
@@ -245,7 +245,7 @@ def run(client, cell: str) -> dict | None:
 
 def show_launch(times: dict[str, list[float]]) -> None:
     medians = {name: statistics.median(found) for name, found in times.items()}
-    base = medians["launch, gang standing by"]
+    base = medians["launch, workers standing by"]
     print(f"four ranks all-reduce once and print, from a Jupyter kernel ({os.cpu_count()} cores)\n")
     print(f"{'':32}{'median':>10}{'ratio':>10}{'runs':>6}")
     for name, median in sorted(medians.items(), key=lambda item: item[1]):

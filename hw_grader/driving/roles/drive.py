@@ -117,7 +117,7 @@ def _connect(path: str) -> tuple[dict[str, Any], list]:
 def _drive(
     check, answers: list, case: dict[str, Any], own: list[str], alters: bool = False
 ) -> tuple[dict[str, Any], bytes]:
-    draws = sys.modules["hw_utils.checks.draws"]
+    draws = sys.modules["hw_utils.checks.drawn_numbers"]
     ANSWER_SOCKETS.begin(own, alters=alters)
     n_asked = draws.n_asked()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_01.messages import (
@@ -132,7 +132,7 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
 
 def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
     """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
-    drawn = [torch.from_numpy(draws.digits([n_elements], r)) for r in range(world_size)]
+    drawn = [torch.from_numpy(drawn_numbers.digits([n_elements], r)) for r in range(world_size)]
     return [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
 
 

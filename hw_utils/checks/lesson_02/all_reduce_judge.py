@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.core.trace import POINT_TO_POINT, SENDS, Trace
@@ -30,7 +30,7 @@ def share(rank: int, shape: Sequence[int], seed: int = 0, times: int = 1) -> np.
     """What `rank` holds before the all-reduce: 10**rank times 1, 2, 3, ...; other digits for another seed."""
     k = np.arange(math.prod(shape), dtype="i8")
     digits = k + 1 if seed == 0 else 1 + (3 * seed + 5 * rank * seed + k * (rank + seed)) % 8
-    return (times * 10**rank * (digits + draws.digits(k.shape, rank, seed))).reshape(shape)
+    return (times * 10**rank * (digits + drawn_numbers.digits(k.shape, rank, seed))).reshape(shape)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import curve_causes
 from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, results_of
@@ -25,7 +25,7 @@ class _Looks(nn.Module):
 
     def __init__(self, n_examples: int) -> None:
         super().__init__()
-        self.n_seen, self.rolled = 0, torch.from_numpy(draws.digits([n_examples], "classes"))
+        self.n_seen, self.rolled = 0, torch.from_numpy(drawn_numbers.digits([n_examples], "classes"))
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

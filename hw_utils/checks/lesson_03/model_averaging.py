@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_waits
 from hw_utils.checks.lesson_03 import model_causes
 from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, require_given, results_of
@@ -26,7 +26,7 @@ def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
     model[2].weight.requires_grad_(False)
     with torch.no_grad():
         for tensor in model.state_dict().values():
-            drawn = torch.from_numpy(draws.digits([tensor.numel()], rank))
+            drawn = torch.from_numpy(drawn_numbers.digits([tensor.numel()], rank))
             marks = 10**rank * (torch.arange(tensor.numel(), dtype=torch.float64) + 4 / 3 + drawn)
             if not tensor.is_floating_point():
                 marks = 10**rank * (2**24 + marks)  # no float32 holds these, and no float16 a third

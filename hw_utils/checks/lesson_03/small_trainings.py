@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import observe, require_no_deadlock
 from hw_utils.checks.lesson_04.own_shares import Iteration, iteration
 from hw_utils.core.errors import CheckFailed
@@ -116,7 +116,7 @@ class Problem:
     def examples(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.net == "lenet":
             return data.digits(say=False).train[: self.n_examples]
-        generator = torch.Generator().manual_seed(draws.seed(23))
+        generator = torch.Generator().manual_seed(drawn_numbers.seed(23))
         x = torch.randn(self.n_examples, 6, generator=generator, dtype=torch.float64)
         # The first feature drifts, so that every rank's share has a gradient of its own.
         x[:, 0] += torch.linspace(-2, 2, self.n_examples, dtype=torch.float64)

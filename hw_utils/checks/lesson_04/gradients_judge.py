@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_04.collective_contents import require_gradients
@@ -37,7 +37,7 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
     if kind == "zeros":
         return np.zeros(shape)
     first = np.arange(1, math.prod(shape) + 1)
-    return (10.0**rank * (first + draws.digits(first.shape, rank, name)) + 1 / 3).reshape(shape)
+    return (10.0**rank * (first + drawn_numbers.digits(first.shape, rank, name)) + 1 / 3).reshape(shape)
 
 
 def judge_gradients(what: str, *, adds_itself: bool = False):

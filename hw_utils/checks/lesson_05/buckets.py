@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import is_made_of, note_inputs
 from hw_utils.checks.lesson_05.expected import free
@@ -26,7 +26,7 @@ def _gradients_of(rank: int, dtype: str) -> list[torch.Tensor]:
 
 
 def _flat(rank: int) -> np.ndarray:
-    return 10.0**rank * (np.arange(1, 26) + draws.digits([25], rank))
+    return 10.0**rank * (np.arange(1, 26) + drawn_numbers.digits([25], rank))
 
 
 def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64", calls: int = 1) -> None:

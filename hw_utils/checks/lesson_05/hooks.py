@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import CheckFailed
@@ -33,7 +33,7 @@ def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
 
 
 def _input_of(rank: int, k: int) -> torch.Tensor:
-    drawn = torch.from_numpy(draws.digits([5], rank, k))
+    drawn = torch.from_numpy(drawn_numbers.digits([5], rank, k))
     return 10.0**rank * (k + 1) * (torch.arange(1, 6, dtype=torch.float64) + drawn)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
 from hw_utils.core.errors import CheckFailed
@@ -48,7 +48,7 @@ def _timed_worker(
 
 def input_of(rank: int, n_elements: int) -> torch.Tensor:
     """What a TimedChain is given, and so the gradient of each of its layers, whose weights are ones."""
-    draw = torch.Generator().manual_seed(draws.seed(40 + rank))
+    draw = torch.Generator().manual_seed(drawn_numbers.seed(40 + rank))
     return torch.randn(n_elements, generator=draw, dtype=torch.float64)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
@@ -72,13 +72,13 @@ def n_ranks(world_size: int) -> str:
 
 def random_tensor(seed: int, *shape: int, dtype: str = "float64") -> torch.Tensor:
     """Numbers that both the driver and the judge can make."""
-    generator = torch.Generator().manual_seed(draws.seed(seed))
+    generator = torch.Generator().manual_seed(drawn_numbers.seed(seed))
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
 
 
 def part_on(rank: int, tensor: torch.Tensor, world_size: int, axis: int, seed: int) -> torch.Tensor:
     """A copy for one rank, which needs its own part only: with drawn numbers, the other parts are others on each."""
-    if not draws.are_salted():
+    if not drawn_numbers.are_salted():
         return tensor.clone()
     parts = list(random_tensor(1000 * seed + rank, *tensor.shape).to(tensor.dtype).chunk(world_size, axis))
     parts[rank] = tensor.chunk(world_size, axis)[rank]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import mse_loss
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.lesson_06.shards import (
     look_at,
     n_ranks,
@@ -59,7 +59,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     _train(SimpleMLP(2, 2, 1), torch.zeros(1, 2), torch.zeros(1, 1), 1)  # imports much: not on a rank's time
     is_refused = d_hidden % world_size != 0  # then no numbers matter
     base, x, y = _training(d_hidden, seed) if not is_refused else (SimpleMLP(2, d_hidden, 1), *torch.zeros(2, 20, 1))
-    is_apart = not is_refused and draws.are_salted()
+    is_apart = not is_refused and drawn_numbers.are_salted()
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.core.errors import CheckFailed
@@ -30,7 +30,7 @@ DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int
 
 def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
     """Numbers that tell their step and place; the last is a zero, as a weight may be, just before the padding."""
-    mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(draws.digits([n_elements], step))
+    mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(drawn_numbers.digits([n_elements], step))
     vector = (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
     vector[-1] = 0
     return vector

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
@@ -53,7 +53,7 @@ def tower(widths: list[int]) -> nn.Sequential:
 def batch(rank: int, step: int, width: int) -> torch.Tensor:
     """Each rank's own examples, of another size on every rank."""
     return (rank + 1) * torch.randn(
-        4, width, generator=torch.Generator().manual_seed(draws.seed(100 * step + rank)), dtype=torch.float64
+        4, width, generator=torch.Generator().manual_seed(drawn_numbers.seed(100 * step + rank)), dtype=torch.float64
     )
 
 

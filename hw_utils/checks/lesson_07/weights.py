@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws, kept_bytes
+from hw_utils.checks import drawn_numbers, kept_bytes
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import slots
-from hw_utils.checks.lesson_07.slots import GATHERS, SCATTERS, WatchedLayer
+from hw_utils.checks.lesson_07 import watched_layers
+from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS, WatchedLayer
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
@@ -28,7 +28,7 @@ PASS_S = 1e-3  # so that what is called before a pass and after it has different
 
 
 def _numbers(rank: int, seed: int, width: int) -> torch.Tensor:
-    drawn = torch.Generator().manual_seed(draws.seed(1000 * seed + rank))
+    drawn = torch.Generator().manual_seed(drawn_numbers.seed(1000 * seed + rank))
     return torch.randn(EXAMPLES, width, generator=drawn).double()
 
 
@@ -81,7 +81,7 @@ def _serial(hidden: list[int], width: int, world_size: int, step: int) -> tuple[
 
 
 def _weights(hidden: list[int], width: int) -> list[torch.Tensor]:
-    return [drawn_weights(h, width, draws.seed(k, "weights")) for k, h in enumerate(hidden)]
+    return [drawn_weights(h, width, drawn_numbers.seed(k, "weights")) for k, h in enumerate(hidden)]
 
 
 def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
@@ -106,13 +106,13 @@ def _judge(data: Any, world_size: int, hidden: list[int], width: int) -> None:
             )
     weights = [w.flatten().numpy() for w in _weights(hidden, width)]
     for rank, result in enumerate(data["results"]):
-        slots.judge_fills(f"{what}: rank {rank}", result["seen"], weights, trace, rank, world_size)
+        watched_layers.judge_fills(f"{what}: rank {rank}", result["seen"], weights, trace, rank, world_size)
     for step in range(2):
         outputs, owns = _serial(hidden, width, world_size, step)
         for rank, result in enumerate(data["results"]):
             passes = [row for row in result["seen"] if row[0] != "fill"][2 * step * len(hidden) :][: 2 * len(hidden)]
             given = _numbers(rank, step, width).numpy(), _numbers(rank, 10 + step, width).numpy()
-            slots.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
+            watched_layers.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
             _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
         _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
     require_waits(trace, what)
@@ -141,7 +141,7 @@ def judge_passes(what: str, log: list, n_layers: int, n_steps: int = 2) -> None:
 
 
 def _judge_results(what: str, result: Any, step: int, output: np.ndarray, n_layers: int) -> None:
-    if not slots.same(result["outputs"][step], output):
+    if not watched_layers.same(result["outputs"][step], output):
         raise CheckFailed(
             f"{what}: forward returned something else than the output of the last layer.",
             cause="return what layer.forward of the last layer gave.",
@@ -154,12 +154,12 @@ def _judge_results(what: str, result: Any, step: int, output: np.ndarray, n_laye
 
 def _judge_shards(what: str, shards: list, step: int, owns: list[list[np.ndarray]]) -> None:
     for k, own in enumerate(owns):
-        got, right = [mine[step][k] for mine in shards], slots.cut(np.mean(own, axis=0), len(own))
-        wrong = [rank for rank, mine in enumerate(got) if not slots.same(mine, right[rank])]
+        got, right = [mine[step][k] for mine in shards], watched_layers.cut(np.mean(own, axis=0), len(own))
+        wrong = [rank for rank, mine in enumerate(got) if not watched_layers.same(mine, right[rank])]
         if wrong:
             raise CheckFailed(
                 f"{what}, rank {wrong[0]}: the gradient shard of layer {k} is not the mean of all ranks' gradients.",
-                cause=slots.why_shards(
+                cause=watched_layers.why_shards(
                     got, k, owns, [mine[step - 1][k] for mine in shards] if step else None, EXAMPLES
                 ),
             )

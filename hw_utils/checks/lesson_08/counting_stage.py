@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.core.source.students_files import students_frames
 from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
@@ -17,7 +17,7 @@ from hw_utils.material.kept.tensors import is_among, kept_by_frames
 
 def stage_weights(number: int, width: int) -> torch.Tensor:
     """Those that the lesson's stages draw, (width, width); with a salt others, which only the stage itself knows."""
-    return drawn_weights(width, width, draws.seed(number, "stage"))
+    return drawn_weights(width, width, drawn_numbers.seed(number, "stage"))
 
 
 class WatchedStage(TimedStage):

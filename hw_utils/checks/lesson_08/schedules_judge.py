@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import draws
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, look_at, n_ranks
@@ -36,7 +36,7 @@ def sizes(n_batches: int, times: int = 1) -> list[int]:
 
 def drawn_rows(seed: int, n_batches: int, times: int = 1) -> list[torch.Tensor]:
     """Micro-batches of drawn numbers."""
-    draw = torch.Generator().manual_seed(draws.seed(seed))
+    draw = torch.Generator().manual_seed(drawn_numbers.seed(seed))
     return [torch.randn(n, WIDTH, generator=draw, dtype=torch.float64) for n in sizes(n_batches, times)]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.core.memory.accounting import Memory
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.core.source.lines import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors

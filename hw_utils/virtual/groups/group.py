@@ -23,7 +23,7 @@ from hw_utils.virtual.groups.registry import Members
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
-from hw_utils.virtual.traffic import reductions, several
+from hw_utils.virtual.traffic import reductions, several_tensors
 from hw_utils.virtual.traffic.collectives import Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
@@ -31,7 +31,7 @@ from hw_utils.virtual.traffic.tensor_bytes import address
 OF_WORLD = "default_pg"  # how torch describes a default group
 _register = torch._C._distributed_c10d._register_process_group
 # Whose frames lie between a call and what it does here.
-_OWN_FILES = (__file__, signatures.__file__, modes.__file__, several.__file__)
+_OWN_FILES = (__file__, signatures.__file__, modes.__file__, several_tensors.__file__)
 
 
 _registered: list[str] = []  # names by which torch's C++ code knows groups of this process

@@ -15,7 +15,7 @@ from hw_utils.core.calls.arguments import op_of, root_of
 from hw_utils.core.calls.mismatch_text import check_alike, check_exchange, late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
 from hw_utils.core.versions import torch_version
-from hw_utils.virtual.traffic import several, sparse
+from hw_utils.virtual.traffic import several_tensors, sparse
 from hw_utils.virtual.traffic.work import together
 
 GLOO_TAKES_LISTS = (2, 12)  # the first torch whose gloo has an all_to_all of lists
@@ -25,9 +25,9 @@ class Collectives(dist.ProcessGroup):
     """What a group can be asked for together; `size`, `rank`, `backend`, `members` and `_call` are a subclass's."""
 
     def allreduce(self, tensors, opts=None, timeout=None, op=None):
-        tensors, opts = several.as_list(tensors), op or opts
+        tensors, opts = several_tensors.as_list(tensors), op or opts
         if len(tensors) != 1:
-            return several.all_reduce(self, tensors, opts)
+            return several_tensors.all_reduce(self, tensors, opts)
         if tensors[0].layout is not torch.strided:
             return self._sparse_allreduce(tensors[0], op_of(opts))
         return self._call("allreduce", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
@@ -39,37 +39,40 @@ class Collectives(dist.ProcessGroup):
         return work
 
     def allreduce_coalesced(self, tensors, opts=None):
-        several.require_coalesced(self, tensors)
+        several_tensors.require_coalesced(self, tensors)
         return self._call("allreduce_coalesced", "all_reduce", tensors, tensors, sizes_of(tensors), 0, op_of(opts))
 
     def reduce(self, tensors, opts=None, op=None, timeout=None, root=None):
-        tensors, reduce_op = several.the_only(self, "reduce", tensors), opts if hasattr(opts, "reduceOp") else op
-        several.require_root_tensor(self, "reduce", opts, tensors)
+        tensors, reduce_op = (
+            several_tensors.the_only(self, "reduce", tensors),
+            opts if hasattr(opts, "reduceOp") else op,
+        )
+        several_tensors.require_root_tensor(self, "reduce", opts, tensors)
         return self._call(
             "reduce", "reduce", tensors, tensors, sizes_of(tensors), root_of(opts, root), op_of(reduce_op)
         )
 
     def broadcast(self, tensors, opts=None, timeout=None, root=None):
-        tensors = several.as_list(tensors)
+        tensors = several_tensors.as_list(tensors)
         if len(tensors) != 1:
-            return several.broadcast(self, tensors, opts)
-        several.require_root_tensor(self, "broadcast", opts, tensors)
+            return several_tensors.broadcast(self, tensors, opts)
+        several_tensors.require_root_tensor(self, "broadcast", opts, tensors)
         return self._call("broadcast", "broadcast", tensors, tensors, sizes_of(tensors), root_of(opts, root))
 
     def allgather(self, outputs, inputs, opts=None, timeout=None, in_profile=None):
         if not isinstance(inputs, torch.Tensor):
             if len(inputs) != 1 or len(outputs) != 1:
-                return several.all_gather(self, outputs, inputs, opts)
+                return several_tensors.all_gather(self, outputs, inputs, opts)
             (outputs,), (inputs,) = outputs, inputs
         parts, inputs = outputs, [inputs]
-        several.require_as_many(self, "allgather", parts)
+        several_tensors.require_as_many(self, "allgather", parts)
         if self.backend == "NCCL":  # which counts elements, whatever their shape
             parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
         check_alike(self.backend, "allgather", parts, inputs[0])
         return self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        several.require_coalesced_outputs(self, outputs, inputs)
+        several_tensors.require_coalesced_outputs(self, outputs, inputs)
         pairs = enumerate(zip(zip(*outputs), inputs))
         in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
         return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
@@ -94,20 +97,20 @@ class Collectives(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(self, outputs, inputs, opts=None, timeout=None, root=None):
-        inputs, root = several.the_only(self, "gather", inputs, "input tensor list"), root_of(opts, root)
-        parts = several.the_roots_own(self, "gather", outputs, inputs[0], "output", root)
+        inputs, root = several_tensors.the_only(self, "gather", inputs, "input tensor list"), root_of(opts, root)
+        parts = several_tensors.the_roots_own(self, "gather", outputs, inputs[0], "output", root)
         if self.backend == "Gloo" and inputs[0].is_complex():  # for all others torch makes two real numbers of one
             raise RuntimeError("Invalid scalar type: Gloo's gather carries no complex numbers, as view_as_real it does")
         return self._call("gather", "gather", inputs, parts, sizes_of(inputs), root)
 
     def scatter(self, outputs, inputs, opts=None, timeout=None, root=None):
-        outputs, root = several.the_only(self, "scatter", outputs, "output tensor list"), root_of(opts, root)
-        parts = several.the_roots_own(self, "scatter", inputs, outputs[0], "input", root)
+        outputs, root = several_tensors.the_only(self, "scatter", outputs, "output tensor list"), root_of(opts, root)
+        parts = several_tensors.the_roots_own(self, "scatter", inputs, outputs[0], "input", root)
         return self._call("scatter", "scatter", parts, outputs, sizes_of(outputs), root)
 
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
-        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several.as_list(outputs)
-        several.the_only(self, "reduce_scatter", outputs)
+        parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several_tensors.as_list(outputs)
+        several_tensors.the_only(self, "reduce_scatter", outputs)
         require_one_order(outputs[0], parts[0])
         return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
 

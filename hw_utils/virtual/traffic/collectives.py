@@ -2,7 +2,7 @@
 
 Times, and bytes in the ledger, come from the point-to-point steps of core/collective_algorithms.py. Where everybody
 needs everybody (all_reduce, barrier, ...) the ports replay them in one go when the last member calls; broadcast, gather
-and scatter run message by message (relay.py).
+and scatter run message by message (rooted_collective.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_diff
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
-from hw_utils.virtual.traffic.relay import Relay
+from hw_utils.virtual.traffic.rooted_collective import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
 
 ROOTED = frozenset({"broadcast", "gather", "scatter"})

@@ -19,7 +19,7 @@ from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.ranks.shapes.known import are_known, forget
 from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.collectives import Call, Post
-from hw_utils.virtual.traffic.relay import Relay
+from hw_utils.virtual.traffic.rooted_collective import Relay
 
 _OF_PARTS = frozenset({"all_to_all", "reduce_scatter", "gather", "scatter"})
 

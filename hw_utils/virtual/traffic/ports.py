@@ -9,7 +9,7 @@ from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.collective_algorithms import Cost
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.nccl import Layout, Price, price
-from hw_utils.virtual.traffic import replay
+from hw_utils.virtual.traffic import collective_times
 
 
 class Ports:
@@ -35,7 +35,7 @@ class Ports:
 
         steps: what `algorithms.blocks` takes.
         """
-        return replay.replay(self, ranks, ready_s, algorithms.blocks(*steps))
+        return collective_times.replay(self, ranks, ready_s, algorithms.blocks(*steps))
 
 
 class LevelPorts(Ports):

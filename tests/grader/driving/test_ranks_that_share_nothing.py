@@ -9,8 +9,8 @@ import torch.distributed as dist
 from hw_grader.course.grading import drawn
 from hw_grader.driving.answer_sockets import AnswerSockets
 from hw_grader.driving.driver_processes import Driving
-from hw_grader.notebook.secret import FILE, secret_of
-from hw_utils.checks import draws
+from hw_grader.notebook.course_secret import FILE, secret_of
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.lesson_02 import ring_sum
 from hw_utils.core.errors import CheckFailed
 from hw_utils.threads.turns import Turns
@@ -63,8 +63,8 @@ def test_what_is_drawn_is_the_same_again_and_another_for_another_course_or_work(
 
 
 def numbers_of(salt: int) -> tuple:
-    with draws.of({"salt": salt, "n": 3}) as case:
-        return case, draws.seed(5, "rank"), draws.digits([40], 1).tolist()
+    with drawn_numbers.of({"salt": salt, "n": 3}) as case:
+        return case, drawn_numbers.seed(5, "rank"), drawn_numbers.digits([40], 1).tolist()
 
 
 def test_a_salt_changes_every_number_in_driver_and_judge_alike():
@@ -72,7 +72,7 @@ def test_a_salt_changes_every_number_in_driver_and_judge_alike():
     assert numbers_of(1) == numbers_of(1)
     assert numbers_of(1)[1:] != numbers_of(2)[1:]
     assert numbers_of(1)[0] == {"n": 3}
-    assert not draws.are_salted()
+    assert not drawn_numbers.are_salted()
 
 
 def works_it_out(tensor: torch.Tensor) -> None:

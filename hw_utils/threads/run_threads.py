@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hw_utils.core.errors import Deadlock, Failure, Frame, TimedOut, WaitTable, WorkerFailed, ranks_text
-from hw_utils.core.run import Run
+from hw_utils.core.run_result import Run
 from hw_utils.core.source.lines import locate
 from hw_utils.core.source.students_files import is_students
 from hw_utils.core.trace import Trace
@@ -51,14 +51,16 @@ def run_threads(
     """
     if not 1 <= world_size <= _MAX_THREADS:
         raise ValueError(f"world_size must be 1 to {_MAX_THREADS}, got {world_size}")
-    gang = _Gang(worker, world_size, tuple(args), timeout_s)
-    with split_output(gang, echo), sleep_that_ends():
-        gang.run()
-    trace = Trace.of([e for rank in gang.ranks for e in rank.events], world_size)
-    return Run([rank.result for rank in gang.ranks], gang.seconds, [rank.text for rank in gang.ranks], trace)
+    thread_run = _ThreadRun(worker, world_size, tuple(args), timeout_s)
+    with split_output(thread_run, echo), sleep_that_ends():
+        thread_run.run()
+    trace = Trace.of([e for rank in thread_run.ranks for e in rank.events], world_size)
+    return Run(
+        [rank.result for rank in thread_run.ranks], thread_run.seconds, [rank.text for rank in thread_run.ranks], trace
+    )
 
 
-class _Gang:
+class _ThreadRun:
     """The threads of one run, and the thread that watches them."""
 
     def __init__(self, worker: Callable[..., Any], world_size: int, args: tuple, timeout_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The kernel's side of a gang: the processes of one launch, their frames, their output, their end."""
+"""The kernel's side of a workers: the processes of one launch, their frames, their output, their end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Member:
         return self.returned or self.failure is not None or self.status is not None
 
 
-class Gang:
+class WorkerProcesses:
     """Fresh processes for one call: started, connected to each other, used once.
 
     connect=False: one process without a process group, for `run_isolated`.
@@ -98,7 +98,7 @@ class Gang:
             return False
         try:
             self.pump(0)
-        except RuntimeError:  # the server has died, and the gang with it
+        except RuntimeError:  # the server has died, and the workers with it
             return False
         return all(m.status is None and not m.box.closed and m.failure is None for m in self.members)
 
@@ -229,7 +229,7 @@ class Gang:
             self._show(member, member.stderr, b"", final=True)
 
     def close(self) -> None:
-        """Kills what is left of the gang, grandchildren included, and removes its directory."""
+        """Kills what is left of the workers, grandchildren included, and removes its directory."""
         if self.starter is not None:
             self.starter.close()
             self.starter = None
@@ -312,11 +312,11 @@ def _oom_kills() -> int:
         return 0
 
 
-def wait_until(gang: Gang, done, deadline: float) -> bool:
+def wait_until(workers: WorkerProcesses, done, deadline: float) -> bool:
     """Pumps until `done()`; False if the deadline came first."""
     while not done():
         left = deadline - time.perf_counter()
         if left <= 0:
             return False
-        gang.pump(min(TICK_S, left))
+        workers.pump(min(TICK_S, left))
     return True
