@@ -5,7 +5,7 @@ runs one, so it has a single thread when it forks. It watches its sockets: when 
 every process that it forked is killed, grandchildren included.
 
     server = start_by_fork.connect()          # the process's own server, started if need be
-    workers = server.start_gang(...)              # see worker_processes.py
+    workers = server.start_processes(...)              # see worker_processes.py
 
 A process that is warm already can fork a server for a child of its own to use, before any student code runs:
 
