@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import io
 import pickle
@@ -43,6 +44,8 @@ class _Pickler(cloudpickle.Pickler):
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         if isinstance(obj, types.CodeType):
             return _code(obj)
+        if isinstance(obj, types.ModuleType) and _has_properties(obj):
+            return importlib.import_module, (obj.__name__,)
         if type(obj) is torch.Tensor and _is_plain_and_large(obj):
             return _tensor, (obj.detach().numpy(), obj.requires_grad)
         return super().reducer_override(obj)
@@ -55,6 +58,11 @@ class _WithLocks(_Pickler):
         if type(obj) in _LOCKS:
             return _LOCKS[type(obj)], ()
         return super().reducer_override(obj)
+
+
+def _has_properties(module: types.ModuleType) -> bool:
+    """Whether it is of a class of its own, as torch.backends.cudnn, and found by its name."""
+    return type(module) is not types.ModuleType and sys.modules.get(module.__name__) is module
 
 
 def _imported_submodules(code: types.CodeType, modules: Iterable[Any]) -> list[types.ModuleType]:

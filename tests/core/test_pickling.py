@@ -51,3 +51,10 @@ def test_submodules_that_a_function_mentions_are_those_that_cloudpickle_finds(na
     expected = cloudpickle.cloudpickle._find_imported_submodules(code, packages)
     assert sorted(m.__name__ for m in found) == sorted(m.__name__ for m in expected)
     assert bool(found) is (name != "none")
+
+
+def test_a_function_may_name_modules_that_have_properties():
+    def worker():
+        return torch.backends.cudnn.benchmark, torch.utils.deterministic.fill_uninitialized_memory
+
+    assert pickling.load(pickling.dump(worker, "worker"))() == worker()
