@@ -126,13 +126,14 @@ def _not_ours(table: dict) -> list[Any]:
 def _torchs_own() -> dict[str, Any]:
     """torch's tables that are one for a process."""
     from torch.nn.modules import module
+    from torch.optim import optimizer
 
-    found = {
-        f"torch's hooks for all modules ({n})": t
-        for n, t in vars(module).items()
-        if n.startswith("_global_") and t is not None
+    return {
+        f"torch's hooks for all {whose} ({name})": table
+        for whose, place in (("modules", module), ("optimizers", optimizer))
+        for name, table in vars(place).items()
+        if name.startswith("_global_") and table is not None
     }
-    return found
 
 
 def _of_one_thread() -> tuple:

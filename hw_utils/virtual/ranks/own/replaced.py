@@ -26,6 +26,8 @@ _CLASSES = {
     "torch.nn": ("Module",), "torch.optim": ("Optimizer",), "torch.nn.parallel": ("DistributedDataParallel",),
     "torch.distributed.fsdp": ("FullyShardedDataParallel",),
 }  # fmt: skip
+# Looked at when a rank ends, with their classes; of torch's own, only Tensor.
+_AT_THE_END = ("torch.nn", "torch.nn.functional", "torch.nn.init", "torch.optim", "torch.distributed.fsdp")
 # Modules of the standard library of which each rank has its own part anyway, by names that are put in place for it.
 _OURS = {
     "sys", "os", "time", "random", "warnings", "logging", "threading", "signal", "tempfile", "pickle", "importlib",
@@ -69,9 +71,14 @@ class Replaced:
         for name, classes in _CLASSES.items():
             for cls in classes if name in sys.modules else ():
                 _remember(self.tables, f"the class {cls}", vars(getattr(sys.modules[name], cls)))
-        for cls in () if self.layers else vars(sys.modules["torch.nn"]).values():
-            if isinstance(cls, type):
-                _remember(self.layers, f"the class {cls.__name__}", vars(cls))
+        _remember(self.layers, "the class Tensor", vars(sys.modules["torch"].Tensor))
+        for name in _AT_THE_END:
+            module = sys.modules.get(name)
+            if module is not None and f"the module {name}" not in self.layers:
+                _remember(self.layers, f"the module {name}", vars(module))
+                for cls in list(vars(module).values()):
+                    if isinstance(cls, type):
+                        _remember(self.layers, f"the class {cls.__name__}", vars(cls))
         whole = sys.modules.get(_WHOLE)
         for module in [whole, *vars(whole).values()] if whole else ():
             if isinstance(module, types.ModuleType) and module.__name__.startswith(_WHOLE):
@@ -84,7 +91,7 @@ class Replaced:
     def changed(self, everywhere: bool, at_the_end: bool = False) -> str:
         """What was replaced, "" if nothing; names that are new or not callable are taken over.
 
-        at_the_end: of a rank; then the standard library and the classes of torch.nn are looked at too.
+        at_the_end: of a rank; then the standard library and what else programs change of torch are looked at too.
         """
         if _trusted or not (everywhere or at_the_end or self.sharded):
             return ""
@@ -107,13 +114,21 @@ class Replaced:
         for what, (table, before) in tables.items():
             if _differ(table, before):
                 for name, value in before.items():
-                    if table.get(name) is not value and isinstance(value, _CODE):
+                    now = table.get(name)
+                    if now is not value and isinstance(value, _CODE) and not _is_known(now, value):
                         return f"{name} of {what}"
-                new = [n for n in table if n not in before and not n.startswith("_")]
-                if new and what.startswith("the class"):
+                new = [n for n, v in table.items() if n not in before and not n.startswith("_") and not _is_known(v)]
+                if new and (what.startswith("the class") or tables is self.layers):
                     return f"{new[0]} of {what}"
                 tables[what] = table, dict(table)
         return ""
+
+
+def _is_known(value: Any, before: Any = None) -> bool:
+    """Whether no program has put it there: modules that were imported, this package's, an optimizer's timed `step`."""
+    home = getattr(value, "__globals__", {}).get("__name__", "")
+    is_timed = hasattr(value, "hooked") and getattr(value, "__wrapped__", None) is before
+    return isinstance(value, types.ModuleType) or home.startswith("hw_utils.") or is_timed
 
 
 def _remember(tables: dict, what: str, table: Any) -> None:

@@ -168,6 +168,40 @@ def hook_of_all_modules(rank: int, world_size: int) -> int:
     return len(calls)
 
 
+def hook_of_all_optimizers(rank: int, world_size: int) -> int:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    calls, weight = [], torch.nn.Parameter(torch.ones(1))
+    if rank == 1:
+        register_optimizer_step_post_hook(lambda *_: calls.append(1))
+    dist.barrier()
+    torch.optim.SGD([weight], 0.1).step()
+    dist.barrier()
+    return len(calls)
+
+
+def attribute_of_torch(rank: int, world_size: int) -> list[int]:
+    torch.Tensor.owner = lambda self: rank
+    torch.nn.functional.owner = lambda: rank
+    torch.optim.SGD.step = lambda self: rank
+    dist.barrier()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1)
+    return [torch.ones(1).owner(), torch.nn.functional.owner(), optimizer.step()]
+
+
+def operation_of_its_own(rank: int, world_size: int) -> list[float]:
+    @torch.library.custom_op("hw_utils_tests::scaled", mutates_args=())
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * (rank + 2)
+
+    scaled.register_autograd(lambda ctx, grad: grad * (rank + 2))
+    x = torch.ones(2, requires_grad=True)
+    dist.barrier()
+    y = torch.ops.hw_utils_tests.scaled(x)
+    y.sum().backward()
+    return [y.sum().item(), x.grad.sum().item()]
+
+
 def mode(rank: int, world_size: int) -> int:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -226,6 +260,9 @@ OWN = {
     environment: [(str(r), str(r), "3", r) for r in range(3)],
     arguments: ["0", "1", "2"],
     hook_of_all_modules: [0, 1, 0],
+    hook_of_all_optimizers: [0, 1, 0],
+    attribute_of_torch: [[0] * 3, [1] * 3, [2] * 3],
+    operation_of_its_own: [[4.0, 4.0], [6.0, 6.0], [8.0, 8.0]],
     mode: [0, 2, 0],
     method_of_torch: [[0], [1], [2]],
 }
