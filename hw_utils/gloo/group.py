@@ -106,6 +106,10 @@ class LedgerGroup(dist.ProcessGroup):
         self.store = store
         self.helper: Helper | None = None  # where members compare what they call, if they do
 
+    def __repr__(self) -> str:
+        """As in texts of torch's errors."""
+        return f"<torch.distributed.distributed_c10d.ProcessGroup object at {id(self):#x}>"
+
     def getBackendName(self) -> str:
         return "gloo"
 
@@ -283,10 +287,11 @@ class LedgerGroup(dist.ProcessGroup):
             self.compare(channel, RECEIVE, tag, self.ranks[rank], at, known.n if known else 0)
         work = self._inner.recv_anysource(tensors, tag)
         row = [own[2], ANY_PEER, own[0], start, start, tag, self.number, k, -1.0, -1.0, RECEIVE, 1, 0, 0]
-        row = _any_source_class(self.MessageWork)((*row, work, channel.wait_word))
-        row.found = lambda src: self._received(src, tag, own, channel, row)
+        row += work, channel.wait_word
         keeper.rows.append(row)
-        return row
+        work = _any_source_class(self.MessageWork)((row, work))
+        work.found = lambda src: self._received(src, tag, own, channel, row)
+        return work
 
     def _received(self, src: int, tag: int, own: tuple[int, int, int], channel: Channel, row: list[Any]) -> None:
         """A receive from anybody is done: it has taken a message of `src`."""
@@ -301,16 +306,13 @@ def _any_source_class(message_work: type):
     class AnySourceWork(message_work):
         """A receive from whoever sends: its peer is known once it is done."""
 
-        def wait(self, *timeout) -> bool:
-            inner = self[INNER]
-            done = super().wait(*timeout)
-            if inner is not self[INNER]:  # the first wait
-                self.source = inner._source_rank()
-                self.found(self.source)
+        def wait(self, timeout=None) -> bool:
+            row, inner = self
+            is_first = row[INNER] is inner
+            done = super().wait(timeout)
+            if is_first:
+                self.found(inner._source_rank())
             return done
-
-        def _source_rank(self) -> int:
-            return self.source
 
     return AnySourceWork
 

@@ -6,6 +6,7 @@ needs at hand.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from time import perf_counter
@@ -13,7 +14,9 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import default_pg_timeout
 
+from hw_utils.core.calls.mismatch_text import check_splits
 from hw_utils.core.calls.public_calls import ALIASES, DTYPE_CODES, ENTRIES, not_compiled
 from hw_utils.core.calls.tensor_layout import (
     TAKE_GAPS,
@@ -33,6 +36,7 @@ _n_modes = torch._C._len_torch_dispatch_stack
 _CODE_AND_ITEMSIZE = {dtype: (code, dtype.itemsize) for dtype, code in DTYPE_CODES.items()}
 _TIMED_BYTES = 1 << 16  # from this size on an asynchronous collective's end is asked of gloo, which costs 5 us
 _COMPACT_CALLS = 1 << 14
+_HAS_CLOSED = re.compile("Timed out|timeout|closed by peer")  # what gloo says once a group's connections are gone
 SPARSE_KIND = merged_trace.kind_of("all_gather")  # how gloo adds sparse tensors up
 
 
@@ -115,12 +119,12 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
             add((site, ranks[peer], n_bytes, start, end, tag, number, k, start, end, direction, 1, part, kind))
             work = DONE
         else:
-            row = Work((
+            row = [
                 site, ranks[peer], n_bytes, start, start, tag, number, k, -1.0, -1.0, direction, 1, part, kind,
                 work, channel.wait_word,
-            ))  # fmt: skip
+            ]  # fmt: skip
             add(row)
-            work = row if outer is not None else keeper.cpp_works.take(row)
+            work = Work((row, work)) if outer is not None else keeper.cpp_works.take(Work((row, work)))
         if k & last_call == last_call:
             keeper.compact()
         return work
@@ -131,13 +135,14 @@ def point_to_point(group, direction: int) -> Callable[..., Any]:
 def collective(group, method: str, own: int | None) -> Callable[..., Any]:
     keeper = group.keeper
     q, d, board, add = keeper.q, keeper.d, keeper.publisher.board, keeper.rows.append
-    number, getframe, calls, others = group.number, sys._getframe, group.calls, tuple(group.compared.values())
+    number, getframe, calls, others = group.number, sys._getframe, group.calls, list(group.compared.values())
     hand_on, dispatch = handed_on(group, method), getattr(group.plain, method, None)
     entry_code, n_frames = ENTRIES.get(method, (None, 0))
     depth, calls_at, wait_word = 1 + n_frames, calls.at, calls.wait_word
     Work, last_call = group.Work, _COMPACT_CALLS - 1
     gives_up, alone = group.gives_up, [] if group.gives_up else waits_alone
     method_code, is_list, any_size, is_rooted = CODES[method], own == 0, method in _UNEVEN, method in _ROOTED
+    is_monitored = method == "monitored_barrier"
     wait_at, k_at, since_at = (keeper.header + place for place in (WAIT, K, SINCE))
     sites: dict[int, tuple[CodeType, int]] = {}
     unknown, strided = (None, 0), torch.strided
@@ -145,7 +150,7 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         hand_on, dispatch, others = (
             after_comparing(group, method, hand_on),
             after_comparing(group, method, dispatch),
-            (),
+            [],
         )
 
     def collect(*arguments, **named):
@@ -194,6 +199,9 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
         root = _root_of(arguments, named) if is_rooted else -1
         kept = _own_piece(arguments, group) if any_size else root
         start = perf_counter()
+        is_over = is_monitored and _gives_up(arguments, named)
+        if is_over:
+            hand_on(*arguments, **named)  # of messages: a member may leave it out, and all go on in one order
         k = calls.n
         signature = method_code | code << 16 | root + 1
         size = -1 if any_size or kind == SPARSE_KIND else n_bytes
@@ -207,32 +215,41 @@ def collective(group, method: str, own: int | None) -> Callable[..., Any]:
                 group.look_around(k)
                 break
         # torch's dispatcher shows a call to its modes.
-        work = dispatch(*arguments, **named) if _n_modes() else hand_on(*arguments, **named)
+        work = None if is_over else dispatch(*arguments, **named) if _n_modes() else hand_on(*arguments, **named)
         if waits and work is not None:
             q[k_at] = k
             d[since_at] = start
             q[wait_at] = wait_word if alone else may_move(wait_word, gives_up)
             try:
                 work.wait()
+            except Exception as error:
+                if _HAS_CLOSED.search(str(error)):  # who has left the call out counts on from it
+                    if calls.n == k + 1:
+                        calls.take_back(q)
+                    others.clear()
+                    group.compared.clear()
+                raise
             finally:
                 q[wait_at] = wait_word - IS_WAITING
             end = perf_counter()
             add((site, -1, n_bytes, start, end, 0, number, k, start, end, kept, itemsize, part, kind))
-            row = DONE
+            work = DONE
         else:
-            row = Work((
+            row = [
                 site, -1, n_bytes, start, start, 0, number, k, -1.0, -1.0, kept, itemsize, part, kind, work, wait_word
-            ))  # fmt: skip
+            ]  # fmt: skip
             add(row)
             if work is None:  # it is over already
-                row[WAIT_START], row[WAIT_END], row = start, perf_counter(), None
+                row[WAIT_START], row[WAIT_END] = start, perf_counter()
             elif outer is None:
-                row = keeper.cpp_works.take(row)
-            elif n_bytes >= _TIMED_BYTES:
-                note_end(work, row)
+                work = keeper.cpp_works.take(Work((row, work)))
+            else:
+                if n_bytes >= _TIMED_BYTES:
+                    note_end(work, row)
+                work = Work((row, work))
         if k & last_call == last_call:
             keeper.compact()
-        return row
+        return work
 
     return not_compiled(collect)
 
@@ -272,11 +289,18 @@ def _root_of(arguments: tuple, named: dict) -> int:
     return named.get("root", next((value for value in arguments if type(value) is int), 0))
 
 
+def _gives_up(arguments: tuple, named: dict) -> bool:
+    """Whether a monitored_barrier has a time limit that the program gave."""
+    timeout = arguments[0] if arguments else named.get("timeout")
+    return timeout is not None and timeout != default_pg_timeout
+
+
 def _own_piece(arguments: tuple, group) -> int:
     """Bytes that this member keeps of an all_to_all: alltoall(outputs, inputs), or single with a row a split."""
     mine, place = arguments[1], group.rank()
     if isinstance(mine, list):
         return mine[place].nbytes if place < len(mine) else 0  # gloo will refuse it
+    check_splits(group.size(), (arguments[3], mine), (arguments[2], arguments[0]))
     splits = arguments[3]
     rows, total = (splits[place], sum(splits)) if splits else (1, group.size())
     return mine.nbytes * rows // total if total else 0

@@ -21,23 +21,25 @@ from hw_utils.gloo.work import DONE, INNER, LedgerWork, note_end
 
 
 class CppWork(dist.Work):
-    """A row's work as a real `dist.Work`."""
+    """A ledger's work as a real `dist.Work`."""
 
-    def __init__(self, row: LedgerWork, held_in: dict[int, CppWork]) -> None:
+    def __init__(self, work: LedgerWork, held_in: dict[int, CppWork]) -> None:
         super().__init__()
-        self._row, self._inner, self._held_in = row, row[INNER], held_in
+        self._work, self._held_in = work, held_in
+        self._row, self._inner = work
 
     @property
     def is_awaited(self) -> bool:
         """Whether nobody has waited for it yet."""
         return self._row[INNER] is not DONE
 
-    def wait(self, *timeout: datetime.timedelta) -> bool:
-        is_over = self._row.wait(*(limit for limit in timeout if limit))  # C++ says 0 where there is no limit
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        is_over = self._work.wait(timeout or None)  # C++ says 0 where there is no limit
         self._held_in.pop(id(self), None)
         return is_over
 
-    synchronize = wait
+    def synchronize(self) -> None:
+        self.wait()
 
 
 def _of_gloo(name: str) -> Callable[..., Any]:
@@ -57,10 +59,11 @@ class CppWorks:
         self._not_over: dict[int, CppWork] = {}  # C++ keeps no Python object alive: it would wait for ever
         self._handed: dict[int, CppWork] = {}  # reducer -> what its join() has given it
 
-    def take(self, row: LedgerWork) -> CppWork:
-        """What a caller in C++ gets for a row; written down as waited for when it waits."""
-        note_end(row[INNER], row)
-        work, backward = CppWork(row, self._not_over), torch._C._current_graph_task_id()
+    def take(self, ledger_work: LedgerWork) -> CppWork:
+        """What a caller in C++ gets; written down as waited for when it waits."""
+        row, inner = ledger_work
+        note_end(inner, row)
+        work, backward = CppWork(ledger_work, self._not_over), torch._C._current_graph_task_id()
         for one in [one for one, its in self._not_over.items() if not its.is_awaited]:
             del self._not_over[one]
         self._not_over[id(work)] = work
@@ -71,9 +74,9 @@ class CppWorks:
                 torch.autograd.Variable._execution_engine.queue_callback(lambda: self._await(backward))
         return work
 
-    def hand(self, reducer: dist.Reducer, row: LedgerWork) -> CppWork:
+    def hand(self, reducer: dist.Reducer, ledger_work: LedgerWork) -> CppWork:
         """The same for one that a reducer keeps: it waits, and then asks for the future."""
-        self._handed[id(reducer)] = work = self.take(row)
+        self._handed[id(reducer)] = work = self.take(ledger_work)
         return work
 
     def _await(self, backward: int) -> None:

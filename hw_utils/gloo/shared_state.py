@@ -171,6 +171,11 @@ class Calls:
             self.n_bytes, self.code, self.mark = n_bytes, code, mark
             q[at + FIRST] = self.n
 
+    def take_back(self, q: memoryview) -> None:
+        """The last call was none, as gloo has given up."""
+        self.n -= 1
+        q[self.at] = self.posted = self.posted - ONE
+
 
 @dataclass(slots=True)
 class Channel(Calls):

@@ -10,9 +10,9 @@ import torch.distributed as dist
 
 from hw_utils.gloo.shared_state import BLOCKED, MAY_MOVE, RUNNING, SINCE, WAIT, K
 
-# A row of the ledger while the rank runs: a tuple if the call is over, else a list, which is also the work, one object
-# instead of two. `site` stands for the ledger's op, file and line; order and waited follow from the times; `kind` is
-# for an object collective's parts.
+# A row of the ledger while the rank runs: a tuple if the call is over, else a list, with gloo's work behind the columns
+# until it was waited for. `site` stands for the ledger's op, file and line; order and waited follow from the times;
+# `kind` is for an object collective's parts.
 COLUMNS = (
     "site", "peer", "n_bytes", "start_s", "end_s", "tag", "group", "seq", "wait_start_s", "wait_end_s", "root",
     "itemsize", "part", "kind",
@@ -35,33 +35,39 @@ def watch_threads() -> None:
 
 
 class LedgerWork(list):
-    """What `isend`, `irecv` and asynchronous collectives return: a row, then gloo's work and the number of its wait.
+    """What `isend`, `irecv` and asynchronous collectives return: [its row, gloo's work].
 
-    A list because that is quickest; it behaves as a work, not as a list.
+    A list because that is quickest; it behaves as a work, not as a list. It holds gloo's work, and with it the tensors,
+    for as long as the program holds on to it, as torch's own does; the row only until it was waited for.
     """
 
     __slots__ = ()
     __class__ = property(lambda self: dist.Work)  # FSDP2 waits for what `isinstance` calls a Work, and for nothing else
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self[INNER], name)
+        return getattr(self[1], name)
 
     def __repr__(self) -> str:
         return f"<work of torch.distributed, {'done' if self.is_completed() else 'under way'}>"
+
+    def synchronize(self) -> None:
+        self.wait()
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
 
 class _Done:
-    """Stands for a work that has been waited for: gloo's own would hold on to the tensor."""
+    """Stands for the work of a call that has blocked where it was made, and for a row's that was waited for."""
 
     __class__ = property(lambda self: dist.Work)
 
-    def wait(self, *timeout) -> bool:
+    def wait(self, timeout=None) -> bool:
         return True
 
-    is_completed = is_success = synchronize = block_current_stream = wait
+    is_completed = is_success = wait
+
+    def synchronize(self) -> None: ...
 
     def exception(self) -> None:
         return None
@@ -81,22 +87,23 @@ def work_class(q: memoryview, d: memoryview, header: int, gives_up: tuple = (), 
     class Work(LedgerWork):
         __slots__ = ()
 
-        def wait(self, *timeout) -> bool:
-            inner = self[14]  # INNER
-            if inner is DONE:
+        def wait(self, timeout=None) -> bool:
+            row, inner = self
+            if row[14] is DONE:  # INNER
                 return True
             start = perf_counter()
-            word = self[15]  # WORD
-            q[k_at] = self[7]  # SEQ
+            word = row[15]  # WORD
+            q[k_at] = row[7]  # SEQ
             d[since_at] = start
-            q[wait_at] = word if alone and not timeout else may_move(word, timeout or gives_up)
+            its_own = limit if timeout is None else (timeout,)
+            q[wait_at] = word if alone and timeout is None else may_move(word, its_own or gives_up)
             try:
-                done = inner.wait(*(timeout or limit))
+                done = inner.wait(*its_own)
             finally:
                 q[wait_at] = word - IS_WAITING
-            self[14] = DONE
-            self[8] = start
-            self[9] = perf_counter()
+            row[14] = DONE
+            row[8] = start
+            row[9] = perf_counter()
             return done
 
     return Work

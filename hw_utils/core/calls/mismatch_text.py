@@ -6,8 +6,10 @@ raise MessageMismatch(messages_differ(one, message_text(False, 1, 0, ...), is_dt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+from hw_utils.core.errors import ranks_text
 
 if TYPE_CHECKING:
     import torch
@@ -74,7 +76,7 @@ def check_alike(backend: str, method: str, tensors: Iterable[torch.Tensor], like
 def check_exchange(world_size: int, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
     """Raises what gloo raises unless there are as many lists' tensors as ranks, of one shape and dtype."""
     name = "ProcessGroupGloo::alltoall"
-    for what, tensors in (("output", outputs), ("input", inputs)):
+    for what, tensors in (("input", inputs), ("output", outputs)):
         if len(tensors) != world_size:
             raise RuntimeError(f"{name}: {what} tensor list size {len(tensors)} does not match world size {world_size}")
     for tensors in (inputs, outputs):
@@ -83,6 +85,22 @@ def check_exchange(world_size: int, outputs: Sequence[torch.Tensor], inputs: Seq
         raise RuntimeError(f"{name}: input and output tensors must have the same type")
     if outputs[0].shape != inputs[0].shape:
         raise RuntimeError(f"{name}: input and output tensors must have the same size")
+
+
+def check_splits(world_size: int, *sides: tuple[Sequence[int], torch.Tensor]) -> None:
+    """Raises what torch raises unless the split sizes of (them, a tensor) fit the ranks and the tensor.
+
+    Without sizes all get as many rows; gloo itself would leave the last ones where they do not divide.
+    """
+    for sizes, tensor in sides:
+        n_rows = tensor.size(0) if tensor.dim() else 1
+        if not sizes:
+            if n_rows % world_size:
+                raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
+        elif len(sizes) != world_size:
+            raise RuntimeError("Number of tensor splits not equal to group size")
+        elif sum(sizes) != n_rows:
+            raise RuntimeError("Split sizes doesn't match total dim 0 size")
 
 
 def _as_gloos(shape: torch.Size) -> str:
@@ -103,4 +121,14 @@ def late_text(place: int, late: list[int], limit_s: float, *, names_all: bool = 
     if limit_s == 0:
         return "Rank 0 timed out in monitoredBarrier after 0 ms."
     who = f"Ranks {', '.join(map(str, late))}" if names_all else f"Rank {late[0]}"
-    return f"{who} failed to pass monitoredBarrier in {limit_s * 1000:g} ms"
+    return f"[Rank 0]: {who} failed to pass monitoredBarrier in {limit_s * 1000:g} ms"
+
+
+def closed_text(place: int, gave_up: Collection[int]) -> str:
+    """What each later call of a group says once a member's wait has run into its time limit: gloo's own words.
+
+    place: of the member that calls; gave_up: of those that have waited so long.
+    """
+    if place in gave_up:
+        return "Application timeout caused pair closure"
+    return f"Connection closed by peer: {ranks_text(gave_up)} of the group had a timeout before"

@@ -243,7 +243,7 @@ class EngineServer:
             is_over = is_own and 0 <= handle.done_s <= self.engine.clock[rank]
             if is_over and number not in self.seen[rank]:
                 self.seen[rank].add(number)
-                found[number] = [packed_tensors.packed(t)[-1] for t in handle.result()]
+                found[number] = [packed_tensors.packed(t)[-1] for t in handle.outputs]
         return found
 
     def waits_for(self, rank: int, number: int) -> tuple[int, ...]:
@@ -263,7 +263,8 @@ class EngineServer:
         self.seen[rank].discard(number)
         if getattr(handle, "is_send", False):
             return [], -1, handle.done_s
-        found = [packed_tensors.packed(t)[-1] for t in handle.result()]
+        tensors = handle.outputs if isinstance(handle, VirtualWork) else [handle.tensor]
+        found = [packed_tensors.packed(t)[-1] for t in tensors]
         return found, getattr(handle, "peer", -1), handle.done_s
 
 

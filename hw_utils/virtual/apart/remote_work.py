@@ -9,6 +9,7 @@ from torch._C._distributed_c10d import Work
 
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.ranks.modes import unseen
+from hw_utils.virtual.traffic.messages.requests import NO_SOURCE
 from hw_utils.virtual.traffic.reductions import flat
 from hw_utils.virtual.traffic.tensor_bytes import contents
 from hw_utils.virtual.traffic.work import WithFuture
@@ -31,8 +32,8 @@ class RemoteWork(WithFuture, Work):
         self.lock = threading.Lock()  # several threads may ask: the first one does, the others find what it got
 
     def of_group(self, members) -> RemoteWork:
-        """Ranks are counted within the group."""
-        self.members = members
+        """It is a message; ranks are counted within the group."""
+        self.members, self.is_mute = members, self.proxy.lines is None
         return self
 
     def take(self, found: tuple[list[bytes], int, float]) -> None:
@@ -87,9 +88,10 @@ class RemoteWork(WithFuture, Work):
         if not self.is_done:
             return False
         self.settle_future()
-        return True
+        return not self.is_mute or self.members is not None
 
-    is_success = is_completed
+    def is_success(self) -> bool:
+        return True
 
     def exception(self) -> None:
         return None
@@ -97,10 +99,9 @@ class RemoteWork(WithFuture, Work):
     def synchronize(self) -> None:
         self.wait()
 
-    def result(self) -> list[torch.Tensor]:
-        return list(self.outputs)
-
     def source_rank(self) -> int:
+        if self.members is None or self.sent is not None:
+            raise RuntimeError(NO_SOURCE)
         return self.members.place_of[self.source]
 
     _source_rank = source_rank

@@ -14,7 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
-from hw_utils.core.calls.mismatch_text import late_text
+from hw_utils.core.calls.mismatch_text import closed_text, late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
 from hw_utils.core.source.students_files import is_students
@@ -24,7 +24,7 @@ from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, several_tensors
-from hw_utils.virtual.traffic.collectives import Post
+from hw_utils.virtual.traffic.collectives import ROOTED, Post
 from hw_utils.virtual.traffic.messages.requests import MessageWork
 from hw_utils.virtual.traffic.tensor_bytes import address
 
@@ -65,6 +65,10 @@ class VirtualGroup(Collectives):
         self.of_objects: VirtualGroup | None = None  # takes objects, if they have a backend of their own
         self.held: dict = {}  # works that C++ has and nobody has waited for yet
         self.n_compared, self.n_alike = -1, 0  # calls that members have compared, and that were alike; -1: they do not
+
+    def __repr__(self) -> str:
+        """As in texts of torch's errors."""
+        return f"<torch.distributed.distributed_c10d.ProcessGroup object at {id(self):#x}>"
 
     def getBackendName(self) -> str:
         return "virtual"  # DDP's logger would ask a "gloo" for its threads
@@ -171,6 +175,8 @@ class VirtualGroup(Collectives):
         if not tensor.is_contiguous():
             raise RuntimeError("input tensor has to be contiguous")
         other = -1 if peer is None else self._global_rank(peer)
+        if self.members.gave_up and (peer is None or {peer, self.place} & self.members.gave_up):
+            raise RuntimeError(closed_text(self.place, self.members.gave_up))
         if other == me:
             raise RuntimeError(
                 f"rank {me} sends to itself or receives from itself: {self.backend} connects different ranks only"
@@ -210,6 +216,8 @@ class VirtualGroup(Collectives):
     ):  # fmt: skip
         """in_profile: the tensors whose shapes a profile shows, if they are not the inputs; empty for no range."""
         name, site, outer = self._caller(method)
+        if (kind in ROOTED or kind == "reduce") and not 0 <= root < self.size():
+            raise RuntimeError(f"ProcessGroup{self.backend}::{method}: invalid root rank: {root}")
         with modes.unseen():
             if method in TAKE_GAPS:
                 inputs = [t if t.is_contiguous() else t.detach().contiguous() for t in inputs]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from hw_utils.core.calls.arguments import SHORT_S
 from hw_utils.core.calls.fingerprint import FingerPrint
-from hw_utils.virtual.traffic.collectives import Call
+from hw_utils.virtual.traffic.collectives import Call, Post
 
 
 class Members:
@@ -15,13 +17,37 @@ class Members:
         self.running = ranks if engine.folding is None else engine.folding.running(ranks)  # the others do the same
         self.limit_s: float | None = None  # seconds that a call may take, where the program gave the group a timeout
         self.place_of = {rank: i for i, rank in enumerate(ranks)}
-        self.n_called = [0] * len(ranks)
+        self.gave_up: set[int] = set()  # places of those whose wait has run into its time limit
+        self._barriers: Members | None = None  # counts monitored barriers
+        self._begin()
+
+    def _begin(self) -> None:
+        self.n_called = [0] * len(self.ranks)
         self.calls: dict[int, Call] = {}
 
     @property
     def is_short(self) -> bool:
         """Whether messages have that limit as well: with a longer one, a standstill is told at once."""
         return self.limit_s is not None and self.limit_s <= SHORT_S
+
+    def counting(self, post: Post) -> Members:
+        """Where a call is counted: a monitored_barrier with a time limit is none of those that all make in one order.
+
+        gloo makes it of messages, so that a member may leave it out, and the others say who that was.
+        """
+        if post.name != "monitored_barrier" or post.limit_s is None:
+            return self
+        if self._barriers is None:
+            self._barriers = copy(self)
+            self._barriers._begin()
+        return self._barriers
+
+    def close(self, place: int) -> None:
+        """A member gives up: as with gloo, no later call of the group is made."""
+        self.gave_up.add(place)
+        if self.number == 0:
+            for rank in self.ranks:
+                self.engine.queues.go_elsewhere(rank)  # the short cuts do not ask
 
 
 class _Meeting:

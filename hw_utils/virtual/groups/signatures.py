@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch_text import check_alike, check_exchange, late_text
+from hw_utils.core.calls.mismatch_text import check_alike, check_exchange, check_splits, late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
 from hw_utils.core.versions import torch_version
 from hw_utils.virtual.traffic import several_tensors, sparse
@@ -75,17 +75,15 @@ class Collectives(dist.ProcessGroup):
         several_tensors.require_coalesced_outputs(self, outputs, inputs)
         pairs = enumerate(zip(zip(*outputs), inputs))
         in_profile = [inputs, *[[]] * len(inputs)]  # one range for all
-        return together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
+        work = together([self.allgather([out], [mine], opts, in_profile=in_profile[k]) for k, (out, mine) in pairs])
+        work.gives = outputs
+        return work
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
         if self.engine.lines is not None and output.is_contiguous() and input.is_contiguous():
             output, input = output.view(-1), input.view(-1)  # NCCL counts elements, whatever their shape
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
-        if len(parts) != self.size():
-            raise RuntimeError(
-                f"ProcessGroup{self.backend}::allgather: the output must have {self.size()} times the input's first "
-                f"dimension, got {tuple(output.shape)} for an input of {tuple(input.shape)}"
-            )
+        several_tensors.require_as_many(self, "allgather", parts)
         check_alike(self.backend, "allgather", parts, input)
         return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
 
@@ -112,12 +110,16 @@ class Collectives(dist.ProcessGroup):
         parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several_tensors.as_list(outputs)
         several_tensors.the_only(self, "reduce_scatter", outputs)
         require_one_order(outputs[0], parts[0])
-        return self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
+        work = self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
+        work.is_mute = self.backend == "Gloo"
+        return work
 
     def _reduce_scatter_base(self, output, input, opts=None, *options):
-        return self._call(
+        work = self._call(
             "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, op_of(opts)
         )
+        work.is_mute = self.backend == "Gloo"
+        return work
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -137,13 +139,17 @@ class Collectives(dist.ProcessGroup):
         is_checked = (input,) if self.backend == "Gloo" else (input, output)
         if not all(tensor.is_contiguous() for tensor in is_checked):
             raise ValueError("Tensors must be contiguous")
+        whole = [output]
+        check_splits(self.size(), (input_split_sizes, input), (output_split_sizes, output))
         if not output.is_contiguous():  # gloo fills memory from its first element on
             output = output.detach().as_strided(output.shape, torch.empty(output.shape, device="meta").stride())
         outputs, inputs = (
             list(t.split(list(sizes)) if sizes else t.tensor_split(self.size()))
             for t, sizes in ((output, output_split_sizes), (input, input_split_sizes))
         )
-        return self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input), in_profile=[input])
+        work = self._call("alltoall_base", "all_to_all", inputs, outputs, sizes_of(input), in_profile=[input])
+        work.gives = whole
+        return work
 
     all_to_all_single = alltoall_base
 

@@ -57,7 +57,10 @@ class Groups:
         members = tuple(numbered[r] for r in ranks)
         number = self._number(members, is_local)
         if rank not in members:
-            return None if is_local else dist.GroupMember.NON_GROUP_MEMBER
+            if is_local:
+                return None
+            c10d._world.pg_group_ranks[dist.GroupMember.NON_GROUP_MEMBER] = {r: i for i, r in enumerate(ranks)}
+            return dist.GroupMember.NON_GROUP_MEMBER
         known = c10d._find_pg_by_ranks_and_tag(pg_tag, ranks) if pg_tag else None
         if known is not None:
             return known

@@ -75,7 +75,7 @@ class _Stream(io.TextIOBase):
         streams = self.streams
         if not streams.engine.threads.carries():
             return self.below.write(text)
-        if streams.engine.given_up is not None:
+        if streams.engine.ending.given_up is not None:
             return len(text)  # of a rank that has caught the attempt's end, as a bare `except` does
         rank = streams.engine.rank
         if self.is_kept:

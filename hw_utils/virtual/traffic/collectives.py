@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from hw_utils.core import collective_algorithms as algorithms
-from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ
+from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ, closed_text
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.modes import unseen
 from hw_utils.virtual.traffic import reductions
@@ -152,10 +152,10 @@ def call(group, post: Post, outer) -> VirtualWork:
     outer: the frame of the torch.distributed function that the student called; None if C++ code asks, as
     DistributedDataParallel's does, and will wait for a future that no Python code sees.
     """
-    engine, members, place = group.engine, group.members, group.place
-    rank, size = engine.rank, len(members.ranks)
-    if (post.kind in ROOTED or post.kind == "reduce") and not 0 <= post.root < size:
-        raise RuntimeError(f"{post.name}: invalid root rank: {post.root} (a group of {size} has 0 to {size - 1})")
+    engine, members, place = group.engine, group.members.counting(post), group.place
+    rank = engine.rank
+    if members.gave_up:
+        raise RuntimeError(closed_text(place, members.gave_up))
     engine.compute.now()
     is_alone = engine.folding is not None and engine.folding.is_alone_in(members)
     if not is_alone:

@@ -84,7 +84,7 @@ def together(works: list):
     def wait_for_all() -> None:
         for work in works[:-1]:
             work.wait()
-        last.outputs = [tensor for work in works for tensor in work.result()]
+        last.outputs = [tensor for work in works for tensor in work.outputs]
 
     if len(works) > 1:
         last.finish_with(wait_for_all)
@@ -131,8 +131,17 @@ class WithFuture:
     future: VirtualFuture | None = None
     held_in: dict | None = None  # where it is kept until somebody waits for it
     unfinished: tuple[Callable[[], None], ...] = ()  # what its result still wants, see finish_with
+    gives: list | None = None  # what its result is, if not the outputs as they travel
+    is_mute = False  # its result and its future are asked for in vain, as of a few of gloo's
+
+    def result(self) -> list[torch.Tensor]:
+        if self.is_mute:
+            raise RuntimeError("result() not implemented.")
+        return list(self.outputs if self.gives is None else self.gives)
 
     def get_future(self) -> VirtualFuture:
+        if self.is_mute:
+            raise RuntimeError("Work::getFuture not implemented.")
         if self.future is None:
             self.future = VirtualFuture(self.wait)
             if self.is_over:
@@ -204,6 +213,8 @@ class VirtualWork(WithFuture, Work):
         start_s = engine.clock[rank]
         limit_s = timeout.total_seconds() if timeout else self.limit_s
         if self.done_s < 0 and not engine.block_for(rank, self, limit_s):
+            if not timeout:  # only gloo's own limit closes its connections
+                self.members.close(self.members.place_of[rank])
             raise RuntimeError(
                 f"{self.name}: Timed out waiting {limit_s * 1000:g}ms for {ranks_text(self.waits_for())}"
             )
@@ -212,6 +223,7 @@ class VirtualWork(WithFuture, Work):
         elif self.done_s > start_s:
             engine.move_on(rank, self.done_s)
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
+        engine.compute.resume()  # other ranks' threads have run: what follows may wait and ask for the time
         self.settle_future()
         self.let_go()
         engine.compute.resume()
@@ -226,22 +238,20 @@ class VirtualWork(WithFuture, Work):
             engine.clock[rank] += POLL_S
             engine.let_the_past_run(rank)
         is_done = 0 <= self.done_s <= engine.clock[rank]
+        engine.compute.resume()
         if is_done:
             self.settle_future()
         engine.compute.resume()
-        return is_done
+        return is_done and not self.is_mute
 
     def is_success(self) -> bool:
-        return self.is_completed() and self.failure is None
+        return self.failure is None
 
     def exception(self) -> Exception | None:
         return self.failure
 
     def synchronize(self) -> None:
         self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        return list(self.outputs)
 
     @property
     def is_over(self) -> bool:

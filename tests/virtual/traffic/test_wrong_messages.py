@@ -181,7 +181,7 @@ def to_no_root(rank, world_size, name, root):
 @pytest.mark.parametrize("name", ["broadcast", "reduce", "gather", "scatter"])
 def test_a_root_that_does_not_exist_is_an_error(name, root):
     for world_size in (1, 2):
-        with pytest.raises(WorkerFailed, match=f"RuntimeError: {name}: invalid root rank: {root}"):
+        with pytest.raises(WorkerFailed, match=f"RuntimeError: ProcessGroupGloo::{name}: invalid root rank: {root}"):
             run(to_no_root, world_size, name, root)
 
 

@@ -47,7 +47,8 @@ def sends(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Callab
         except KeyError:
             queue = queues.route(me, me, dst, dst)
         if (
-            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            queue is None or group is not None or group_dst is not None
+            or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or ((dtype := tensor.dtype) is not FLOAT32 and dtype in _COMPLEX)
         ):  # fmt: skip
             return long_way(tensor, dst, group, tag, group_dst)
@@ -146,7 +147,8 @@ def receives(engine, name: str, long_way: Callable, *, is_blocking: bool) -> Cal
         except KeyError:
             queue = queues.route(me, src, me, src)
         if (
-            queue is None or group is not None or type(tensor) not in _TENSORS or not tensor.is_contiguous()
+            queue is None or group is not None or group_src is not None
+            or type(tensor) not in _TENSORS or not tensor.is_contiguous()
             or ((dtype := tensor.dtype) is not FLOAT32 and dtype in _COMPLEX)
         ):  # fmt: skip
             return long_way(tensor, src, group, tag, group_src)
@@ -239,6 +241,7 @@ class ShortCuts:
         send, isend = (sends(engine, name, long_way[name], is_blocking=name == "send") for name in ("send", "isend"))
         recv, irecv = (receives(engine, name, long_way[name], is_blocking=name == "recv") for name in ("recv", "irecv"))
         is_send = {isend: True, long_way["isend"]: True, irecv: False, long_way["irecv"]: False}
+        long_way_check = c10d._check_op
         op_isend, op_irecv, place_of = engine.rows.op("isend"), engine.rows.op("irecv"), engine.places.of
 
         def batch_isend_irecv(p2p_op_list):
@@ -246,7 +249,7 @@ class ShortCuts:
             place, me, requests = place_of(sys._getframe(1)), engine.rank, []
             for p in p2p_op_list:
                 sends_it, tensor, peer = is_send[p.op], p.tensor, p.peer
-                if p.group.members.number or not _is_plain(tensor):
+                if p.group.members.number or p.group.members.gave_up or not _is_plain(tensor):
                     key = "group_dst" if sends_it else "group_src"
                     requests.append(p.op(tensor, group=p.group, tag=p.tag, **{key: p.group_peer}))
                 else:
@@ -259,7 +262,7 @@ class ShortCuts:
 
         def _check_op(op):
             if op not in is_send:
-                raise ValueError("op of a P2POp is dist.isend or dist.irecv")
+                long_way_check(op)  # raises
 
         self.functions = {f.__name__: f for f in (send, recv, isend, irecv, batch_isend_irecv)}
         self.checks = {"_check_op": _check_op}

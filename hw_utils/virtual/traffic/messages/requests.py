@@ -11,6 +11,7 @@ from hw_utils.core.calls.mismatch_text import amount_text, message_text
 from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
 from hw_utils.virtual.traffic.tensor_bytes import NOTHING, contents, fill, memory
 
+NO_SOURCE = "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
 POLL_S = 1e-6  # what one look at `is_completed` costs, so that a loop that polls lets time pass
 
 _set_class = object.__dict__["__class__"].__set__  # requests say that they are torch's works
@@ -113,7 +114,7 @@ class Request:
         return message_text(self.is_send, self.rank, self.peer, amount, tag=self.tag, where=where)
 
     def is_success(self) -> bool:
-        return self.is_completed()
+        return True
 
     def exception(self) -> None:
         return None
@@ -122,14 +123,25 @@ class Request:
         self.wait()
 
     def source_rank(self) -> int:
-        return self.members.place_of[self.peer]
+        if self.is_send:
+            raise RuntimeError(NO_SOURCE)
+        return self.its_members.place_of[self.peer]
+
+    @property
+    def its_members(self):
+        """Of its group: that of all where a short cut was taken."""
+        return getattr(self, "members", self.engine.groups.numbered[0])
 
     _source_rank = source_rank
 
     def result(self) -> list[torch.Tensor]:
+        if self.engine.lines is None:  # as gloo's
+            raise RuntimeError("result() not implemented.")
         return [self.tensor]
 
     def get_future(self) -> torch.futures.Future:
+        if self.engine.lines is None:
+            raise RuntimeError("Work::getFuture not implemented.")
         self.wait()
         future = torch.futures.Future()
         future.set_result([self.tensor])
@@ -152,7 +164,8 @@ class MessageWork(Work):
     def is_completed(self) -> bool:
         return self.request.is_completed()
 
-    is_success = is_completed
+    def is_success(self) -> bool:
+        return True
 
     def exception(self) -> None:
         return None
@@ -185,6 +198,7 @@ def requests_of(engine, queues) -> type[Request]:
             if done_s < 0 and timeout:
                 if not engine.block_for(rank, self, timeout.total_seconds()):
                     queues.given_up.add(self.row)
+                    self.its_members.close(self.its_members.place_of[rank])
                     raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
             elif done_s < 0:
                 waiting[rank] = self

@@ -231,7 +231,7 @@ def late(rank: int, world_size: int) -> str:
 
 def test_a_monitored_barrier_names_who_is_late():
     run = simulate(late, 3, compute="free", echo=False)
-    assert run[0] == "Rank 1 failed to pass monitoredBarrier in 2000 ms"
+    assert run[0] == "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 2000 ms"
     assert "please check rank 0" in run[2].lower()
     assert run.seconds == 2.0
 
