@@ -257,6 +257,10 @@ class _VirtualHashStore(VirtualStore, metaclass=_Kind):
         super().__init__(engine, f"hash {engine.rank} {engine.stores.next_hash_store()}")
 
 
+for _kind in (_VirtualTCPStore, _VirtualFileStore, _VirtualPrefixStore, _VirtualHashStore):
+    _kind.__name__ = _kind.torchs.__name__  # as programs log it
+
+
 def _store_collectives(original: type) -> type:
     """torch's collectives over a store, whose C++ code calls the store back: a greenlet could not leave it."""
 
