@@ -109,6 +109,7 @@ def outcome(engine, world_size: int, programs, **options):
         return "fails", {f.kind for f in error.failures}
 
 
+@pytest.mark.slow
 @few
 @given(matched())
 def test_matched_programs_give_the_same_values_to_the_bit(case):
@@ -117,6 +118,7 @@ def test_matched_programs_give_the_same_values_to_the_bit(case):
     assert virtual == outcome(launch, *case)
 
 
+@pytest.mark.slow
 @few
 @given(disturbed())
 def test_disturbed_programs_hang_on_both_or_on_neither(case):
@@ -193,6 +195,7 @@ def counted(trace) -> list[list[tuple]]:
     return [sorted(mine) for mine in rows]
 
 
+@pytest.mark.slow
 @few
 @given(grouped())
 def test_the_ledgers_count_the_same_in_subgroups_and_for_objects(case):
