@@ -167,9 +167,10 @@ def _judge_calls(data: Any, n_parameters: int, n_examples: int, batch_size: int,
         "one call a parameter, not one an iteration.": float(iterations),
         "that is one iteration: an epoch has as many as it takes.": float(n_parameters),
         "that is all ranks together: the calls of one rank are asked.": float(world_size * calls),
-        "an iteration is whole: round up.": (
+        "an iteration is whole: round the iterations up first, then multiply by the parameters.": (
             n_parameters * n_examples / (batch_size * world_size),
             float(math.ceil(n_parameters * n_examples / (batch_size * world_size))),
+            float(n_parameters * n_examples // (batch_size * world_size)),
         ),
         "examples that fill their batches exactly leave no iteration over: round up, do not add one.": float(
             n_parameters * (n_examples // (batch_size * world_size) + 1)
@@ -218,7 +219,10 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
     no_latency = Network(0.0, bandwidth_Bps * world_size)
     bytes_s = known(all_reduce_of, world_size, wide_bytes, n_calls, network=no_latency).seconds
     latencies_s, step_s = seconds - bytes_s, latency_s + bucket_bytes / world_size / bandwidth_Bps
-    cut_s = known(all_reduce_of, world_size, bucket_bytes // world_size * world_size, n_calls, network=network).seconds
+    whole_s = [
+        known(all_reduce_of, world_size, chunk * world_size, n_calls, network=network).seconds
+        for chunk in (bucket_bytes // world_size, -(-bucket_bytes // world_size))
+    ]
     causes = {
         "that is one bucket; there are n_bytes / bucket_bytes of them.": seconds / n_calls,
         "that is one all-reduce of everything: latency is paid once a bucket.": one,
@@ -236,7 +240,8 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
         ),
         "a step of the ring moves one chunk, 1/N of the bucket.": world_size * bytes_s + latencies_s,
         "a ring of N ranks takes N - 1 steps a phase, not N.": seconds * world_size / max(world_size - 1, 1),
-        "chunks may be fractions of a byte on paper: / and not //, for a chunk.": cut_s,
+        "chunks may be fractions of a byte on paper: / and not //, for a chunk.": whole_s[0],
+        "chunks may be fractions of a byte on paper: a chunk is not rounded up.": whole_s[1],
         "n_bytes and bucket_bytes are bytes already: nothing is multiplied by 4.": 4 * bytes_s + latencies_s,
         "the buckets go one after another: each waits until the last one is there.": (
             (2 * (world_size - 1) + n_calls - 1) * step_s

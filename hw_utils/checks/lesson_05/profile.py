@@ -267,26 +267,18 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
             f"scaling_metrics has a row for {others[0]} ranks, and `profiles` has none.",
             cause="make the dictionary in the function: one made beside it keeps what an earlier call put in.",
         )
-    for n, comp_s, comm_s, iteration_s in profiles:
-        row = data.get(int(n))
-        if not isinstance(row, dict):
+    for n, *_ in profiles:
+        if not isinstance(data.get(int(n)), dict):
             raise CheckFailed(
                 f"scaling_metrics has no row for {int(n)} ranks.",
                 cause="every world size of `profiles` has one, 1 included, under an int; a row is a dictionary.",
             )
+    for row in sorted(profiles, key=lambda row: row[2] == 0):  # without communication many mistakes give the same
+        _judge_ratio(data[int(row[0])].get("ratio"), *row)
+    for n, comp_s, _, iteration_s in profiles:
+        row = data[int(n)]
         examples = n * (alone_s / iteration_s)  # how many batches in the time that one rank needs for one
-        ratio = comp_s / comm_s if comm_s else math.inf
         what = f"scaling_metrics with {int(n)} ranks: "
-        swapped = {
-            "that is communication over compute.": comm_s / comp_s if comp_s else math.nan,
-            "that is a share of the iteration: compute over communication is asked.": (
-                comp_s / iteration_s,
-                comm_s / iteration_s,
-            ),
-        }
-        if comm_s == 0:
-            swapped = {"with no communication the ratio is infinite: math.inf.": number_of(row.get("ratio"))}
-        require(f"{what}ratio", row.get("ratio"), ratio, swapped)
         causes = {
             "every rank has its own batch: N ranks do N batches in an iteration.": alone_s / iteration_s,
             "that is upside down.": iteration_s / alone_s * n,
@@ -306,6 +298,23 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
             "the speedup counts N batches already: divide it by N once.": examples / n**2,
         }
         require(f"{what}efficiency", row.get("efficiency"), examples / n, causes)
+
+
+def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: float) -> None:
+    causes: dict[str, float | tuple[float, ...]] = {
+        "that is communication over compute.": comm_s / comp_s,
+        "that is a share of the iteration: compute over communication is asked.": (
+            comp_s / iteration_s,
+            comm_s / iteration_s,
+        ),
+        "nothing is added to comm_s: where that is 0 the ratio is math.inf, and elsewhere it is as it is.": tuple(
+            comp_s / (comm_s + 10.0**-digits) for digits in range(2, 13)
+        ),
+    }
+    if comm_s == 0:
+        causes = {"with no communication the ratio is infinite: math.inf.": number_of(got)}
+    ratio = comp_s / comm_s if comm_s else math.inf
+    require(f"scaling_metrics with {int(n)} ranks: ratio", got, ratio, causes)
 
 
 @check(
