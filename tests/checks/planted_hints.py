@@ -229,14 +229,14 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.weighted_dp_step": {
         0: (
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
-            "averages_the_weighted_updates gathers_the_counts brings_single_zeros_for_an_empty_shard "
+            "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard "
         ),
         1: (
             "lets_an_empty_shard_give_nan skips_the_call_for_an_empty_shard returns_nan_for_an_empty_shard "
             "empty_shards_do_not_step counts_one_for_an_empty_shard "
         ),
         2: (
-            "takes_the_mean_of_means asks_for_the_total_in_a_second_call divides_by_its_own_size "
+            "takes_the_mean_of_means asks_for_the_total_in_a_second_call gathers_the_counts divides_by_its_own_size "
             "weighs_after_the_sum divides_by_the_ranks divides_by_nothing squares_the_number weighs_nothing "
             "counts_one_too_many "
         ),

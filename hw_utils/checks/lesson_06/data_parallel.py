@@ -151,7 +151,7 @@ def _require_one_all_reduce(calls: list, world_size: int, n_steps: int, n_weight
         large = [c for c in mine if c["numel"] >= n_weights]
         if names != ["all_reduce"] or len(mine) != n_steps:
             cause = "one collective a step: all gradients travel in one flat vector"
-            if "all_gather" in names:
+            if any(c["call"] == "all_gather" and c["numel"] >= n_weights for c in mine):
                 cause = "all_gather brings every rank's whole vector to every rank; all_reduce gives what they make"
             elif len(large) > n_steps:
                 cause = "one collective a step: the whole vector travels more than once"

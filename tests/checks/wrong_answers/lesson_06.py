@@ -1328,7 +1328,7 @@ def gathers_gradients_and_counts(model, optimizer, x, y, context, rank):
     return loss
 
 
-@wrong(WEIGHTED, says="calls .all_gather, all_reduce.")
+@wrong(WEIGHTED, says="calls .all_gather, all_reduce.*what else the ranks must know travels in the same vector")
 def gathers_the_counts(model, optimizer, x, y, context, rank):
     loss, flat = _weighted(model, x, y)
     n = sum(context.all_gather(torch.tensor([len(x)]), rank, "n")).item()
