@@ -63,7 +63,7 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
     if len(curves[0]) > len(expected):
         raise CheckFailed(
             f"{what}: training went on to iteration {curves[0][-1][0]}, it should end at {expected[-1][0]}.",
-            cause="reaching the target is enough: >=, not >."
+            cause=_why_not_reached(curves[0][len(expected) - 1][1], recipe.target)
             if math.isclose(expected[-1][1], recipe.target)
             else "only every recipe.every-th iteration is looked at, the last of all no exception."
             if curves[0][len(expected)][0] % recipe.every
@@ -80,6 +80,16 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
         n = min(len(sizes) - len(curves[rank]), sum(size > _LARGEST_LOOK for size in sizes))
         cause = "hand it on in every iteration: distributed_step(..., all_reduce). Else 3.5 does not run your ring."
         require_given(n_calls, n, rank, f"{what}: the curve", cause)
+
+
+def _why_not_reached(got: float, target: float) -> str:
+    """Why a look that finds the target to the last digit does not end the training."""
+    if got < target:
+        return (
+            f"the target is {target!r}, and the accuracy there {got!r}: it loses its last digits on the way, as in a "
+            "float32. Leave it a number of Python's, made of whole numbers by one division."
+        )
+    return "reaching the target is enough: >=, not >, and of the accuracy that is noted."
 
 
 _LARGEST_LOOK = 16  # bytes: how many are right, and of how many; the smallest parameter has 40

@@ -664,6 +664,16 @@ def looks_before_the_step(rank, world_size, recipe):
     return training(rank, world_size, recipe, before=True)
 
 
+@wrong("lesson_03.train", says="went on to iteration 20.*loses its last digits on the way, as in a float32")
+def asks_rank_zero_in_single(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    def rank_zeros(now, curve):
+        told = torch.tensor([now])
+        dist.broadcast(told, 0)
+        return told.item()
+
+    return training(rank, world_size, recipe, noted=rank_zeros, given=lambda k: all_reduce)
+
+
 @wrong("lesson_03.train", says="training went on")
 def never_stops_early(rank, world_size, recipe):
     return training(rank, world_size, recipe, stops=False)
