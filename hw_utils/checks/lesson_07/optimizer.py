@@ -22,6 +22,7 @@ from hw_utils.checks.kept_bytes import (
     observe_memory,
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, look_at, n_ranks, taken
+from hw_utils.checks.lesson_07.adam_causes import with_eps_elsewhere
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
@@ -81,10 +82,12 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
     }
 
 
-def _serial(widths: list[int], world_size: int, *, scale: float = 1.0, rank: int | None = None) -> np.ndarray:
+def _serial(
+    widths: list[int], world_size: int, *, scale: float = 1.0, rank: int | None = None, optimizer_of: Any = None
+) -> np.ndarray:
     """The weights after each step of one Adam. scale: of the mean gradient; rank: whose gradient alone, if given."""
     model = tower(widths)
-    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    optimizer = (optimizer_of or torch.optim.Adam)(model.parameters(), lr=LR)
     path = []
     for step in range(STEPS):
         model.zero_grad()
@@ -184,10 +187,14 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
     each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
     if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
         return "that is Adam with the rank's own gradients: they are never reduced."
+    if len(got[0]) < LARGE and np.allclose(got, right, rtol=1e-3, atol=1e-3):
+        for optimizer, cause in with_eps_elsewhere():
+            if np.allclose(got, _serial(widths, world_size, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
+                return cause
     if np.allclose(got, right, rtol=1e-6, atol=1e-6):
         return (
-            "right to six places: eps belongs outside the root, and no number on the way has fewer digits than the "
-            "parameters."
+            "right to six places: eps is added to the root of the corrected v, outside of it, and no number on the way "
+            "has fewer digits than the parameters. Compare both."
         )
     if (~moved).any() and (~moved[-(n % max(size, 1) or 1) :]).all():
         return "the last parameters never move: pad the flat vector, the remainder is part of a shard."

@@ -67,10 +67,12 @@ def _worker(
         taken_after.append(taken(before, look_at(make) if n_examples == MANY else None))
         in_layers = sum(layer.saved is not None for layer in layers)
         moments.append(moment())
+        with torch.random.fork_rng(devices=[]):
+            next_draw = torch.rand(1).item()
         gradient = model.backward(_numbers(200 + step, n_examples))
         after = sum(layer.saved is not None for layer in layers)
         found.append({"y": y, "x": gradient, "kept": kept, "in_layers": in_layers, "after": after})
-        found[-1]["draw"] = torch.rand(1).item()
+        found[-1] |= {"draw": torch.rand(1).item(), "draw_between": next_draw}
     return {
         "steps": found,
         "moments": moments,
@@ -95,10 +97,13 @@ def _plain(n_layers: int, dropout: float, n_examples: int) -> tuple[list[dict[st
             x = _numbers(100 + step, n_examples)
             for layer in layers:
                 x = layer.forward(x)
+            with torch.random.fork_rng(devices=[]):
+                next_draw = torch.rand(1).item()
             gradient = _numbers(200 + step, n_examples)
             for layer in reversed(layers):
                 gradient = layer.backward(gradient)
-            found.append({"y": x.numpy(), "x": gradient.numpy(), "draw": torch.rand(1).item()})
+            draws = {"draw": torch.rand(1).item(), "draw_between": next_draw}
+            found.append({"y": x.numpy(), "x": gradient.numpy(), **draws})
     return found, [layer.gradient for layer in layers]
 
 
@@ -210,7 +215,10 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_exam
             raise CheckFailed(
                 f"{what}: after step {k} torch draws other random numbers than without recomputation.",
                 cause="put the random state back after a segment is recomputed: what comes later must not draw the "
-                "same numbers again.",
+                "same numbers again."
+                if got["draw_between"] == right["draw_between"]
+                else "forward leaves another random state already: it reads it (get_rng_state), and neither sets nor "
+                "seeds it nor draws anything.",
             )
 
 

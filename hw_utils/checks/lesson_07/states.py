@@ -40,12 +40,16 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
     whole_parts = sum(n // world_size if k < stage else n for k, n in enumerate(parts.values()))
     whole_ones = [right - n / world_size + n // world_size for n in list(parts.values())[:stage]]
     whole_bytes = sum(n_parameters * (b // world_size if k < stage else b) for k, b in enumerate(BYTES))
+    least = sum(n_parameters // world_size * b if k < stage else n_parameters * b for k, b in enumerate(BYTES))
     most = sum(-(-n_parameters // world_size) * b if k < stage else n_parameters * b for k, b in enumerate(BYTES))
     what = f"state_bytes({n_parameters}, {world_size}, {stage})"
     _require_number(what, data)
     causes = {
         "the optimizer has two moments and float32 weights: 12 bytes a parameter, not 8.": held(
             stage, optimizer=_n_bytes(n_parameters, torch.float32, torch.float32)
+        ),
+        "the optimizer has two moments and the weights once more, float32 all three: 12 bytes a parameter.": tuple(
+            held(stage, optimizer=k * n_parameters) for k in (4, 6, 16)
         ),
         "weights and gradients are float16 here, 2 bytes a parameter each.": held(
             stage, gradients=2 * parts["gradients"], weights=2 * parts["weights"]
@@ -73,8 +77,17 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
         ),
         "the weights' float32 copy belongs to the optimizer, and is cut with it.": held(stage)
         + (parts["optimizer"] / 3 * (1 - 1 / world_size) if stage else 0),
+        "the optimizer is missing: 12 bytes a parameter, divided by the number of ranks from stage 1 on.": right
+        - (parts["optimizer"] / world_size if stage else parts["optimizer"]),
+        "the gradients are missing: from stage 2 on a rank has 1/N of them, and they are not gone.": (
+            right - parts["gradients"] / world_size if stage == 2 else math.nan
+        ),
+        "weights or gradients are missing: both are there in every stage, whole or 1/N of them.": (
+            right - parts["weights"] / (world_size if stage == 3 else 1) if stage else math.nan,
+            right - parts["weights"] - parts["gradients"] if stage < 2 else math.nan,
+        ),
         "fractions are allowed: divide with /, and round nothing.": (
-            whole_parts, whole_bytes, most, *whole_ones, math.floor(right), math.ceil(right)
+            whole_parts, whole_bytes, least, most, *whole_ones, math.floor(right), math.ceil(right)
         ),
     }  # fmt: skip
     require(what, data, right, causes)
@@ -86,8 +99,9 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
     cases=[
         {"n_parameters": n, "world_size": size, "stage": stage}
         for n, size, stage in (
-            (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3), (1000, 1, 3), (1000, 7, 1), (1000, 7, 2),
-            (1000, 7, 3), (7_500_000_000, 64, 0), (7_500_000_000, 64, 1), (7_500_000_000, 64, 2),
+            # 11 ranks and stage 1 first: of others two mistakes make the same number
+            (1000, 11, 1), (1000, 11, 2), (1000, 11, 3), (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3),
+            (1000, 1, 3), (7_500_000_000, 64, 0), (7_500_000_000, 64, 1), (7_500_000_000, 64, 2),
             (7_500_000_000, 64, 3),
         )
     ],

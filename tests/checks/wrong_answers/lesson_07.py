@@ -42,6 +42,21 @@ for _name, _formula, _says in [
         lambda n, s, k: _state(n, s, k, weights=0) + (2 * n // s if k >= 3 else 2 * n),
         "divide with /, and round nothing",
     ),
+    (
+        "forgets_the_gradients_in_stage_2",
+        lambda n, s, k: _state(n, s, k) - (k == 2) * 2 * n / s,
+        "gave 3090.91.*the gradients are missing: from stage 2 on",
+    ),
+    ("forgets_the_optimizer", lambda n, s, k: _state(n, s, k, optimizer=0), "gave 4000.*the optimizer is missing"),
+    ("forgets_the_weights", lambda n, s, k: _state(n, s, k, weights=0), "weights or gradients are missing"),
+    ("forgets_all_but_the_optimizer", lambda n, s, k: 12 * n / (s if k else 1), "weights or gradients are missing"),
+    ("has_the_copy_alone", lambda n, s, k: _state(n, s, k, optimizer=4), "two moments and the weights once more"),
+    (
+        "whole_bytes_a_parameter",
+        lambda n, s, k: n * sum(b // (s if c <= k else 1) for b, c in ((12, 1), (2, 2), (2, 3))),
+        "gave 5000.*divide with /, and round nothing",
+    ),
+    ("drops_parameters", lambda n, s, k: 16 * (n // s) if k == 3 else _state(n, s, k), "gave 1440.*round nothing"),
     ("cuts_whole_parameters", lambda n, s, k: _state(-(-n // s) * s, s, k) if k else 16 * n, "divide with /|no known"),
     ("gives_a_complex_number", lambda n, s, k: complex(_state(n, s, k)), "is no plain number"),
     ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
@@ -142,6 +157,15 @@ for _name, _change, _says in [
 class ReturnsNothing(_Recomputed):
     def forward(self, x):
         super().forward(x)
+
+
+@wrong("lesson_07.recomputed", says="forward leaves another random state already")
+class SeedsInForward(_Recomputed):
+    """And puts back after each segment what it found before it."""
+
+    def forward(self, x):
+        torch.manual_seed(5)
+        return super().forward(x)
 
 
 @wrong("lesson_07.recomputed", says="keeps .* inputs, .* are enough")
@@ -321,6 +345,7 @@ class _Adam:
     other_shard = False
     floor = False
     eps_inside = False
+    eps_early = False
     barrier = False
     single = False
 
@@ -353,6 +378,8 @@ class _Adam:
         m.mul_(self.betas[0]).add_(g, alpha=1 - self.betas[0])
         v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
         a, b = (1 - beta**self.t if self.corrects else 1 for beta in self.betas)
+        if self.eps_early:
+            return w - self.lr * b**0.5 / a * m / (v.sqrt() + self.eps)
         if self.eps_inside:
             return w - self.lr * (m / a) / (v / b + self.eps).sqrt()
         return w - self.lr * (m / a) / ((v / b).sqrt() + self.eps)
@@ -384,12 +411,25 @@ for _name, _change, _says in [
     ("WritesNothing", {"writes": False}, "the weights never move"),
     ("ReducesNothing", {"own_gradient": True}, "the rank's own gradients: they are never reduced"),
     ("StepsTheNextShard", {"other_shard": True}, "some weights are others' now"),
-    ("HasEpsInTheRoot", {"eps_inside": True}, "eps belongs outside the root|formula"),
+    ("HasEpsInTheRoot", {"eps_inside": True}, "eps belongs outside the root: sqrt"),
+    ("HasEpsBeforeTheCorrection", {"eps_early": True}, r"eps is added to sqrt\(v\) before the bias correction"),
     ("HasABarrier", {"barrier": True}, "a barrier takes rounds, too"),
     ("TravelsInSingle", {"single": True}, "right to six places|the first step is right"),
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_adam", says="eps is missing")
+class HasNoEps(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr, eps=0.0)
+
+
+@wrong("lesson_07.sharded_adam", says="an eps of 1e-06: take the one that came in, which is 1e-08")
+class HasALargerEps(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr, eps=1e-6)
 
 
 @wrong("lesson_07.sharded_adam", says="divided by the number of ranks twice")
