@@ -82,18 +82,16 @@ def _judge_server_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "gradients come in and weights go out: count both ways.": through / 2,
         "the server is rank 0 itself: it sends nothing to itself.": 2.0 * world_size * n_bytes,
         "that is what one other rank moves; all of them meet at the server.": 2.0 * n_bytes,
-        "every other rank, both ways: N - 1 gradients come in, and the weights go out N - 1 times.": float(
-            world_size * n_bytes
+        "every other rank, both ways: N - 1 gradients come in, and the weights go out N - 1 times.": (
+            float(world_size * n_bytes),
+            through + n_bytes,
+            through - n_bytes,
         ),
         "these are bits: bytes are asked.": 8.0 * through,
         "these are elements: bytes are asked.": through / 4,
         "nothing is divided by N: rank 0 is the one in whose port all of it meets.": through / world_size,
         "n_bytes are bytes already: nothing is multiplied by 4.": 4.0 * through,
-        "every other rank gets whole weights back, N - 1 times n_bytes.": (
-            through / 2 + n_bytes / world_size,
-            through + n_bytes,
-            through - n_bytes,
-        ),
+        "every other rank gets whole weights back, N - 1 times n_bytes.": through / 2 + n_bytes / world_size,
     }
     require(f"server_bytes({world_size}, {n_bytes})", data, through, causes)
 
@@ -232,13 +230,20 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
         "these are bits: bandwidth_Bps is in bytes a second.": 8 * bytes_s + latencies_s,
         "the latency is missing: every step of the ring pays it.": bytes_s,
         "the bytes are missing.": latencies_s,
-        "the latency is paid in every step of the ring, not once a bucket.": bytes_s + n_calls * latency_s,
+        "the latency is paid in every step of the ring, not once a bucket or a phase.": (
+            bytes_s + n_calls * latency_s,
+            bytes_s + 2 * n_calls * latency_s,
+        ),
         "the latency is paid in every step of every bucket, not once.": bytes_s + latency_s,
         "latency and bytes are both paid by every bucket.": (
             bytes_s + latencies_s / n_calls,
             bytes_s / n_calls + latencies_s,
         ),
-        "a step of the ring moves one chunk, 1/N of the bucket.": world_size * bytes_s + latencies_s,
+        "a step of the ring moves one chunk, 1/N of the bucket.": (
+            world_size * bytes_s + latencies_s,
+            world_size / max(world_size - 1, 1) * bytes_s + latencies_s,
+        ),
+        "a chunk is a part of the bucket: bucket_bytes / N, not n_bytes / N.": n_calls * bytes_s + latencies_s,
         "a ring of N ranks takes N - 1 steps a phase, not N.": seconds * world_size / max(world_size - 1, 1),
         "chunks may be fractions of a byte on paper: / and not //, for a chunk.": whole_s[0],
         "chunks may be fractions of a byte on paper: a chunk is not rounded up.": whole_s[1],
@@ -302,6 +307,9 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
         "between the first part and the last bucket there are n_buckets - 1 of the slower one.": (
             compute_s / n_buckets + n_buckets * max(compute_s / n_buckets, bucket_s) + bucket_s
         ),
+        "before the first bucket comes the first part of backward, compute_s / n_buckets, and no other bucket.": (
+            2 * bucket_s + (n_buckets - 1) * max(compute_s / n_buckets, bucket_s)
+        ),
         "compute_s is all of backward: one part is compute_s / n_buckets.": (
             compute_s + (n_buckets - 1) * max(compute_s, bucket_s) + bucket_s
         ),
@@ -316,7 +324,7 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
     judge=_judge_overlapped_s,
     cases=[
         {"compute_s": c, "n_buckets": b, "bucket_s": t}
-        for c, b, t in ((1.0, 1, 0.5), (1.0, 4, 0.1), (1.0, 4, 0.25), (7.0, 4, 3.0), (2.0, 16, 1.0))
+        for c, b, t in ((1.0, 1, 0.375), (1.0, 4, 0.1), (1.0, 4, 0.25), (7.0, 4, 3.0), (2.0, 16, 1.0))
     ],
     ok="the step takes as long as the virtual pipeline, whichever of the two is the slower.",
     hint="hint 1 of exercise 5.4a",

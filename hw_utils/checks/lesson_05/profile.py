@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.common_mistakes import slip
+from hw_utils.checks.common_mistakes import came, slip
 from hw_utils.checks.lesson_05.expected import number_of, require
 from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, watched
 from hw_utils.core.errors import CheckFailed
@@ -16,6 +16,7 @@ from hw_utils.core.trace import Trace
 from hw_utils.material.models import SimpleCNN
 from hw_utils.simulate import simulate
 
+METRICS = ("ratio", "speedup", "efficiency")
 PROFILE = ("comp_s", "comm_s", "iteration_s", "n_calls")
 
 
@@ -273,6 +274,11 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
                 f"scaling_metrics has no row for {int(n)} ranks.",
                 cause="every world size of `profiles` has one, 1 included, under an int; a row is a dictionary.",
             )
+        if missing := [name for name in METRICS if name not in data[int(n)]]:
+            raise CheckFailed(
+                f"scaling_metrics: the row of {int(n)} {'rank' if n == 1 else 'ranks'} has no {', '.join(missing)}.",
+                cause=f"every row has {', '.join(METRICS)}, under these names.",
+            )
     for row in sorted(profiles, key=lambda row: row[2] == 0):  # without communication many mistakes give the same
         _judge_ratio(data[int(row[0])].get("ratio"), *row)
     for n, comp_s, _, iteration_s in profiles:
@@ -311,10 +317,13 @@ def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: 
             comp_s / (comm_s + 10.0**-digits) for digits in range(2, 13)
         ),
     }
-    if comm_s == 0:
-        causes = {"with no communication the ratio is infinite: math.inf.": number_of(got)}
-    ratio = comp_s / comm_s if comm_s else math.inf
-    require(f"scaling_metrics with {int(n)} ranks: ratio", got, ratio, causes)
+    what = f"scaling_metrics with {int(n)} {'rank' if n == 1 else 'ranks'}: ratio"
+    if comm_s:
+        require(what, got, comp_s / comm_s, causes)
+    elif number_of(got) != math.inf:
+        raise CheckFailed(
+            f"{what} gave {came(got)}, expected inf.", cause="with no communication the ratio is infinite: math.inf."
+        )
 
 
 @check(

@@ -37,6 +37,7 @@ for _name, _formula, _says in [
     ("one_way", lambda n, m: (n - 1) * m, "count both ways"),
     ("sends_to_itself", lambda n, m: 2 * n * m, "sends nothing to itself"),
     ("one_client", lambda n, m: 2 * m, "sends nothing to itself|meet at the server"),
+    ("one_message_more", lambda n, m: (2 * n - 1) * m, "every other rank, both ways"),
     ("like_a_ring", lambda n, m: 2 * (n - 1) / n * m, "nothing is divided by N"),
     ("bits", lambda n, m: 16 * (n - 1) * m, "these are bits"),
     ("weights_go_out_once", lambda n, m: n * m, "the weights go out N - 1 times"),
@@ -478,7 +479,16 @@ for _name, _change, _says in [
     ),
     ("of_compute", lambda r, n, p, q: {**r, "speedup": n * q[1]["comp_s"] / p["comp_s"]}, "of whole iterations"),
     ("divided_twice", lambda r, n, p, _: {**r, "efficiency": r["efficiency"] / n}, "divide it by N once"),
-    ("no_efficiency", lambda r, n, p, _: {"ratio": r["ratio"], "speedup": r["speedup"]}, "gave None"),
+    (
+        "no_efficiency",
+        lambda r, n, p, _: {"ratio": r["ratio"], "speedup": r["speedup"]},
+        "row of 1 rank has no eff",
+    ),
+    (
+        "none_without_communication",
+        lambda r, n, p, _: {**r, "ratio": r["ratio"] if p["comm_s"] else None},
+        "gave None.*the ratio is infinite",
+    ),
 ]:
     wrong_values("lesson_05.scaling_metrics", _name, _metrics(_change), says=_says)
 
@@ -785,6 +795,21 @@ for _name, _formula, _says in [
         "numbers_of_four_bytes",
         lambda m, b, n, net: m // b * 2 * (n - 1) * (net.latency_s + 4 * b / n / net.bandwidth_Bps),
         "nothing is multiplied by 4",
+    ),
+    (
+        "cuts_into_one_chunk_fewer",
+        lambda m, b, n, net: m // b * 2 * (n - 1) * (net.latency_s + b / max(n - 1, 1) / net.bandwidth_Bps),
+        "one chunk, 1/N of the bucket",
+    ),
+    (
+        "cuts_the_whole",
+        lambda m, b, n, net: m // b * 2 * (n - 1) * (net.latency_s + m / n / net.bandwidth_Bps),
+        "bucket_bytes / N, not n_bytes / N",
+    ),
+    (
+        "two_latencies_a_bucket",
+        lambda m, b, n, net: m // b * 2 * (net.latency_s + (n - 1) * b / n / net.bandwidth_Bps),
+        "not once a bucket or a phase",
     ),
     (
         "rounds_a_chunk_up",
@@ -1446,3 +1471,15 @@ wrong_values(
     ),
     says="that is the ideal step",
 )  # fmt: skip
+
+
+wrong_values(
+    "lesson_05.overlapped_s", "begins_with_a_bucket", lambda c, n, b: 2 * b + (n - 1) * max(c / n, b),
+    says="before the first bucket comes the first part",
+)  # fmt: skip
+
+
+@wrong("lesson_05.waterfall", says=r"add up to 4.25 s.*it closes the sum\.\n")
+def compares_with_the_slowest(ideal_s, alone_s, actual_s):
+    parts = {cause: seconds - ideal_s for cause, seconds in alone_s.items()}
+    return {"ideal": ideal_s, **parts, "together": actual_s - max(alone_s.values())}
