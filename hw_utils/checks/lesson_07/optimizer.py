@@ -178,7 +178,10 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
     if world_size > 1 and (moved == own).all():
         return "only the rank's own shard moves: gather the new shards of all ranks."
     if np.allclose(got[0], right[0], rtol=1e-9, atol=1e-9):
-        return "the first step is right: then Adam's step count, its moments or its bias correction are not kept."
+        return (
+            "the first step is right, a later one is not: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g**2 "
+            "and the step count t go on from step to step, and so does their bias correction."
+        )
     if near(_serial(widths, world_size, scale=world_size)):
         return "that is Adam with the sum of the gradients: divide by the number of ranks."
     if near(_serial(widths, world_size, scale=1 / world_size)):
@@ -218,6 +221,12 @@ _LENGTHS = (  # the first step's, in times of the right one: there every weight 
     (0.1 / 0.001**0.5, "both bias corrections are missing: the first step is 3.16 times the right one."),
     (0.001**-0.5, "v / (1 - beta2**t) is missing: the first step is 31.6 times the right one."),
     (0.01, "m is made with beta2: it takes beta1, and v beta2."),
+    (0.1 / 0.19 * (0.001999 / 0.001) ** 0.5, "t is 2 in the first step's bias correction: it counts from 1."),
+    (
+        10.0,
+        "the first step is 10 times the right one: m takes 1 - beta1 of the gradient, and v the square of the "
+        "gradient, not of m.",
+    ),
     (-1.0, "the weights go up the gradient: they lose the step."),
 )
 

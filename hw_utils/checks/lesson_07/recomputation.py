@@ -82,6 +82,7 @@ def _worker(
         "most": most[0],
         "n_forward": sum(what == "forward" for what, _ in calls),
         "n_backward": sum(what == "backward" for what, _ in calls),
+        "most_often": max((calls.count(("forward", k)) for k in range(n_layers)), default=0),
         "n_last": calls.count(("forward", n_layers - 1)),
     }
 
@@ -150,6 +151,9 @@ def _judge(
             cause="the last segment is recomputed, too: its backward comes right after its forward, so let it keep its "
             "inputs at once."
             if result["n_last"] > 2
+            else "no layer is recomputed twice, so segments are cut otherwise: each of ceil(n_layers / n_segments) "
+            "layers, and the last one of what is left."
+            if result["most_often"] <= 4
             else "each segment is recomputed once, from its own first input, and not from the model's.",
         )
     if after := max(step["after"] for step in result["steps"]):
@@ -214,8 +218,8 @@ def _judge_numbers(what: str, result: Any, n_layers: int, dropout: float, n_exam
         if got["draw"] != right["draw"]:
             raise CheckFailed(
                 f"{what}: after step {k} torch draws other random numbers than without recomputation.",
-                cause="put the random state back after a segment is recomputed: what comes later must not draw the "
-                "same numbers again."
+                cause="backward leaves the random state as it finds it: put the random state back after a segment is "
+                "recomputed, and draw or seed nothing else there."
                 if got["draw_between"] == right["draw_between"]
                 else "forward leaves another random state already: it reads it (get_rng_state), and neither sets nor "
                 "seeds it nor draws anything.",

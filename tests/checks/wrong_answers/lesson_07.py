@@ -404,7 +404,7 @@ class _Adam:
 for _name, _change, _says in [
     ("TakesTheSum", {"mean": False}, "with the sum of the gradients|compare m, v"),
     ("GathersNothing", {"gathers": False}, "only the rank's own shard moves"),
-    ("CountsNoSteps", {"counts": False}, "step count, its moments or its bias correction"),
+    ("CountsNoSteps", {"counts": False}, "the step count t go on"),
     ("KeepsTheWholeState", {"whole_state": True}, "moments of all parameters: make them of the size of a shard"),
     ("CorrectsNothing", {"corrects": False}, "bias corrections|step count"),
     ("KeepsFlatVectors", {"keeps_flat": True}, "flat vectors of a step are kept"),
@@ -418,6 +418,42 @@ for _name, _change, _says in [
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
+
+
+@wrong("lesson_07.recomputed", says="segments are cut otherwise: each of ceil")
+class CutsTooManySegments(_Recomputed):
+    def __init__(self, layers, n_segments):
+        size = len(layers) // n_segments
+        self.segments = [layers[k : k + size] for k in range(0, len(layers), size)]
+
+
+@wrong("lesson_07.recomputed", says="backward leaves the random state as it finds it.*draw or seed nothing else")
+class DrawsInBackward(_Recomputed):
+    def again(self, k):
+        super().again(k)
+        torch.rand(1)
+
+
+@wrong("lesson_07.sharded_adam", says="a later one is not: m = beta1")
+class HasAnotherBeta(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr, betas=(0.9, 0.99))
+
+
+@wrong("lesson_07.sharded_adam", says="t is 2 in the first step's bias correction")
+class CountsFromTwo(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        self.t = 1
+
+
+@wrong("lesson_07.sharded_adam", says="v the square of the gradient, not of m")
+class SquaresTheMoment(_Adam):
+    def adam(self, w, g, place):
+        self.t += 1
+        self.m = 0.9 * self.m + 0.1 * g
+        self.v = 0.999 * self.v + 0.001 * self.m**2
+        return w - self.lr * self.m / (1 - 0.9**self.t) / ((self.v / (1 - 0.999**self.t)).sqrt() + self.eps)
 
 
 @wrong("lesson_07.sharded_adam", says="eps is missing")
