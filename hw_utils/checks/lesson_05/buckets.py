@@ -43,7 +43,9 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
         )
     for rank in range(world_size):
         n_reduced = sum(e.n_bytes for e in trace.of_rank(rank).of_op("all_reduce")) // itemsize
-        _require_mean(what, rank, data["results"][rank]["gradients"], mean, world_size, calls, n_reduced)
+        _require_mean(
+            what, rank, data["results"][rank]["gradients"], mean, world_size, bucket_elements, calls, n_reduced
+        )
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
@@ -83,7 +85,9 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             )
 
 
-def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, calls: int, n_reduced: int) -> None:
+def _require_mean(
+    what: str, rank: int, got: Any, mean: float, world_size: int, bucket_elements: int, calls: int, n_reduced: int
+) -> None:
     if not isinstance(got, list) or [getattr(g, "shape", None) for g in got] != list(SHAPES):
         raise CheckFailed(
             f"{what}: the gradients on rank {rank} changed their shapes; write the means back in place.",
@@ -102,6 +106,8 @@ def _require_mean(what: str, rank: int, got: Any, mean: float, world_size: int, 
         ),
         "that is the sum: divide by the number of ranks.": mean * world_size,
         "it was divided twice.": mean / world_size,
+        "it was divided by bucket_elements: the divisor is the number of ranks.": mean * world_size / bucket_elements,
+        "the mean was added to the rank's own gradient: it takes its place (copy_).": mean + 10.0**rank,
         _why_own(k, n_reduced < 25 * calls): 10.0**rank,
         _why_own(k, True) + " (It was divided, though.)": 10.0**rank / world_size,
         "it is zero: was it read before the all_reduce was done?": 0.0,

@@ -141,7 +141,9 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
             right + 2 * mask + (0 if recompute else bits),
             right / 2,
         ),
-        "the masks of dropout are kept, too.": right - 2 * mask - (0 if recompute else bits),
+        "the masks of dropout are kept, too.": math.nan if recompute else right - 2 * mask - bits,
+        "each of the two dropouts outside of the square keeps a mask.": right - mask,
+        "GELU and `down` keep their inputs both, of 4 times the width.": right - up,
         "every head has its own square of the sequence.": linear + square / heads,
         "softmax's output and its dropout's are two tensors.": linear + (0 if recompute else scores + bits),
         "the square has three tensors: softmax's output, a mask of 1 byte a place, what the dropout gives.": (
@@ -150,7 +152,8 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         "the second half has 4 times the width inside: inputs of GELU and of `down`.": right - 2 * up + 2 * plain,
         "each example of the batch has its own activations.": right / batch,
         "recomputing leaves what the linear layers and norms keep.": 0.0,
-        "q, k and v are three tensors, and their shared input is a fourth.": (right - 3 * plain, right - 2 * plain),
+        "tensors of (b, s, h) are missing: q, k and v are three, their shared input is a fourth, and both norms keep "
+        f"theirs.{' Or both masks are.' if recompute else ''}": (right - 3 * plain, right - 2 * plain, right - plain),
         "that is in GB: bytes are asked.": right / GB,
         "that is counted in numbers: bytes are asked, 2 of each, and 1 of a mask's.": (linear - 2 * mask) / 2
         + 2 * mask
@@ -175,7 +178,7 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
     cases=[
         {"sequence": s, "batch": b, "width": h, "heads": a, "recompute": r}
         for s, b, h, a, r in (  # a s is no multiple of h, so that no square tensor can be taken for another one
-            (8, 1, 14, 2, True), (8, 1, 14, 2, False), (8, 3, 14, 4, False), (8, 3, 56, 2, False),
+            (8, 1, 14, 2, False), (8, 1, 14, 2, True), (8, 3, 14, 4, False), (8, 3, 56, 2, False),
             (2048, 1, 12_288, 96, False), (2048, 1, 12_288, 96, True),
         )
     ],

@@ -1483,3 +1483,28 @@ wrong_values(
 def compares_with_the_slowest(ideal_s, alone_s, actual_s):
     parts = {cause: seconds - ideal_s for cause, seconds in alone_s.items()}
     return {"ideal": ideal_s, **parts, "together": actual_s - max(alone_s.values())}
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="it was divided by bucket_elements")
+def divides_by_the_bucket(gradients, bucket_elements):
+    _bucketed(gradients, bucket_elements, divide=0)
+    for g in gradients:
+        g /= bucket_elements
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="the mean was added to the rank's own gradient")
+def adds_the_mean(gradients, bucket_elements):
+    before = [g.clone() for g in gradients]
+    _bucketed(gradients, bucket_elements)
+    for g, own in zip(gradients, before):
+        g += own
+
+
+@wrong("lesson_05.step_under", says="the all_reduce comes before the compute")
+def reduces_first(rank, world_size, conditions):
+    if rank == 0:
+        time.sleep(conditions.get("serial_s", 0.0))
+    dist.barrier()
+    dist.all_reduce(torch.zeros(10_000))
+    turns = max(1.0, world_size / conditions.get("cores", world_size))
+    time.sleep(turns * (conditions.get("straggler", 1.0) if rank == world_size - 1 else 1.0))

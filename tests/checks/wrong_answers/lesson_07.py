@@ -73,6 +73,10 @@ for _name, _formula, _says in [
         lambda s, b, h, a, r: 36 * s * b * h + (0 if r else 6 * a * b * s * s),
         "a dropout mask has 1 byte",
     ),
+    ("one_tensor_fewer", lambda s, b, h, a, r: 32 * s * b * h + (0 if r else 5 * a * b * s * s), r"of \(b, s, h\) are"),
+    ("no_inputs_of_norms", lambda s, b, h, a, r: 30 * s * b * h + (0 if r else 5 * a * b * s * s), "both norms keep"),
+    ("one_mask_fewer", lambda s, b, h, a, r: 33 * s * b * h + (0 if r else 5 * a * b * s * s), "keeps a mask"),
+    ("no_input_of_gelu", lambda s, b, h, a, r: 26 * s * b * h + (0 if r else 5 * a * b * s * s), "their inputs both"),
     ("counts_numbers", lambda s, b, h, a, r: 18 * s * b * h + (0 if r else 3 * a * b * s * s), "counted in numbers"),
     ("in_float32", lambda s, b, h, a, r: 66 * s * b * h + (0 if r else 9 * a * b * s * s), "that is float32"),
     ("gpt_3_alone", lambda s, b, h, a, r: (34 if r else 114) * s * b * h, "another one for other sizes"),
@@ -88,7 +92,11 @@ for _name, _formula, _says in [
     ("one_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * s * s), "belong to each example"),
     ("keeps_one_mask", lambda s, b, h, a, r: 34 * s * b * h + (1 if r else 5) * a * b * s * s, "mask is not kept"),
     ("gives_the_ratio", lambda s, b, h, a, r: 34 + (0 if r else 5 * a * s / h), "bytes a number of the input"),
-    ("joint_qkv", lambda s, b, h, a, r: 28 * s * b * h + (0 if r else 5 * a * b * s * s), "three tensors, and their"),
+    (
+        "joint_qkv",
+        lambda s, b, h, a, r: 28 * s * b * h + (0 if r else 5 * a * b * s * s),
+        "their shared input is a fourth",
+    ),
 ]:
     wrong_values("lesson_07.activation_bytes", _name, _formula, says=_says)
 
