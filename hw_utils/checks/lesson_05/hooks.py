@@ -156,6 +156,9 @@ def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, wor
         "that is the rank's own gradient, divided: wait for the all_reduce, then read its buffer.": mine / world_size,
     }
     near = [cause for cause, value in causes.items() if np.allclose(got, value, rtol=1e-9, atol=1e-12)]
+    for divisor in range(2, 17):
+        if np.allclose(got, right * world_size / divisor, rtol=1e-9, atol=1e-12):
+            near.append(f"that is the sum divided by {divisor}: divide it by the number of ranks.")
     other = "a bucket went off before all its gradients were there, or its buffer was written while under way."
     return near[0] if near else other
 

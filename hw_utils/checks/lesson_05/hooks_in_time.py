@@ -108,10 +108,11 @@ def _judge_in_time(
             if order
             else "some buckets start later than their last gradient.",
         )
+    why = NOT_GRADIENTS + (" What came in no_sync is not to be counted." if in_no_sync else "")
     n_elements = 120 if order else 60
     own = [np.tile(input_of(rank, n_elements).numpy(), 120 // n_elements) for rank in range(world_size)]
     for rank, (_, carried) in enumerate(data["results"]):  # after a step a gradient may have all ranks' mean in it
-        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], NOT_GRADIENTS)
+        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], why)
 
 
 NOT_GRADIENTS = "a bucket carries the gradients that are there by then: the flat vector is made of the p.grad in it."

@@ -114,6 +114,9 @@ def _judge_rank_profile(
             "the clock was read before the calls were done, or is process_time, which stands still meanwhile.": 0.0,
             "an iteration is left out of the sum: all of them count.": in_ledger * (n_iterations - 1) / n_iterations,
             "comm_s is the mean of an iteration, not of a call: divide by n_iterations.": in_ledger / 8,
+            "comm_s is what this rank spends: nothing is divided by the number of ranks.": (
+                in_ledger / mine.world_size if mine.world_size != n_iterations else math.nan
+            ),
             "one iteration's seconds are divided by n_iterations: add up (+=) over all of them, and divide once.": (
                 in_ledger / n_iterations
             ),
@@ -240,7 +243,7 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
     judge=_judge_profile,
     cases=[
         {"world_size": n, "n_iterations": k, "batch_size": 4, "compute": c}
-        for n, k, c in ((3, 3, "free"), (1, 2, "measured"), (2, 2, "free"))
+        for n, k, c in ((2, 3, "free"), (1, 2, "measured"), (3, 2, "free"))
     ],
     ok="times and calls agree with the ledger, and every rank steps with the mean gradient.",
     hint="hint 1 of exercise 5.2",

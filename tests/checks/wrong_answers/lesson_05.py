@@ -903,6 +903,12 @@ class Overlapped:
         self.start_over()
 
 
+@wrong("lesson_05.overlap", says="the sum divided by 3: divide it by the number of ranks")
+class DividesByTheBuckets(Overlapped):
+    def divisor(self):
+        return len(self.buckets)
+
+
 @wrong("lesson_05.overlap", says="divide by the number of ranks")
 class ForgetsTheMean(Overlapped):
     def divisor(self):
@@ -1508,3 +1514,10 @@ def reduces_first(rank, world_size, conditions):
     dist.all_reduce(torch.zeros(10_000))
     turns = max(1.0, world_size / conditions.get("cores", world_size))
     time.sleep(turns * (conditions.get("straggler", 1.0) if rank == world_size - 1 else 1.0))
+
+
+@wrong("lesson_05.profiled_training", says="nothing is divided by the number of ranks")
+def shares_the_seconds_out(rank, world_size, *given):
+    profile = _profiled(rank, world_size, *given)
+    comm_s = profile["comm_s"] / world_size
+    return {**profile, "comm_s": comm_s, "iteration_s": profile["comp_s"] + comm_s}
