@@ -108,7 +108,7 @@ def forward_calls() -> None:
     distributed_c10d._get_object_coll_device = lambda group=None: "cpu"  # what its groups are, objects need not ask
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
-    _for_good.enter_context(clock_of(_RanksOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
+    _for_good.enter_context(clock_of(_ThreadsOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
     sys.stdout = _Printed()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
 
@@ -184,15 +184,15 @@ def _clock(name: str, real: Any) -> Any:
     return ask
 
 
-class _RanksOfCalls:
+class _ThreadsOfCalls:
     """Which threads are ranks': those that serve a call of one."""
 
-    threads_have_clocks = False
+    have_clocks = False
 
     def carries(self) -> bool:
         return rank_of_call() is not None
 
-    def has_other_threads(self) -> bool:
+    def has_others(self) -> bool:
         """Whether an answer has started threads: those that serve calls and wait for them have that name."""
         return any(t.name != SERVES and t is not threading.main_thread() for t in threading.enumerate())
 

@@ -36,11 +36,11 @@ def test_another_world_size_than_last_time_works():
 
 
 @linux
-def test_a_gang_that_stood_by_and_died_is_replaced():
+def test_processes_that_stood_by_and_died_is_replaced():
     launch(lambda rank, world_size: rank, 2)
     for pid in _spares.pids():
         psutil.Process(pid).kill()
-    while _spares._gang.is_fresh:
+    while _spares._workers.is_fresh:
         time.sleep(0.001)
     assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
 

@@ -105,7 +105,7 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
 @check(
     "lesson_01.ping_pong",
     judge=_judge_ping_pong,
-    cases=[{"world_size": n, "n_rounds": k} for n, k in ((2, 1), (2, 5), (4, 3), (2, 0))],
+    cases=[{"world_size": n, "n_rounds": k} for n, k in ((2, 1), (2, 5), (2, 0), (4, 3))],
     ok="the ball came back with the right count, in two messages a round.",
     hint="hint 1 of exercise 1.3a",
     hints={

@@ -116,15 +116,19 @@ def _judge_apart(results: list, n_examples: int, world_size: int, n_steps: int, 
 
 
 def _brings_its_step(brought: list, rank: int, n_examples: int, world_size: int, seed: int) -> bool:
-    """Whether what a rank puts into its first all_reduce is Adam's step on its own shard, in whatever proportion."""
+    """Whether what a rank puts into its first all_reduce is Adam's step on its own shard, in whatever proportion: along
+    the mean of its examples' gradients, or their sum."""
     (x, y), mine = training_set(n_examples, seed), shards_of(n_examples, world_size)[rank]
-    model = model_of(seed, rank)
-    mse_loss(model(x[mine]), y[mine]).backward()
-    before = flat_weights(model)
-    _optimizer_of(model, True).step()
-    step = flat_weights(model) - before
     put_in = np.asarray(brought[0], "f8") if brought else np.zeros(0)
-    return any(off_multiple(cut, step) <= 1e-3 for cut in (put_in[: len(step)], put_in[-len(step) :]))
+    for reduction in ("mean", "sum"):
+        model = model_of(seed, rank)
+        mse_loss(model(x[mine]), y[mine], reduction=reduction).backward()
+        before = flat_weights(model)
+        _optimizer_of(model, True).step()
+        step = flat_weights(model) - before
+        if any(off_multiple(cut, step) <= 1e-3 for cut in (put_in[: len(step)], put_in[-len(step) :])):
+            return True
+    return False
 
 
 def _train_apart(n_examples: int, world_size: int, n_steps: int, seed: int) -> list[np.ndarray]:

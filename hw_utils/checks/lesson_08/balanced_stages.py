@@ -14,6 +14,7 @@ from hw_utils.checks.lesson_08.bubbles import whole_numbers
 from hw_utils.core.errors import CheckFailed
 
 _CLOSE_S = 1e-9
+_MOST_CAUSES = 3
 _FEW_LAYERS = 9
 _NEARLY = 1.02
 
@@ -77,7 +78,7 @@ def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s:
             "this is nearly the best cut: seconds are compared as they are, not rounded, and limits for a stage are "
             "the sums that stages can have, not steps of some size."
         )
-    return " Or: ".join(["several mistakes give this cut: " + causes[0], *causes[1:]]) if len(causes) < 3 else ""
+    return "several mistakes give this cut, and these are some: " + " Or: ".join(causes[:_MOST_CAUSES])
 
 
 def _causes(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: float) -> Iterator[str]:

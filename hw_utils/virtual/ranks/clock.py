@@ -66,7 +66,7 @@ def _replacements(engine) -> dict:
     return {name: of_rank(name, function) for name, function in {**found, "sleep": sleep}.items()}
 
 
-def _loop_begins(engine) -> Callable:
+def _loop_begins(threads) -> Callable:
     """How an event loop of asyncio begins: with a selector whose timeouts pass on the rank's clock."""
     begin = BaseSelectorEventLoop.__init__
 
@@ -83,21 +83,21 @@ def _loop_begins(engine) -> Callable:
             return found
 
     def begin_with(self, selector=None) -> None:
-        begin(self, Selector() if selector is None and engine.threads.carries() else selector)
+        begin(self, Selector() if selector is None and threads.carries() else selector)
 
     return begin_with
 
 
-def _wait(engine) -> Callable:
+def _wait(threads) -> Callable:
     """How a rank waits for a condition, as that of an event or a queue: at once if nobody is there who could end it."""
     wait = threading.Condition.wait
 
     def wait_on_its_clock(self, timeout: float | None = None) -> bool:
-        if timeout is None or timeout <= 0 or not engine.threads.carries():
+        if timeout is None or timeout <= 0 or not threads.carries():
             return wait(self, timeout)
-        others = engine.threads.has_others()
+        others = threads.has_others()
         is_notified = wait(self, timeout if others else 0)
-        if not is_notified and not (others and engine.threads.have_clocks):
+        if not is_notified and not (others and threads.have_clocks):
             time.sleep(timeout)
         return is_notified
 
@@ -146,16 +146,16 @@ def know_packages() -> None:
 
 
 @contextmanager
-def _dates(engine, now_s: Callable[[], float]) -> Iterator[None]:
+def _dates(threads, now_s: Callable[[], float]) -> Iterator[None]:
     """`datetime.now()` and `utcnow()` are the rank's, on a type of C whose names take no assignment."""
     names = next((d for d in gc.get_referents(vars(datetime)) if isinstance(d, dict) and "now" in d), {})
     before = {name: names[name] for name in ("now", "utcnow") if name in names}  # none: they stay real
 
     def now(cls, tz=None):
-        return cls.fromtimestamp(now_s(), tz) if engine.threads.carries() else before["now"].__get__(None, cls)(tz)
+        return cls.fromtimestamp(now_s(), tz) if threads.carries() else before["now"].__get__(None, cls)(tz)
 
     def utcnow(cls):
-        is_ours = engine.threads.carries()
+        is_ours = threads.carries()
         return now(cls, timezone.utc).replace(tzinfo=None) if is_ours else before["utcnow"].__get__(None, cls)()
 
     if before:
@@ -173,15 +173,15 @@ def _put(names: dict, instead: dict) -> None:
 
 def virtual_clock(engine) -> AbstractContextManager[None]:
     """`time.perf_counter()` is the rank's virtual time, `process_time()` what of it was computation."""
-    return clock_of(engine, _replacements(engine))
+    return clock_of(engine.threads, _replacements(engine))
 
 
 @contextmanager
-def clock_of(ranks, replacements: dict[str, Callable]) -> Iterator[None]:
+def clock_of(threads, replacements: dict[str, Callable]) -> Iterator[None]:
     """Wherever time is read or passes, these functions of `time` are asked, by name: all of TAKEN.
 
-    ranks: says with `carries()` which threads are ranks', whose waits for others pass on that clock, and of other
-    threads what an engine says.
+    threads: says with `carries()` which are ranks', whose waits for others pass on that clock, and of the rest what an
+    engine's do, see `greenlets_or_threads.CarryingThreads`.
     """
     clock, defaults = timeit.default_timer, [function.__defaults__ for function in _TIMING]
     with ExitStack() as stack:
@@ -190,11 +190,11 @@ def clock_of(ranks, replacements: dict[str, Callable]) -> Iterator[None]:
         bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
         if bars is not None:
             stack.enter_context(patched(bars, "monitor_interval", 0))  # its thread would compare with the real clock
-        stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(ranks)))
-        stack.enter_context(patched(threading.Condition, "wait", _wait(ranks)))
+        stack.enter_context(patched(BaseSelectorEventLoop, "__init__", _loop_begins(threads)))
+        stack.enter_context(patched(threading.Condition, "wait", _wait(threads)))
         for place, name in ((queue, "time"), (threading, "_time")):  # they compute what is left of a timeout
             stack.enter_context(patched(place, name, replacements["monotonic"]))
-        stack.enter_context(_dates(ranks, replacements["time"]))
+        stack.enter_context(_dates(threads, replacements["time"]))
         virtual = replacements["perf_counter"]
         stack.enter_context(patched(timeit, "default_timer", virtual))
         for function, values in zip(_TIMING, defaults):
