@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import launch, simulate
+from hw_utils.core.versions import torch_version
+from hw_utils.virtual.groups.signatures import GLOO_TAKES_LISTS
 
 both = pytest.mark.parametrize("engine", [launch, simulate])
 MUTE = "RuntimeError: result() not implemented.", "RuntimeError: Work::getFuture not implemented."
@@ -18,7 +20,9 @@ def told(ask):
     """What a call gives, or raises, as plain data."""
     try:
         value = ask()
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError) as error:
+        if "exception_ptr" in str(error):  # torch 2.10 asks for an exception and cannot say that there is none
+            return None
         return f"{type(error).__name__}: {error}"
     return [part.tolist() for part in value] if isinstance(value, list) else value
 
@@ -147,7 +151,9 @@ def test_errors_before_communication_have_torchs_words(engine):
         assert found == [
             f"{gloo}broadcast: invalid root rank: 2",
             f"{gloo}gather: invalid root rank: -1",
-            f"{gloo}alltoall: input tensor list size 1 does not match world size 2",
+            f"{gloo}alltoall: input tensor list size 1 does not match world size 2"
+            if torch_version() >= GLOO_TAKES_LISTS
+            else "RuntimeError: Backend gloo does not support alltoall",
             "RuntimeError: Number of tensor splits not equal to group size",
             "RuntimeError: Split sizes doesn't match total dim 0 size",
             "RuntimeError: Tensor's dim 0 does not divide equally across group size",
