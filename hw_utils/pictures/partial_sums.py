@@ -49,8 +49,7 @@ def _watched(rank: int, world_size: int, all_reduce, n_chunks: int) -> list[tupl
     engine = dist.group.WORLD.engine
     tensor = torch.full((n_chunks,), 10.0**rank, dtype=torch.float64)
     mine = [(0.0, tensor.tolist())]
-    engine.queues.watched[rank] = lambda *_: mine.append((engine.clock[rank], tensor.tolist()))
-    engine.queues.unusual.add("watched")
+    engine.queues.watch(rank, lambda *_: mine.append((engine.clock[rank], tensor.tolist())))
     all_reduce(tensor)
     mine.append((engine.clock[rank], tensor.tolist()))
     return mine

@@ -44,7 +44,10 @@ class RemoteQueues:
 
     def __init__(self) -> None:
         self.watched: dict[int, Callable] = {}
-        self.unusual: set[str] = set()
+
+    def watch(self, rank: int, told: Callable) -> None:
+        """As the engine's."""
+        self.watched[rank] = told
 
     def go_elsewhere(self, rank: int) -> None:
         """No message takes a short cut that would have to know it."""

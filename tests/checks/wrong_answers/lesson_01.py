@@ -89,6 +89,18 @@ for _name, _times, _says in [
 # 1.3 ping-pong and relay
 
 
+def _plays(ball, rank, n_rounds, *, second=1, receive="recv", adds=1):
+    """The game as it should be, but for who the second player is, and what it receives with and adds."""
+    for _ in range(n_rounds):
+        if rank == 0:
+            dist.send(ball.add_(1), second)
+            dist.recv(ball, second)
+        elif rank == second:
+            getattr(dist, receive)(ball, 0)
+            dist.send(ball.add_(adds), 0)
+    return ball.flatten()[0].item()
+
+
 @wrong("lesson_01.ping_pong", says="rank 0 must send first and rank 1 must receive first")
 def both_serve(rank, world_size, n_rounds):
     ball = torch.zeros(1)
@@ -101,15 +113,7 @@ def both_serve(rank, world_size, n_rounds):
 
 @wrong("lesson_01.ping_pong", says="only one of the two ranks adds")
 def one_player_adds(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball, 0)
-    return ball.item()
+    return _plays(torch.zeros(1), rank, n_rounds, adds=0)
 
 
 @wrong("lesson_01.ping_pong", says="a round is there and back")
@@ -125,15 +129,7 @@ def one_way_a_round(rank, world_size, n_rounds):
 
 @wrong("lesson_01.ping_pong", says="starts at 0 on rank 0, which adds 1 to it")
 def serves_a_two(rank, world_size, n_rounds):
-    ball = torch.ones(1)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.item()
+    return _plays(torch.ones(1), rank, n_rounds)
 
 
 @wrong("lesson_01.ping_pong", says="add only before a send")
@@ -153,45 +149,18 @@ def adds_after_the_last(rank, world_size, n_rounds):
 
 @wrong("lesson_01.ping_pong", says="make it once, before the loop")
 def a_new_ball_every_round(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds):
-        ball = torch.zeros(1)
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.item()
+    return [_plays(torch.zeros(1), rank, 1) for _ in range(n_rounds)][-1] if n_rounds else 0.0
 
 
 @wrong("lesson_01.ping_pong", says="the others return 0.0")
 def spectators_count_too(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
+    _plays(torch.zeros(1), rank, n_rounds)
     return 2.0 * n_rounds
 
 
 @wrong("lesson_01.ping_pong", says="0 messages were sent; 2 are enough")
 def only_the_formula(rank, world_size, n_rounds):
     return 2.0 * n_rounds if rank < 2 else 0.0
-
-
-def _plays(ball, rank, n_rounds):
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.flatten()[0].item()
 
 
 for _name, _ball, _says in [
@@ -640,15 +609,8 @@ for _name, _line, _says in [
 
 @wrong("lesson_01.ping_pong", says="both players return the last value")
 def only_rank_zero_returns(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds if rank < 2 else 0):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        else:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.item() if rank == 0 else 0.0
+    ball = _plays(torch.zeros(1), rank, n_rounds)
+    return ball if rank == 0 else 0.0
 
 
 @wrong("lesson_01.relay", says="numbers of other ranks were read")
@@ -757,28 +719,12 @@ def reads_before_it_waits(rank, world_size, values):
 
 @wrong("lesson_01.ping_pong", says="whole numbers; the ball is a float32")
 def an_int32_ball(rank, world_size, n_rounds):
-    ball = torch.zeros(1, dtype=torch.int32)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return float(ball)
+    return float(_plays(torch.zeros(1, dtype=torch.int32), rank, n_rounds))
 
 
 @wrong("lesson_01.ping_pong", says="the second player is rank 1")
 def the_last_rank_plays(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), world_size - 1)
-            dist.recv(ball, world_size - 1)
-        elif rank == world_size - 1:
-            dist.recv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.item()
+    return _plays(torch.zeros(1), rank, n_rounds, second=world_size - 1)
 
 
 @wrong("lesson_01.relay", says=r"numbers\[1\] was changed.*recv\(a\) change a")
@@ -794,15 +740,7 @@ def receives_into_its_own_number(rank, world_size, numbers, close_ring=False):
 
 @wrong("lesson_01.ping_pong", says="read before its irecv is done")
 def the_second_player_does_not_wait(rank, world_size, n_rounds):
-    ball = torch.zeros(1)
-    for _ in range(n_rounds):
-        if rank == 0:
-            dist.send(ball.add_(1), 1)
-            dist.recv(ball, 1)
-        elif rank == 1:
-            dist.irecv(ball, 0)
-            dist.send(ball.add_(1), 0)
-    return ball.item()
+    return _plays(torch.zeros(1), rank, n_rounds, receive="irecv")
 
 
 def _open(start, add, receive=dist.recv):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from torch import Tensor
+
 from hw_utils.virtual.traffic.messages.matching import post_of
 from hw_utils.virtual.traffic.messages.requests import Request, requests_of
 from hw_utils.virtual.traffic.rows import start_of
@@ -35,11 +37,16 @@ class Queues:
         self.given_up: set[int] = set()  # rows of messages that their ranks have given up: a time limit has passed
         self.unusual: set[str] = set()  # why no message may take the short cut
         self.elsewhere: set[int] = set()  # ranks whose default group is another one than that of all
-        self.watched: dict[int, Callable] = {}  # rank -> called with (is_send, tensor) before it posts one
+        self.watched: dict[int, Callable] = {}
         if eager_bytes:
             self.unusual.add("sent ahead")
         self.Request = self.requests(engine)
         self.post, self.cross = post_of(engine, self)
+
+    def watch(self, rank: int, told: Callable[[bool, Tensor], None]) -> None:
+        """From now on `told(is_send, tensor)` is called before the rank posts a send or receive."""
+        self.watched[rank] = told
+        self.unusual.add("watched")  # else messages take a way that does not pass here
 
     def requests(self, engine) -> type[Request]:
         """What a send or a receive gives back."""
