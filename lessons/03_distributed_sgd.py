@@ -129,14 +129,15 @@ checks.lesson_03.batches(
 # after the first iteration? Will it then be the training of *one* of them?
 #
 # **Task** (5 minutes, 2 points). Write `start_equal`: afterwards every rank's model holds what rank 0's held. Target:
-# all parameters and all buffers (a batch norm's running means are buffers) to the last bit, nothing else sent, and no
-# barrier.
+# all parameters and all buffers (a batch norm's running means are buffers) to the last bit, written into the memory
+# that they have, nothing else sent, and no barrier.
 
 # %% [markdown]
 # <details><summary>Hint 1: where the tensors are</summary>
 #
-# `model.state_dict()` maps names to the model's own tensors, parameters and buffers alike; what is written into them
-# is in the model. `dist.broadcast(tensor, 0)` sends from rank 0 and receives on all others.
+# `model.parameters()` and `model.buffers()` go through all of a model's tensors. (`model.state_dict()` has those that
+# are saved: a buffer may be registered with `persistent=False`.) `dist.broadcast(tensor, 0)` sends from rank 0 and
+# receives on all others.
 #
 # </details>
 # <details><summary>Hint 2: "a leaf Variable that requires grad is being used in an in-place operation"</summary>
@@ -150,8 +151,8 @@ checks.lesson_03.batches(
 def start_equal(model: torch.nn.Module) -> None:
     """Gives every rank's model the parameters and buffers of rank 0's, in place. About 2 lines."""
     ### BEGIN SOLUTION
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, 0)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, 0)
     ### END SOLUTION
 
 
@@ -183,14 +184,16 @@ checks.lesson_03.start_equal(start_equal, cases=[{"world_size": 3}, {"world_size
 # **Predict.** LeNet-5 has 10 parameter tensors with 61,706 numbers in all. How many all-reduces, and how many bytes
 # does each of 4 ranks send if they go around a ring? (Lesson 2: 2 (N − 1) / N times the tensor.)
 #
-# **Task** (5 minutes, 3 points). Write `average`: every parameter becomes its mean over the ranks, in place. Call the
-# argument `all_reduce`, which takes a tensor and sums it in place, so that your own ring can take its place. Target:
-# at most one all-reduce a parameter, and no barrier.
+# **Task** (5 minutes, 3 points). Write `average`: every parameter becomes its mean over the ranks, in place: in the
+# memory that it has, of which somebody else may hold a view. Call the argument `all_reduce`, which takes a tensor and
+# sums it in place, so that your own ring can take its place. Target: at most one all-reduce a parameter, and no
+# barrier.
 
 # %% [markdown]
 # <details><summary>Hint 1: in place</summary>
 #
-# The all-reduce must write into the parameter itself: `p.data` shares its memory, `p.data.clone()` does not.
+# The all-reduce must write into the parameter itself: `p.data` shares its memory, `p.data.clone()` does not, and
+# `p.data = ...` gives it another one.
 #
 # </details>
 # <details><summary>Hint 2: "10 is the sum, 2.5 the mean"</summary>
@@ -344,14 +347,14 @@ checks.lesson_03.step_follows(
 # ## 3.2a Accuracy, shared
 #
 # To find k\*, all workers look at the *test* set every few iterations. The models are equal, so each can look at its
-# own share, and only a number has to travel. It must also be the same number on every rank: a rank that thinks it has
-# arrived, alone, leaves the others waiting in the next all-reduce.
+# own share, and only a number has to travel. It must also be the same number on every rank, and to the last digits: a
+# rank that thinks it has arrived, alone, leaves the others waiting in the next all-reduce.
 #
 # **Predict.** 10 test examples, 3 ranks. Is the mean of the three accuracies the accuracy on the ten?
 
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
-# number all-reduced, the same float everywhere.
+# number all-reduced, the same float everywhere, right to 12 digits (a float32 has 7).
 #
 # <details><summary>Hint 1: what to add up</summary>
 #

@@ -314,9 +314,9 @@ lesson_05.draw_buckets([9, 3, 6, 2], 8)
 
 # %% [markdown]
 # **Task 5.3** (20 minutes, 8 points). `bucketed_all_reduce` replaces every gradient by the mean over all ranks, in
-# place, with one `all_reduce` a bucket of *exactly* `bucket_elements` elements; the last one holds what is left, and
-# nothing is padded. `bucketed_s` predicts its seconds. Target: as many calls as the flat vector has buckets, and
-# seconds to six digits.
+# place (in the memory that it has), with one `all_reduce` a bucket of *exactly* `bucket_elements` elements; the last
+# one holds what is left, and nothing is padded. `bucketed_s` predicts its seconds. Target: as many calls as the flat
+# vector has buckets, and seconds to six digits.
 #
 # <details><summary>Hint 1: out, cut, back</summary>
 #

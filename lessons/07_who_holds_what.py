@@ -48,8 +48,9 @@
 # %% [markdown]
 # **Task 7.1** (15 minutes, 6 points). `state_bytes` gives the bytes of state on one rank in stages 0 to 3; a part that
 # is cut is divided by the number of ranks, fractions allowed. `activation_bytes` adds up the table for one layer; with
-# `recompute` the tensors of (b, a, s, s) are not kept. Targets: 120, 31.4, 16.6 and 1.9 GB for 7.5 billion parameters
-# on 64 ranks, and for GPT-3's layer (s = 2048, h = 12,288, a = 96) 114 bytes a number of its input, or 34.
+# `recompute` the tensors of (b, a, s, s) are not kept. Targets: nine digits (a float32 has seven), with 120, 31.4, 16.6
+# and 1.9 GB for 7.5 billion parameters on 64 ranks, and for GPT-3's layer (s = 2048, h = 12,288, a = 96) 114 bytes a
+# number of its input, or 34.
 #
 # <details><summary>Hint 1: three parts, three stages</summary>
 #

@@ -23,7 +23,14 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hw_grader.driving.model_states import move_parameters, replace_parameters, set_state, state_of, tensors_of
+from hw_grader.driving.model_states import (
+    move_memory,
+    move_parameters,
+    replace_parameters,
+    set_state,
+    state_of,
+    tensors_of,
+)
 from hw_utils.material.by_hand.interface import Interface
 from hw_utils.material.kept.tensors import kept_elsewhere
 
@@ -43,6 +50,7 @@ class Lent:
         self.kept: list[Any] = []  # what the answer made, on its side
         self.built: list[torch.Tensor] = []  # parameters of the models among that
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}  # of each model, as both sides know them
+        self.addresses: dict[int, dict[str, int]] = {}  # of each model's tensors, when that was noted
         self.ask, self.of_number = ask, of_number
         self._n_dumped = 0
 
@@ -176,12 +184,15 @@ class Lent:
 
     def _note_parameters(self, number: int) -> None:
         self.parameters[number] = dict(self.things[number].named_parameters(remove_duplicate=False))
+        self.addresses[number] = {name: t.data_ptr() for name, t in tensors_of(self.things[number]).items()}
 
     def _placed_anew(self, number: int) -> dict[str, Any]:
         """What has changed since the last exchange: "replaced", the names of parameters that are new objects, those of
-        one together, and "moved", name -> the name that the same object had (a model's layers in another order).
+        one together, "moved", name -> the name that the same object had (a model's layers in another order), and
+        "elsewhere", the names of tensors that lie in other memory: who has a view of them does not see what they hold.
         """
         known, replaced, moved = self.parameters.get(number), {}, {}
+        lay, elsewhere = self.addresses.get(number, {}), []
         if isinstance(self.things[number], nn.Module):
             self._note_parameters(number)
             names = {id(parameter): name for name, parameter in (known or {}).items()}
@@ -190,7 +201,10 @@ class Lent:
                     moved[name] = names[id(parameter)]
                 elif known.get(name) is not parameter:
                     replaced.setdefault(id(parameter), []).append(name)
-        return {"replaced": list(replaced.values()), "moved": moved}
+            others = {*moved, *(name for names in replaced.values() for name in names)}
+            lie = self.addresses[number]
+            elsewhere = [name for name in lie if name not in others and lay.get(name, lie[name]) != lie[name]]
+        return {"replaced": list(replaced.values()), "moved": moved, "elsewhere": elsewhere}
 
     def set_states(self, states: Any, *, with_settings: bool = False) -> None:
         """Makes the things what the other side says that they are. with_settings: also an optimizer's.
@@ -203,9 +217,10 @@ class Lent:
         for thing, state in zip(self.things, states):
             if isinstance(thing, KEPT_EQUAL):
                 try:
-                    replaced, moved = state.pop("replaced"), state.pop("moved")
+                    replaced, moved, elsewhere = (state.pop(name) for name in ("replaced", "moved", "elsewhere"))
                     if isinstance(thing, nn.Module):
                         move_parameters(thing, moved)
+                        move_memory(thing, elsewhere)
                     set_state(thing, state, with_settings=with_settings)
                     if isinstance(thing, nn.Module):
                         replace_parameters(thing, replaced)

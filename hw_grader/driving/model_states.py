@@ -62,6 +62,19 @@ def move_parameters(model: nn.Module, moved: Any) -> None:
         setattr(model.get_submodule(path), leaf, before[old])
 
 
+def move_memory(model: nn.Module, names: Any) -> None:
+    """Gives these tensors memory of their own: a view of what they had stays as it is.
+
+    Raises:
+        KeyError, ValueError: there are no such tensors.
+    """
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise ValueError("not names of tensors")
+    for name in names:
+        tensor = tensors_of(model)[name]
+        tensor.data = tensor.detach().clone()
+
+
 def replace_parameters(model: nn.Module, groups: Any) -> None:
     """Makes new objects of these parameters, one for each group of names.
 

@@ -95,6 +95,11 @@ def slip(got: Any, expected: float) -> str:
         return "right but for its fraction: / and not //, and nothing rounded."
     if math.isclose(got, expected, rel_tol=0.02) and any(got == round(expected, n) for n in range(1, 13)):
         return "right but rounded: leave the number as it is."
+    if expected and math.isclose(got, expected, rel_tol=1e-6):
+        return (
+            "it loses its last digits on the way: a float32 has seven (a tensor divided by a number is one), Python's "
+            "numbers have sixteen. Divide those, tensor.item(), and add nothing small."
+        )
     for factor, text in _FACTORS:
         if expected and math.isclose(got, factor * expected, rel_tol=1e-6):
             return text

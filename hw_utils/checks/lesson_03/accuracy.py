@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -54,6 +55,12 @@ def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
     return nn.functional.one_hot(guesses, 10).float() * scores[:, None], labels
 
 
+def _shown(got: float, right: np.ndarray) -> str:
+    """What came and what is so, with as many digits as show that it is another number."""
+    counted, expected = f"{right.sum()} of {len(right)} are right", float(right.mean())
+    return f"{got:.4g}, {counted}" if f"{got:.4g}" != f"{expected:.4g}" else f"{got!r}, {counted}: {expected!r}"
+
+
 def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> None:
     what = f"test_accuracy of {n_examples} examples on {ranks_of(world_size)}"
     hang = "every rank must take part in the all-reduce, also one with no examples."
@@ -67,12 +74,19 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
             raise CheckFailed(
                 f"{what}: rank {rank} gave no float.", cause="a tensor's number is tensor.item(); return needs it."
             )
-        if math.isclose(got, right.mean(), abs_tol=1e-6):
+        if math.isclose(got, right.mean(), rel_tol=1e-12):
             continue
         raise CheckFailed(
-            f"{what}: rank {rank} says {got:.4g}, {right.sum()} of {n_examples} are right.",
+            f"{what}: rank {rank} says {_shown(got, right)}.",
             cause=curve_causes.accuracy(got, right, world_size, rank),
         )
+    for rank, (got, *_) in enumerate(results):
+        if got != results[0][0]:
+            raise CheckFailed(
+                f"{what}: rank {rank} says {got!r} and rank 0 {results[0][0]!r}.",
+                cause="the ranks work it out in different ways, which round differently: the same division of the same "
+                "two numbers on every rank.",
+            )
     fair = -(-n_examples // world_size)
     for rank, (_, n_seen, is_as_it_was) in enumerate(results):
         if type(n_seen) is not int or n_seen > fair:

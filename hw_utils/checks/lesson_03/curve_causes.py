@@ -27,6 +27,8 @@ def accuracy(got: float, right: np.ndarray, world_size: int, rank: int) -> str:
 
     if got != got:
         return "the mean over no examples is nan: sum what is right, divide once by the size of the whole set."
+    if is_(right.mean()):
+        return slip(got, float(right.mean()))
     if len(shares[rank]) and is_(shares[rank].mean()):
         return "this is the rank's own share of the test set: all-reduce the number of right answers."
     if is_(shares[rank].sum() / n):

@@ -16,16 +16,20 @@ from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, requir
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
+UNSAVED = "2.offset"  # the buffer that is no part of a saved state
+
 
 def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
     """A model whose numbers name their rank: every tensor of rank r holds 10**r * [4/3, 7/3, ...].
 
-    Its last weight is frozen: nobody trains it, and it is a parameter like the others.
+    Its last weight is frozen: nobody trains it, and it is a parameter like the others. Its last buffer is one that
+    `state_dict()` leaves out, and a buffer like the others.
     """
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2)).to(getattr(torch, dtype))
-    model[2].weight.requires_grad_(False)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    model[2].register_buffer(UNSAVED.rpartition(".")[2], torch.zeros(3), persistent=False)
+    model.to(getattr(torch, dtype))[2].weight.requires_grad_(False)
     with torch.no_grad():
-        for tensor in model.state_dict().values():
+        for tensor in _tensors(model).values():
             drawn = torch.from_numpy(drawn_numbers.digits([tensor.numel()], rank))
             marks = 10**rank * (torch.arange(tensor.numel(), dtype=torch.float64) + 4 / 3 + drawn)
             if not tensor.is_floating_point():
@@ -34,21 +38,31 @@ def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
     return model
 
 
+def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Name -> the memory of every parameter and every buffer; those come last that no `state_dict()` has."""
+    saved = model.state_dict()
+    return saved | {name: buffer.detach() for name, buffer in model.named_buffers() if name not in saved}
+
+
 def _marks(rank: int, dtype: str = "float32") -> dict[str, np.ndarray]:
-    return {name: tensor.double().numpy() for name, tensor in marked_model(rank, dtype).state_dict().items()}
+    return {name: tensor.double().numpy() for name, tensor in _tensors(marked_model(rank, dtype)).items()}
 
 
-def _kept_by(model: nn.Module, parameters: dict[str, nn.Parameter]) -> list[bool]:
-    """Whether a marked model's parameters are the objects they were, and are trained, or frozen, as they were."""
+def _kept_by(
+    model: nn.Module, parameters: dict[str, nn.Parameter], tensors: dict[str, torch.Tensor]
+) -> tuple[bool, bool, list[str]]:
+    """Whether a marked model's parameters are the objects they were, and are trained, or frozen, as they were; the
+    names of the tensors that lie in other memory than before."""
     pairs = list(zip(model.named_parameters(), marked_model(0).parameters()))
-    return [
+    return (
         all(now is parameters.get(name) for (name, now), _ in pairs),
         all(now.requires_grad == before.requires_grad for (_, now), before in pairs),
-    ]
+        [name for name, now in _tensors(model).items() if now.data_ptr() != tensors[name].data_ptr()],
+    )
 
 
 def _state(state: Any, rank: int, what: str, dtype: str = "float32") -> dict[str, np.ndarray]:
-    expected = {name: t.numpy() for name, t in marked_model(rank, dtype).state_dict().items()}
+    expected = {name: t.numpy() for name, t in _tensors(marked_model(rank, dtype)).items()}
     if not isinstance(state, dict) or state.keys() != expected.keys():
         raise CheckFailed(f"{what}: the model of rank {rank} has lost or gained tensors.")
     got = {name: np.asarray(value) for name, value in state.items()}
@@ -65,8 +79,8 @@ def _state(state: Any, rank: int, what: str, dtype: str = "float32") -> dict[str
 
 
 def _require_the_same(rank: int, same: Any, what: str) -> None:
-    """Raises CheckFailed unless the parameters are the objects they were, trained as they were."""
-    if not (isinstance(same, list) and len(same) == 2):
+    """Raises CheckFailed unless the parameters are the objects they were, trained as they were, in the same memory."""
+    if not (isinstance(same, list) and len(same) == 3):
         raise CheckFailed(f"{what}: expected to hear about the parameters of rank {rank}.")
     if same[0] is not True:
         raise CheckFailed(
@@ -77,6 +91,15 @@ def _require_the_same(rank: int, same: Any, what: str) -> None:
         raise CheckFailed(
             f"{what}: on rank {rank} requires_grad of a parameter is another one now.",
             cause="requires_grad says what is trained, and stays: to write into a parameter, use p.data or no_grad.",
+        )
+    if not (isinstance(same[2], list) and all(type(name) is str for name in same[2])):
+        raise CheckFailed(f"{what}: expected to hear where the tensors of rank {rank} lie.")
+    if same[2]:
+        raise CheckFailed(
+            f"{what}: every value is right, but {same[2][0]} of rank {rank} lies in other memory than before.",
+            cause="in place is into the memory that is there (copy_, /=): `p.data = ...` (in "
+            "vector_to_parameters, too) and a new buffer bring their own, and who holds a view of the old one, as "
+            "DistributedDataParallel does, sees nothing of it.",
         )
 
 
@@ -98,7 +121,7 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
                 continue
             raise CheckFailed(
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, rank 0 began with {_numbers(expected)}.",
-                cause=model_causes.start(states, marks, name, rank),
+                cause=model_causes.start(states, marks, name, rank, UNSAVED),
             )
     for rank, (_, same) in enumerate(results):
         _require_the_same(rank, same, what)
@@ -124,7 +147,7 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
                 f"{n_tensors} parameters and buffers.",
                 cause="something is sent twice, or something else is (gradients?): one broadcast a tensor is enough.",
             )
-    n_bytes = sum(tensor.nbytes for tensor in marked_model(0).state_dict().values())
+    n_bytes = sum(tensor.nbytes for tensor in _tensors(marked_model(0)).values())
     sent, due = sum(trace.bytes_sent(rank) for rank in range(world_size)), (world_size - 1) * n_bytes
     if sent > due:
         others = sorted(trace.ops - {"broadcast", "send", "recv", "isend", "irecv"})
@@ -145,7 +168,7 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
     look="print name and first number of every tensor, before and after, on every rank.",
     hints={
         "hint 2 of exercise 3.1b": "a leaf Variable",
-        "hint 1 of exercise 3.1b": "broadcast|state_dict|every parameter|all of them|send what|root",
+        "hint 1 of exercise 3.1b": "broadcast|state_dict|model.buffers|every parameter|all of them|send what|root",
     },
 )
 def start_equal(start_equal, /, world_size: int):
@@ -153,11 +176,15 @@ def start_equal(start_equal, /, world_size: int):
 
     def worker(rank, world_size):
         model = marked_model(rank)
-        parameters = dict(model.named_parameters())
+        parameters, tensors = dict(model.named_parameters()), _tensors(model)
         start_equal(model)
-        return dict(model.state_dict()), _kept_by(model, parameters)
+        return _tensors(model), _kept_by(model, parameters, tensors)
 
     return on_ranks(world_size, worker)
+
+
+def _is_buffer(name: str) -> bool:
+    return "running" in name or "num" in name or name == UNSAVED
 
 
 def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str = "float32") -> None:
@@ -169,7 +196,7 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
     marks = [_marks(rank, dtype) for rank in range(world_size)]
     tolerance = 1e-5 if dtype == "float32" else 1e-12
     for rank, state in enumerate(states):
-        for name in [n for n in marks[0] if "running" not in n and "num" not in n]:
+        for name in [n for n in marks[0] if not _is_buffer(n)]:
             expected = sum(m[name] for m in marks) / world_size
             if np.allclose(state[name], expected, rtol=tolerance, atol=0):
                 continue
@@ -179,7 +206,7 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
                 cause=model_causes.average(states, marks, name, rank),
             )
     for rank, state in enumerate(states):
-        for name in [n for n in marks[0] if "running" in n or "num" in n]:
+        for name in [n for n in marks[0] if _is_buffer(n)]:
             if not np.array_equal(state[name], marks[rank][name]):
                 raise CheckFailed(
                     f"{what}: the buffer {name} of rank {rank} has changed.",
@@ -247,7 +274,7 @@ def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
 
     def worker(rank, world_size):
         model, calls = marked_model(rank, dtype), []
-        parameters = dict(model.named_parameters())
+        parameters, tensors = dict(model.named_parameters()), _tensors(model)
         for parameter in parameters.values():
             parameter.grad = torch.full_like(parameter, _GRADIENT + 10**rank)
 
@@ -256,8 +283,8 @@ def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
             dist.all_reduce(tensor)
 
         average(model, counted) if own else average(model)
-        same = _kept_by(model, parameters)
+        same = _kept_by(model, parameters, tensors)
         gradients = {name: parameter.grad for name, parameter in parameters.items()}
-        return dict(model.state_dict()), len(calls), gradients, same
+        return _tensors(model), len(calls), gradients, same
 
     return on_ranks(world_size, worker)

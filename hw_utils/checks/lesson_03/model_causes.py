@@ -17,9 +17,16 @@ _UNDIVIDED = (
 )
 
 
-def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int) -> str:
-    """Why a rank does not begin with rank 0's numbers."""
+def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int, unsaved: str) -> str:
+    """Why a rank does not begin with rank 0's numbers; unsaved: the buffer that no `state_dict()` has."""
     wrong = [n for n in marks[0] if not np.array_equal(states[rank][n], marks[0][n])]
+    if wrong == [unsaved] and np.array_equal(states[rank][unsaved], marks[rank][unsaved]):
+        return (
+            "state_dict() leaves out buffers that are registered with persistent=False; model.parameters() and "
+            "model.buffers() leave out none."
+        )
+    saved = [n for n in marks[0] if n != unsaved]
+    wrong = [n for n in wrong if n != unsaved]
     got = states[rank][name]
     same_as = [r for r, mark in enumerate(marks) if np.array_equal(got, mark[name])]
     if len(marks) > 1 and np.allclose(got, sum(m[name] for m in marks) / len(marks), rtol=1e-5):
@@ -31,8 +38,8 @@ def start(states: Sequence[State], marks: Sequence[State], name: str, rank: int)
         )
     if not same_as and all(np.array_equal(s[name], got) for s in states):
         return "the ranks are equal but not rank 0's: no seed and no new weights, send what rank 0 has."
-    if same_as == [rank] and len(wrong) < len(marks[0]):
-        return _unsent(wrong, [n for n in marks[0] if n not in wrong])
+    if same_as == [rank] and len(wrong) < len(saved):
+        return _unsent(wrong, [n for n in saved if n not in wrong])
     if same_as == [rank]:
         return "nothing was received: dist.broadcast(tensor, 0) for every tensor, and no copy of it in between."
     return f"rank {same_as[0]} was the root; the lesson asks for rank 0." if same_as else ""
@@ -43,7 +50,7 @@ def _unsent(names: Sequence[str], sent: Sequence[str]) -> str:
     if len(buffers) == len(names):
         if any("running" in n for n in sent):
             return f"only some buffers are sent, {names[0]} is not: all of them, whole numbers as well."
-        return "parameters are sent, buffers are not: model.state_dict() has both."
+        return "parameters are sent, buffers are not: model.buffers() has them."
     if all("bias" in n for n in names if n not in buffers):
         return "weights are sent, biases are not: go through every parameter."
     return "only some tensors are sent: go through all of them."

@@ -43,9 +43,9 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
         )
     for rank in range(world_size):
         n_reduced = sum(e.n_bytes for e in trace.of_rank(rank).of_op("all_reduce")) // itemsize
-        _require_mean(
-            what, rank, data["results"][rank]["gradients"], mean, world_size, bucket_elements, calls, n_reduced
-        )
+        result = data["results"][rank]
+        _require_mean(what, rank, result["gradients"], mean, world_size, bucket_elements, calls, n_reduced)
+        _require_in_place(what, rank, result["gradients"], result["views"])
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
@@ -132,6 +132,18 @@ def _require_mean(
     )
 
 
+def _require_in_place(what: str, rank: int, gradients: list[np.ndarray], views: list[np.ndarray]) -> None:
+    """Raises CheckFailed unless views of the gradients, made before the call, have the means, too."""
+    for k, (gradient, view) in enumerate(zip(gradients, views)):
+        if not np.array_equal(gradient, view):
+            raise CheckFailed(
+                f"{what}: every mean is right, but gradient {k} on rank {rank} lies in other memory than before.",
+                cause="in place is into the memory that is there: copy_ writes into it, `g.data = ...` brings its own "
+                "(vector_to_parameters does that, too), and who holds a view of the old one, as "
+                "DistributedDataParallel does, sees nothing of the mean.",
+            )
+
+
 def _why_own(k: int, lacks_calls: bool) -> str:
     """Why an element still has its rank's own value; k: the first of them."""
     if k and lacks_calls:
@@ -177,8 +189,9 @@ def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtyp
         for _ in range(calls - 1):
             function([_OTHER_TIMES * g for g in _gradients_of(rank, dtype)], bucket_elements)
         gradients, carried = _gradients_of(rank, dtype), note_inputs()
+        views = [g.view_as(g) for g in gradients]
         function(list(gradients), bucket_elements)
         sent = [t for _, inputs in carried for t in inputs]
-        return {"gradients": gradients, "shortest": min(sent, key=lambda t: t.numel(), default=None)}
+        return {"gradients": gradients, "views": views, "shortest": min(sent, key=lambda t: t.numel(), default=None)}
 
     return observe(lambda: free(worker, world_size))

@@ -90,7 +90,7 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
             whole_parts, whole_bytes, least, most, *whole_ones, math.floor(right), math.ceil(right)
         ),
     }  # fmt: skip
-    require(what, data, right, causes)
+    require(what, data, right, causes, rel_tol=1e-9)
 
 
 @check(
@@ -169,7 +169,7 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
     }
     what = f"activation_bytes({sequence}, {batch}, {width}, {heads}, {recompute})"
     _require_number(what, data)
-    require(what, data, right, causes)
+    require(what, data, right, causes, rel_tol=1e-9)
 
 
 @check(

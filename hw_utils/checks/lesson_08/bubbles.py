@@ -70,7 +70,7 @@ def _judge_bubble(data: Any, n_stages: int, n_batches: int, of: str) -> None:
     }
     if right > 1:
         causes["that is 1 at most, but of the ideal time the idle one may be more: it is no share."] = 1.0
-    require(f"bubble_of_{of}({n_stages}, {n_batches})", data, right, causes)
+    require(f"bubble_of_{of}({n_stages}, {n_batches})", data, right, causes, rel_tol=1e-9)
 
 
 def _value(formula: Any, n_stages: int, n_batches: int) -> Any:

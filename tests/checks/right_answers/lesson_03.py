@@ -46,14 +46,15 @@ def parameters_then_buffers(model):
 @right("lesson_03.start_equal")
 def loads_a_state(model):
     received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in received.values()]:
+    unsaved = [buffer for name, buffer in model.named_buffers() if name not in received]
+    for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in [*received.values(), *unsaved]]:
         work.wait()
     model.load_state_dict(received)
 
 
 @right("lesson_03.start_equal")
 def sends_to_each(model):
-    for tensor in model.state_dict().values():
+    for tensor in [p.data for p in model.parameters()] + list(model.buffers()):
         if dist.get_rank() == 0:
             for other in range(1, dist.get_world_size()):
                 dist.send(tensor, other)
@@ -65,21 +66,37 @@ def sends_to_each(model):
 def in_one_flat_vector_a_dtype(model):
     """Fewer broadcasts than tensors."""
     for dtype in (torch.float32, torch.int64):
-        tensors = [t for t in model.state_dict().values() if t.dtype == dtype]
+        tensors = [t.data for t in [*model.parameters(), *model.buffers()] if t.dtype == dtype]
         flat = torch.cat([t.flatten() for t in tensors])
         dist.broadcast(flat, 0)
         for t, part in zip(tensors, flat.split([t.numel() for t in tensors])):
             t.copy_(part.view_as(t))
 
 
+@right("lesson_03.start_equal")
+def whole_modules(model):
+    for module in model.modules():
+        for tensor in [*module._parameters.values(), *module._buffers.values()]:
+            if tensor is not None:
+                dist.broadcast(tensor.detach(), 0)
+
+
 @right("lesson_03.average")
-def gives_parameters_other_memory(model, all_reduce=dist.all_reduce):
-    """The parameters are the same objects, and the all-reduces are fewer than they."""
+def all_in_one_vector(model, all_reduce=dist.all_reduce):
+    """The all-reduces are fewer than the parameters."""
     parameters = list(model.parameters())
     flat = torch.cat([p.detach().flatten() for p in parameters])
     all_reduce(flat)
     for p, mean in zip(parameters, (flat / dist.get_world_size()).split([p.numel() for p in parameters])):
-        p.data = mean.view_as(p).clone()
+        p.data[...] = mean.view_as(p)
+
+
+@right("lesson_03.average")
+def divides_a_view(model, all_reduce=dist.all_reduce):
+    for p in model.parameters():
+        flat = p.detach().view(-1)
+        all_reduce(flat)
+        torch.div(flat, dist.get_world_size(), out=flat)
 
 
 @right("lesson_03.average")
@@ -159,6 +176,15 @@ def sums_floats(model, test_set):
         right_ones = torch.tensor(float(torch.eq(model(x).max(dim=1).indices, y).sum())) if len(y) else torch.zeros(())
     dist.all_reduce(right_ones)
     return float(right_ones) / len(test_set)
+
+
+@right("lesson_03.test_accuracy")
+def adds_double_fractions(model, test_set):
+    x, y = test_set[dist.get_rank() :: dist.get_world_size()]
+    with torch.no_grad():
+        fraction = (model(x).argmax(1) == y).sum().double() / len(test_set)
+    dist.all_reduce(fraction)
+    return fraction.item()
 
 
 @right("lesson_03.test_accuracy")

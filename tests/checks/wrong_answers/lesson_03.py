@@ -20,8 +20,8 @@ def deal(order, rank, world_size, batch_size):
 
 
 def send_state(model):
-    for tensor in model.state_dict().values():
-        dist.broadcast(tensor, 0)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.data, 0)
 
 
 def mean_model(model, all_reduce=dist.all_reduce):
@@ -127,13 +127,13 @@ def counts_ranks_from_one(order, rank, world_size, batch_size):
 # 3.1b start_equal
 
 
-@wrong("lesson_03.start_equal", says="rank 1 receives 18 tensors; the model has 9.*sent twice")
+@wrong("lesson_03.start_equal", says="rank 1 receives 20 tensors; the model has 10.*sent twice")
 def sends_everything_twice(model):
     send_state(model)
     send_state(model)
 
 
-@wrong("lesson_03.start_equal", says="rank 1 receives 15 tensors.*gradients\\?")
+@wrong("lesson_03.start_equal", says="rank 1 receives 16 tensors.*gradients\\?")
 def sends_gradients_too(model):
     send_state(model)
     for parameter in model.parameters():
@@ -203,6 +203,49 @@ def sends_copies(model):
 def every_rank_is_its_own_root(model):
     for tensor in model.state_dict().values():
         dist.broadcast(tensor, dist.get_rank())
+
+
+@wrong("lesson_03.start_equal", says="2.offset of rank 1 is .*persistent=False")
+def sends_what_is_saved(model):
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)
+
+
+@wrong("lesson_03.start_equal", says="2.offset of rank 1 is .*persistent=False")
+def loads_what_is_saved(model):
+    received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for tensor in received.values():
+        dist.broadcast(tensor, 0)
+    model.load_state_dict(received)
+
+
+@wrong("lesson_03.start_equal", says="0.weight of rank 0 lies in other memory.*who holds a view")
+def gives_parameters_what_came(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        came = tensor.detach().clone()
+        dist.broadcast(came, 0)
+        tensor.data = came
+
+
+@wrong("lesson_03.start_equal", says="1.running_mean of rank 0 lies in other memory.*a new buffer")
+def puts_new_buffers_in_place(model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+    for module in model.modules():
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            came = buffer.clone()
+            dist.broadcast(came, 0)
+            setattr(module, name, came)
+
+
+@wrong("lesson_03.start_equal", says="0.bias of rank 0 lies in other memory")
+def broadcasts_a_copy_of_biases(model):
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            parameter.data = parameter.data.clone()
+        dist.broadcast(parameter.data, 0)
+    for buffer in model.buffers():
+        dist.broadcast(buffer, 0)
 
 
 # 3.1c average
@@ -503,6 +546,40 @@ def leaves_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduc
         mean_model(model, all_reduce)
 
 
+@wrong("lesson_03.average", says="0.weight of rank 0 lies in other memory.*who holds a view")
+def gives_parameters_other_memory(model, all_reduce=dist.all_reduce):
+    parameters = list(model.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    all_reduce(flat)
+    for p, mean in zip(parameters, (flat / dist.get_world_size()).split([p.numel() for p in parameters])):
+        p.data = mean.view_as(p).clone()
+
+
+@wrong("lesson_03.average", says="0.weight of rank 0 lies in other memory.*`p.data = ...`")
+def assigns_the_quotient(model, all_reduce=dist.all_reduce):
+    for p in model.parameters():
+        all_reduce(p.data)
+        p.data = p.data / dist.get_world_size()
+
+
+@wrong("lesson_03.average", says="0.weight of rank 0 lies in other memory")
+def makes_parameters_views_of_one(model, all_reduce=dist.all_reduce):
+    parameters = list(model.parameters())
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    all_reduce(flat)
+    flat /= dist.get_world_size()
+    torch.nn.utils.vector_to_parameters(flat, parameters)
+
+
+@wrong("lesson_03.average", says="0.weight of rank 0 lies in other memory")
+@torch.no_grad()
+def sets_the_mean(model, all_reduce=dist.all_reduce):
+    for p in model.parameters():
+        mean = p.detach().clone()
+        all_reduce(mean)
+        p.set_(mean / dist.get_world_size())
+
+
 # 3.2a test_accuracy
 
 
@@ -524,7 +601,7 @@ def own_share(model, test_set):
 @wrong("lesson_03.test_accuracy", says="mean of the shares' accuracies|nan")
 def mean_of_accuracies(model, test_set):
     x, y = share(test_set)
-    fraction = (n_right(model, x, y) / len(y)).float()
+    fraction = n_right(model, x, y).double() / len(y)
     dist.all_reduce(fraction)
     return fraction.item() / dist.get_world_size()
 
@@ -593,6 +670,48 @@ def counts_the_wrong_ones(model, test_set):
     x, y = share(test_set)
     count = len(y) - n_right(model, x, y)
     dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
+@wrong("lesson_03.test_accuracy", says="says 0.33333334.*, 2 of 6 are right: 0.33333333.*a float32 has seven")
+def divides_a_tensor(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return (count / len(test_set)).item()
+
+
+@wrong("lesson_03.test_accuracy", says="a float32 has seven")
+def counts_and_divides_in_single(model, test_set):
+    count = n_right(model, *share(test_set)).float()
+    dist.all_reduce(count)
+    return float(count / len(test_set))
+
+
+@wrong("lesson_03.test_accuracy", says="a float32 has seven")
+def adds_single_fractions(model, test_set):
+    fraction = n_right(model, *share(test_set)) / torch.tensor(float(len(test_set)))
+    dist.all_reduce(fraction)
+    return fraction.item()
+
+
+@wrong("lesson_03.test_accuracy", says="add nothing small")
+def adds_an_eps(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item() / (len(test_set) + 1e-8)
+
+
+@wrong("lesson_03.test_accuracy", says="right but rounded")
+def rounds_to_seven_digits(model, test_set):
+    return round(accuracy(model, test_set), 7)
+
+
+@wrong("lesson_03.test_accuracy", says="rank 1 says 0.3.* and rank 0 0.3.*in different ways")
+def one_rank_counts_the_wrong_ones(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    if dist.get_rank() == 1:
+        return 1 - (len(test_set) - count.item()) / len(test_set)
     return count.item() / len(test_set)
 
 
@@ -1039,7 +1158,7 @@ def makes_an_empty_batch_of_floats(order, rank, world_size, batch_size):
 
 @wrong("lesson_03.start_equal", says="the ranks send .* bytes.*more travels than rank 0's tensors, by all_gather:")
 def gathers_everybodys_start(model):
-    for tensor in model.state_dict().values():
+    for tensor in [p.data for p in model.parameters()] + list(model.buffers()):
         parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, tensor)
         tensor.copy_(parts[0])
@@ -1047,9 +1166,11 @@ def gathers_everybodys_start(model):
 
 @wrong("lesson_03.start_equal", says="more travels than rank 0's tensors, by broadcast_object_list:")
 def sends_a_pickle(model):
-    box = [model.state_dict()]
+    box = [[model.state_dict(), list(model.buffers())]]
     dist.broadcast_object_list(box, 0)
-    model.load_state_dict(box[0])
+    model.load_state_dict(box[0][0])
+    for buffer, came in zip(model.buffers(), box[0][1]):
+        buffer.copy_(came)
 
 
 @wrong("lesson_03.start_equal", says="rank 0's model has new parameters.*optimizer still steps")

@@ -545,7 +545,35 @@ def keeps_the_flat_vector(gradients, bucket_elements):
         for bucket in flat.split(bucket_elements):
             dist.all_reduce(bucket)
         flat /= dist.get_world_size()
-    torch.nn.utils.vector_to_parameters(flat, gradients)
+    _write(flat, gradients)
+
+
+def _write(flat, gradients):
+    for g, part in zip(gradients, flat.split([g.numel() for g in gradients])):
+        g.copy_(part.view_as(g))
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="gradient 0 on rank 0 lies in other memory.*`g.data = ...`")
+def assigns_the_means(gradients, bucket_elements):
+    flat = torch.cat([g.flatten() for g in gradients])
+    for bucket in flat.split(bucket_elements):
+        dist.all_reduce(bucket)
+    torch.nn.utils.vector_to_parameters(flat / dist.get_world_size(), gradients)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="gradient 0 on rank 0 lies in other memory.*copy_ writes into it")
+def assigns_each_mean(gradients, bucket_elements):
+    copies = [g.clone() for g in gradients]
+    _bucketed(copies, bucket_elements)
+    for g, mean in zip(gradients, copies):
+        g.data = mean
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="gradient 2 on rank 0 lies in other memory")
+def sets_the_last_mean(gradients, bucket_elements):
+    last = gradients[-1].clone()
+    gradients[-1].set_(last)
+    _bucketed(gradients, bucket_elements)
 
 
 def _bucketed(gradients, bucket_elements, *, divide=1, skip_last=False, write=True, whole=False):
@@ -599,7 +627,7 @@ def takes_the_largest(gradients, bucket_elements):
     flat = torch.cat([g.flatten() for g in gradients])
     for bucket in flat.split(bucket_elements):
         dist.all_reduce(bucket, op=dist.ReduceOp.MAX)
-    torch.nn.utils.vector_to_parameters(flat / dist.get_world_size(), gradients)
+    _write(flat / dist.get_world_size(), gradients)
 
 
 @wrong("lesson_05.bucketed_all_reduce", says="everything went in one call")

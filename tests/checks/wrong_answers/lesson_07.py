@@ -59,6 +59,7 @@ for _name, _formula, _says in [
     ("drops_parameters", lambda n, s, k: 16 * (n // s) if k == 3 else _state(n, s, k), "gave 1440.*round nothing"),
     ("cuts_whole_parameters", lambda n, s, k: _state(-(-n // s) * s, s, k) if k else 16 * n, "divide with /|no known"),
     ("gives_a_complex_number", lambda n, s, k: complex(_state(n, s, k)), "is no plain number"),
+    ("computes_in_single", lambda n, s, k: torch.tensor(_state(n, s, k)).item(), "a float32 has seven"),
     ("the_copy_stays", lambda n, s, k: _state(n, s, k) + 4 * n * (1 - 1 / s) * (k > 0), "float32 copy belongs to"),
 ]:
     wrong_values("lesson_07.state_bytes", _name, _formula, says=_says)

@@ -32,6 +32,8 @@ for _name, _formula, _says in [
     ("at_least_p", lambda p, m: (p - 1) / (max(m, p) + p - 1), "another formula for fewer micro-batches"),
     ("one_over", lambda p, m: 1 / (1 + m / (p - 1)), "divides by zero.*the bubble is 0"),
     ("whole", lambda p, m: (p - 1) // (m + p - 1), "/ and not //|nothing rounded"),
+    ("in_single", lambda p, m: (torch.tensor(p - 1) / (m + p - 1)).item(), "a float32 has seven"),
+    ("with_an_eps", lambda p, m: (p - 1) / (m + p - 1 + 1e-8), "add nothing small"),
 ]:
     wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
 

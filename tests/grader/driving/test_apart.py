@@ -47,7 +47,8 @@ SUBTLE = (
     "KeepsTheFirstNumber", "KeepsTheFirstNumberAsText", "KeepsAFractionOnTheModule", "HoldsTwoRowsPacked",
     "KeepsTheFirstNumberInASet", "BeginsAtTheCallersTensor", "gpipe_takes_the_batch_apart", "takes_layers_out",
     "shares_what_is_whole", "one_tensor_for_both", "no_step", "CountsOnTheModule", "LeavesAHook",
-    "RowLetsAutogradDoIt", "averages_the_updates",
+    "RowLetsAutogradDoIt", "averages_the_updates", "assigns_the_quotient", "puts_new_buffers_in_place",
+    "assigns_the_means",
 )  # fmt: skip
 
 pytestmark = needs_sandbox
@@ -133,7 +134,7 @@ def test_right_answers_of_another_kind_are_right_from_afar(check):
 
 def _start_and(more: Callable[[int, int], None]) -> Callable[[torch.nn.Module], None]:
     def start_equal(model: torch.nn.Module) -> None:
-        for tensor in model.state_dict().values():
+        for tensor in [p.data for p in model.parameters()] + list(model.buffers()):
             dist.broadcast(tensor, 0, group=dist.group.WORLD)
         more(dist.get_rank(dist.group.WORLD), dist.get_world_size())
 
