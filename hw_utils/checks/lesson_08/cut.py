@@ -10,7 +10,7 @@ import torch
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, look_at, taken
-from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, held_by_parts, modules_of
+from hw_utils.checks.lesson_08.pipe import CONTEXT, ODD, SYMBOLS, Pipe, Stopped, held_by_parts, modules_of
 from hw_utils.checks.lesson_08.random_modules import drive_random, judge_random
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -19,7 +19,7 @@ from hw_utils.simulate import simulate
 
 SLACK = 8  # bytes: one number
 MANY_ROWS = 3000
-_DEFAULTS = {"texts": "", "begun": 0.0}
+_DEFAULTS = {"texts": "", "begun": 0.0, "odd": "", "only": 0}
 
 
 def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -28,6 +28,13 @@ def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
     rows = (MANY_ROWS if texts == "many rows" else 2) if texts else 1 + (k + 1) % 3
     x, y = (torch.randint(SYMBOLS, (rows, CONTEXT), generator=draw) for _ in range(2))
     return (torch.arange(rows * CONTEXT).reshape(rows, CONTEXT) % SYMBOLS if texts == "same x" else x), y
+
+
+def _edges(k: int, step: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(input, gradient of the output) of micro-batch k, where a part in the middle is alone."""
+    draw = torch.Generator().manual_seed(100 * step + k)
+    x, gradient = (torch.randn(2, CONTEXT, width, generator=draw, dtype=torch.float64) for _ in range(2))
+    return x, gradient
 
 
 def _gradient_of_loss(scores: torch.Tensor, y: torch.Tensor, n_batches: int) -> torch.Tensor:
@@ -48,12 +55,12 @@ def _worker(rank: int, world_size: int, make: Any, case: dict, looks_again: bool
         for number, order in enumerate(case["steps"]):
             scores = {}
             for kind, k in _passes(order):
-                x, y = _texts(k, number, case["texts"])
+                x, y = _edges(k, number, case["width"]) if case["only"] else _texts(k, number, case["texts"])
                 if kind == "F":
                     scores[k] = pipe.forward(k, x)
                     outputs.append([number, k, scores[k]])
                 else:
-                    pipe.backward(k, _gradient_of_loss(scores[k], y, order.count("F")))
+                    pipe.backward(k, y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F")))
                     kept.append([number, k, *pipe.kept(k)])
             modules = [keeper.module for keeper in pipe.keepers]
             looks.append(look_at(make) if case["texts"] == "many rows" else None)
@@ -94,9 +101,15 @@ def _through_all(modules: list[Part], x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _words(cut: list[int], steps: list[str], n_layers: int, texts: str, begun: float, **_: Any) -> str:
+_ODD = {"frozen": "frozen parameters", "unused": "parameters that no pass uses", "twice": "a parameter used twice"}
+
+
+def _words(
+    cut: list[int], steps: list[str], n_layers: int, texts: str, begun: float, odd: str, only: int, **_: Any
+) -> str:
     shown = " then ".join(steps)
     more = f", {texts}" * bool(texts) + ", a module with gradients" * bool(begun)
+    more += f", with {_ODD[odd]}" if odd else f", part {only} alone" * bool(only)
     return f"TinyGPT of {n_layers} blocks in parts of {', '.join(map(str, cut))}, {shown}{more}"
 
 
@@ -118,6 +131,17 @@ def _judge(data: Any, **given: Any) -> None:
         for place in reversed(range(len(cut))):
             for name, expected in right[place].items():
                 got = step[place][name]
+                if expected is None and (got is None or not got.any()):
+                    continue
+                if expected is None:
+                    raise CheckFailed(
+                        f"{what}: after step {number} `{name}` in part {place} has a gradient, in one process it has "
+                        "none.",
+                        cause="a parameter whose requires_grad is False is frozen: whoever asks for gradients asks for "
+                        "those of the others."
+                        if case["odd"] == "frozen"
+                        else "nothing of the output depends on it: its gradient stays None, or is zero.",
+                    )
                 if got is None or distance(got, expected) > 1e-10:
                     raise CheckFailed(
                         f"{what}: after step {number} the gradient of `{name}` in part {place} is not that of one "
@@ -168,10 +192,11 @@ def _require_untouched(what: str, result: Any) -> None:
         )
 
 
-def _require_tensors(what: str, result: Any, n_parts: int) -> None:
+def _require_tensors(what: str, result: Any, n_parts: int, only: int = 0) -> None:
     if result["stopped"] is None:
         return
     place, method, got = result["stopped"]
+    place += only
     said = "None" if got is None else f"{came(got)}"[:60]
     cause = f"{method} has no return, or returns something else than one tensor."
     if method == "backward" and got is None:
@@ -199,6 +224,8 @@ def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: 
         return "what stood in the module's gradients before is gone: backward adds to it, and __init__ leaves it alone."
     if distance(got, right) < 1e-5:
         return "right to five places: gradients come and go in the dtype that they have."
+    if case["odd"] == "twice" and "norm1" in name and distance(got, 2 * right) < 1e-9:
+        return "it is counted twice: a parameter may have two names, and autograd has added up what both places make."
     batches = sorted(k for kind, k in _passes(case["steps"][number]) if kind == "F")
     back = [k for kind, k in _passes(case["steps"][number]) if kind == "B"]
     for other in batches if len(back) == 1 else []:
@@ -245,7 +272,12 @@ _CASES = [
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
     {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F20009 F3 F4 F5 B20009 B0 B1 B5 B4 B3"]},
 ]
+_ODD_CASES = [{"n_layers": 3, "width": 4, "cut": [1, 1, 1], "steps": ["F0 F1 B0 F2 B2 B1"], "odd": odd} for odd in ODD]
 _ERRORS = {
+    r"differentiated Tensors does not require grad": "a parameter may be frozen (requires_grad is False): autograd is "
+    "asked for the gradients of the others.",
+    r"not have been used in the graph": "a parameter may be one that no pass uses: with allow_unused=True its gradient "
+    "is None, which is added to nothing.",
     r"KeyError|IndexError": "nothing is kept under that number: micro-batches have any numbers, several are in flight, "
     "and they come back in any order. forward(k, x) keeps in a dictionary under k, backward(k, ...) pops k, and nobody "
     "else does.",
@@ -254,14 +286,16 @@ _ERRORS = {
 _MANY = {
     "n_layers": 2, "width": 32, "cut": [1, 1], "steps": ["F0 B0", "F0 B0 F1 B1 F2 B2 F3 B3"], "texts": "many rows"
 }  # fmt: skip
-_KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7], _MANY]
+# A part alone: nobody after it puts something else where it has left something.
+_ALONE = {"n_layers": 3, "width": 4, "cut": [1, 1, 1], "steps": ["F0 F1 B1 B0"], "only": 1}
+_KEPT_CASES = [_CASES[1], _CASES[3], _CASES[4], _CASES[7], _ALONE, _MANY]
 _TAKEN = 12_000_000  # bytes: a good deal less than what _MANY's second step brings to part 1 more than the first
 
 
 @check(
     "lesson_08.stage",
     judge=_judge,
-    cases=[*_CASES, {"dropout": 0.5}],
+    cases=[*_CASES, *_ODD_CASES, {"dropout": 0.5}],
     ok="gradients across the cuts are those of one process to 1e-10, in any order of micro-batches.",
     hint="hint 1 of exercise 8.2",
     hints={
@@ -284,37 +318,39 @@ def _judge_kept(data: Any, **given: Any) -> None:
     what = _words(**case)
     require_no_deadlock(data, what)
     (result,) = data["results"]
-    _require_tensors(what, result, len(case["cut"]))
+    only = case["only"]
+    _require_tensors(what, result, len(case["cut"]), only)
     if result["graphs"]:
         raise CheckFailed(
-            f"{what}: what forward of part {result['graphs'][0]} returns still hangs on its graph.",
+            f"{what}: what forward of part {result['graphs'][0] + only} returns still hangs on its graph.",
             cause="return y.detach(): what leaves a stage is numbers, and whoever keeps them must not keep the graph.",
         )
     _require_random_state(what, result)
     for number, k, too_many, n_alive, by_graph, has_a_value in result["kept"]:
         for place, n_bytes in enumerate(too_many):
+            part = place + only
             if n_bytes > SLACK:
                 raise CheckFailed(
-                    f"{what}: after B{k} of step {number}, part {place} still keeps {n_bytes} bytes of numbers, beside "
+                    f"{what}: after B{k} of step {number}, part {part} still keeps {n_bytes} bytes of numbers, beside "
                     "its module and what is in flight.",
                     cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
                 )
             if has_a_value[place]:
                 raise CheckFailed(
-                    f"{what}: after B{k} of step {number}, part {place} still keeps a number out of micro-batch {k}'s "
+                    f"{what}: after B{k} of step {number}, part {part} still keeps a number out of micro-batch {k}'s "
                     "tensors.",
                     cause="a single value of theirs, read with .item(), is kept as well: let go of it in backward.",
                 )
             if by_graph[place]:
                 raise CheckFailed(
-                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {place} got or made for "
+                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {part} got or made for "
                     f"micro-batch {k} are still alive.",
                     cause=f"`{by_graph[place]}` on the object hangs on its graph, and keeps what that was made from: "
                     "a number without it is .item() or .detach(), and goes with micro-batch k.",
                 )
             if n_alive[place]:
                 raise CheckFailed(
-                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {place} got or made for "
+                    f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {part} got or made for "
                     f"micro-batch {k} are still alive, though not on the object.",
                     cause="something outlives backward: on the class, on the module, in a default or under a global "
                     "name.",

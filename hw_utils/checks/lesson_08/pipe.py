@@ -16,13 +16,30 @@ from hw_utils.material.models import Part, TinyGPT, parts
 SYMBOLS, CONTEXT = 7, 5
 
 
-def modules_of(n_layers: int, width: int, cut: list[int], begun: float, **_: Any) -> list[Part]:
-    """The parts, every second one in evaluation; begun: what stands in all gradients at the start, if not 0."""
+ODD = ("frozen", "unused", "twice")  # parameters that a module may have
+
+
+def modules_of(
+    n_layers: int, width: int, cut: list[int], begun: float = 0.0, odd: str = "", only: int = 0, **_: Any
+) -> list[Part]:
+    """The parts, every second one in evaluation; only that one, if it is not 0.
+
+    begun: what stands in all gradients at the start, if not 0. odd: of `ODD`, what some parameters are.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(8)
         modules = parts(TinyGPT(n_layers, width, 2, CONTEXT, SYMBOLS).double(), cut)
     for module in modules[1::2]:
         module.eval()
+    for place, module in enumerate(modules if odd else ()):
+        if odd == "frozen":  # of the first part some, of the second all, of the last some
+            for name, p in module.named_parameters():
+                p.requires_grad_(place != 1 and not name.startswith(("places", "norm", "blocks.0.out")))
+        elif odd == "unused":
+            module.spare = torch.nn.Linear(2, 2).double()
+        else:
+            module.blocks[0].norm2.weight = module.blocks[0].norm1.weight
+    modules = modules[only : only + 1] if only else modules
     for p in (p for module in modules for p in module.parameters() if begun):
         p.grad = torch.full_like(p, begun)
     return modules
@@ -33,11 +50,11 @@ class Stopped(Exception):
 
 
 class Pipe:
-    """All stages beside each other; what goes from one to the next is copied, as a message is."""
+    """All stages beside each other, or one alone; what goes from one to the next is copied, as a message is."""
 
     def __init__(self, make: Any, **case: Any) -> None:
         self.keepers = [Keeper(make, module) for module in modules_of(**case)]
-        self.same_x = case["texts"] == "same x"
+        self.same_x, self.only = case["texts"] == "same x", case["only"]
         self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
         self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
         self.alive: dict[int, list[int]] = {}  # of a micro-batch that went back: its tensors that each part left alive
@@ -94,7 +111,7 @@ class Pipe:
         self._look(place, "backward", "gradient", gradient, before[1])
         self._look_at_module(place, "backward", keeper, settings)
         self._look_at_random(place, "backward", random)
-        if not place:
+        if not place and not self.only:
             return None
         if not isinstance(back, torch.Tensor):
             raise Stopped(place, "backward", plain(back))

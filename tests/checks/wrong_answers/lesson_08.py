@@ -77,6 +77,75 @@ class _Stage:
         return x.grad
 
 
+class _AddsGradients(_Stage):
+    """By autograd.grad, and not by y.backward."""
+
+    def asked(self):
+        return list(self.module.parameters())
+
+    def backward(self, k, gradient, **options):
+        x, y = self.kept.pop(k)
+        leaves = [x] if x.is_floating_point() else []
+        parameters = self.asked()
+        found = torch.autograd.grad(y, leaves + parameters, gradient, **options)
+        for p, g in zip(parameters, found[len(leaves) :]):
+            p.grad = g if p.grad is None else p.grad + g
+        return found[0] if leaves else None
+
+
+@wrong("lesson_08.stage", says="does not require grad.*may be frozen .* gradients of the others")
+class AsksForTheFrozen(_AddsGradients):
+    pass
+
+
+@wrong("lesson_08.stage", says="not have been used in the graph.*allow_unused=True")
+class AsksForTheUnused(_AddsGradients):
+    def asked(self):
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+
+@wrong("lesson_08.stage", says="NoneType.*something is None there")
+class AddsWhatIsNone(AsksForTheUnused):
+    def backward(self, k, gradient):
+        for p in self.asked():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        return super().backward(k, gradient, allow_unused=True)
+
+
+@wrong("lesson_08.stage", says="`blocks.0.out.weight` in part 2 has a gradient.*is frozen")
+class TrainsTheFrozen(_Stage):
+    """On weights of its own, all of which are followed."""
+
+    def forward(self, k, x):
+        x = self.leaf(x)
+        weights = {name: p.detach().requires_grad_() for name, p in self.module.named_parameters()}
+        y = torch.func.functional_call(self.module, weights, (x,))
+        self.kept[k] = x, y, weights
+        return y.detach()
+
+    def backward(self, k, gradient):
+        x, y, weights = self.kept.pop(k)
+        y.backward(gradient)
+        for name, p in self.module.named_parameters():
+            if (g := weights[name].grad) is not None:
+                p.grad = g if p.grad is None else p.grad + g
+        return x.grad
+
+
+@wrong("lesson_08.stage", says="with a parameter used twice.*is not that of one process.*counted twice: .* two names")
+class CountsSharedOnesTwice(_AddsGradients):
+    def backward(self, k, gradient):
+        x, y = self.kept.pop(k)
+        leaves = [x] if x.is_floating_point() else []
+        parameters = [p for _, p in self.module.named_parameters(remove_duplicate=False) if p.requires_grad]
+        found = torch.autograd.grad(y, leaves + parameters, gradient, allow_unused=True)
+        for p, g in zip(parameters, found[len(leaves) :]):
+            if g is not None:
+                p.grad = g if p.grad is None else p.grad + g
+        return found[0] if leaves else None
+
+
 @wrong("lesson_08.stage", says="module of part 0 has `seen`, which it did not have before.*hangs on the stage")
 class CountsOnTheModule(_Stage):
     def forward(self, k, x):
@@ -270,7 +339,7 @@ class BeginsAtZero(_Stage):
 _EVERYTHING = []
 
 
-@wrong("lesson_08.stage_lets_go", says="tensors that part 1 got or made .* still alive, though not on the object")
+@wrong("lesson_08.stage_lets_go", says="that part 1 got or made .* still alive, though not|part 1 still keeps")
 class KeepsTheLastGradientOnAFunction(_Stage):
     def backward(self, k, gradient):
         found = super().backward(k, gradient)
