@@ -67,8 +67,10 @@ class Lent:
 
     def _pack_made(self, value: Any, pack: Callable[[Any], Any]) -> Any:
         """On the answer's side: what a driver goes through once, or else a number for it."""
-        if isinstance(value, (Iterator, DataLoader)):
+        if isinstance(value, DataLoader):
             return pack(list(value))
+        if isinstance(value, Iterator):
+            return {"iterator": [type(value).__name__[:200], pack(list(value))]}
         if isinstance(value, Asking):
             return {"function": value.number}
         known = [k for k, kept in enumerate(self.kept) if kept is value]
@@ -104,6 +106,8 @@ class Lent:
 
     def _pack_own(self, value: Any, pack: Callable[[Any], Any]) -> Any:
         """On the driver's side."""
+        if isinstance(value, Iterator):
+            return pack(list(value))
         if hasattr(type(value), "CROSSES_AS"):
             return {value.CROSSES_AS: value.number_in(self)}
         if isinstance(value, FUNCTIONS):
@@ -131,6 +135,9 @@ class Lent:
         """
         if kind == "lent" and type(content) is int and 0 <= content < len(self.things):
             return self.things[content]
+        if kind == "iterator":
+            name, values = content
+            return drawn(str(name)[:200], unpack(values))
         if kind in ("object", "answer") and self.of_number is not None:
             return self.of_number(kind, content, unpack)
         if self.ask is None and kind == "function" and type(content) is int and 0 <= content < len(self.functions):
@@ -229,6 +236,24 @@ class Lent:
         for number, thing in enumerate(self.things):  # of them all now: one may be a part of another
             if isinstance(thing, nn.Module):
                 self._note_parameters(number)
+
+
+class Drawn:
+    """What an iterator of the answer's gave: to go through once, without a length, as where it was made."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = iter(values)
+
+    def __iter__(self) -> Iterator:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._values)
+
+
+def drawn(name: str, values: Any) -> Drawn:
+    """An iterator over them, of a class of that name: a generator, a map, a zip."""
+    return type(name if name.isidentifier() else "iterator", (Drawn,), {"__module__": "answer"})(values)
 
 
 class _Pickler(pickle.Pickler):

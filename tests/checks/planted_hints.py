@@ -243,6 +243,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.column_forward": {
         0: (
+            "RemembersItsCut "
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
             "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
@@ -267,6 +268,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.row_forward": {
         0: (
+            "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
             "HoldsTwoRowsPacked SumsTheWholeWeight "
         ),
@@ -291,6 +293,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.column_then_row": {
         1: (
+            "remembers_the_output remembers_the_rows "
             "forgets_the_reduction averages_the_shares gathers_and_slices_again forgets_the_gelu "
             "activates_the_sum reduces_the_block_twice gathers_without_slicing takes_a_relu cuts_again "
             "activates_the_weight reduces_the_hidden_columns reduces_the_hidden_columns_too cuts_the_batch "
@@ -299,6 +302,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.parallelize": {
         0: (
+            "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
         ),

@@ -28,6 +28,7 @@ def drive_block(column_then_row, world_size, d_in, d_hidden, d_out, seed) -> dic
     def worker(rank: int, context: Any) -> dict[str, Any]:
         right = {"x": x, "w1": w1.chunk(world_size, 1)[rank], "w2": w2.chunk(world_size, 0)[rank]}
         given = {name: tensor.clone() for name, tensor in right.items()}
+        column_then_row(*(-tensor for tensor in right.values()), rank, context)  # nobody's: it is all anew
         output = column_then_row(*given.values(), rank, context)
         return {"output": output, "changed": [name for name in right if not torch.equal(given[name], right[name])]}
 
@@ -63,6 +64,8 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
         ("GELU of two linear layers", "GELU acts on the rank's own columns, before they meet its rows",
          gelu(x @ w1 @ w2)),
         ("right with the GELU of w2", "GELU acts on x @ w1, the activations, and on no weight", x @ w1 @ gelu(w2)),
+        ("that of an earlier call, with other numbers", "each call computes with what it is given: nothing is kept",
+         gelu(x @ w1) @ -w2),
         ("right before another GELU", "nothing comes after the second layer", gelu(gelu(x @ w1) @ w2)),
     ):  # fmt: skip
         if isinstance(outputs[0], np.ndarray) and distance(outputs[0], output.numpy()) <= 1e-10:
@@ -72,7 +75,7 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
         causes[""] = causes["times N"] = f"{calls['all_gather more']}; w1 and w2 are cut already"
     require_parts(outputs, [(gelu(x @ w1) @ w2).numpy()] * world_size, f"{what}: the output", 1e-10, causes)
     if world_size > 1:
-        require_calls(made, world_size, {"all_reduce": 1}, what, calls)
+        require_calls(made, world_size, {"all_reduce": 2}, f"{what}, called twice,", calls)
         n_due = outputs[0].size
         wrong = next((call for call in made if call["numel"] != n_due), None)
         if wrong:

@@ -45,6 +45,14 @@ def _train(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: in
     return losses
 
 
+@torch.no_grad()
+def _turned(model: SimpleMLP) -> SimpleMLP:
+    """The model, whose numbers have the other sign now."""
+    for p in model.parameters():
+        p.neg_()
+    return model
+
+
 def _known_on(rank: int, world_size: int, base: SimpleMLP, plan: dict[str, Any], seed: int) -> SimpleMLP:
     """A copy of the model for one rank alone: of the layers to cut only this rank's part is true."""
     model = copy.deepcopy(base)
@@ -70,7 +78,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:
-            models[rank] = parallelize(_known_on(rank, world_size, base, plan, seed), plan, context)[rank]
+            models[rank] = made_again(_known_on(rank, world_size, base, plan, seed), context)[rank]
         elif n_models() != world_size:
             return {"losses": [], "n_kept": 0, "whole": []}
         n_kept, kept = sum(p.numel() for p in models[rank].parameters()), kept_tensors(models[rank])
@@ -80,11 +88,20 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         whole = [path for path, t in kept.items() if any(n_found(weight, t) == weight.numel() for weight in weights)]
         return {"losses": _train(models[rank], x, y, n_steps), "n_kept": n_kept, "whole": whole}
 
+    def made_again(model: SimpleMLP, context: Any) -> Any:
+        """What it makes of the model after it was called with other numbers in it, and on another one."""
+        if not is_large and not is_refused:
+            parallelize(_turned(copy.deepcopy(model)), plan, context)
+            _turned(model)
+            parallelize(model, plan, context)
+            _turned(model)
+        return parallelize(model, plan, context)
+
     def n_models() -> int:
         return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
 
     def prepare(context: Any) -> None:
-        made = [] if is_apart else parallelize(base, plan, context)
+        made = [] if is_apart else made_again(base, context)
         models.extend(made if isinstance(made, Sequence) else [])
         looks.append(look_at(parallelize) if is_large else None)
 
@@ -206,6 +223,7 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
     base, x, y = _training(d_hidden, seed)
     sizes = {name: getattr(base, name).weight.numel() for name in ("lin1", "lin2")}
     n_kept = sum(size // world_size if name in layers else size for name, size in sizes.items())
+    earlier = _train(_turned(copy.deepcopy(base)), x, y, 1)
     right = _train(base, x, y, n_steps)
     for rank, result in enumerate(results):
         if result["n_kept"] != n_kept:
@@ -222,6 +240,11 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
             if not (type(loss) is float and abs(loss - expected) <= 1e-6):
                 first = "the slices are not those of the plain model's weights, or are of the wrong rank"
                 later = "the first loss is right: a gradient is wrong, or it never reaches the weight that is used"
+                if isinstance(loss, float) and not step and abs(loss - earlier[0]) <= 1e-6:
+                    first = (
+                        "these are the weights of an earlier call, of this model or one like it: look at the model's "
+                        "own in each call"
+                    )
                 if not isinstance(loss, float):
                     first = later = "the loss is no float: the model's output has another form than the plain one's"
                 raise CheckFailed(

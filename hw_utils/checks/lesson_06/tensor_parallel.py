@@ -58,6 +58,8 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         if axis == 0:  # of x a rank has use for the features that meet its rows
             other, x = (part_on(rank, t, world_size, 1, seed + k) for k, t in enumerate((other, x)))
         given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": weight.clone()}
+        if not is_large:  # what is kept of another layer is none of this one's
+            Layer(-weight, rank, context, "lin")
         layer = Layer(given["weight"], rank, context, "lin")
         weights[rank], stages[rank] = layer.weight, "forward"
         if backward:
@@ -133,7 +135,8 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if made_before:
         first = len(shards) - len(made_before)  # ranks begin in falling order
         strided = [(weight[:, r::n] if axis else weight[r::n]).numpy() for r in range(n)]
-        every = {_EVERY_NTH.format(*(("columns",) if axis else ("rows",)) * 2): [[a] for a in strided[first:]]}
+        every = {_EARLIER: [[-part] for part in shards[first:]]}
+        every |= {_EVERY_NTH.format(*(("columns",) if axis else ("rows",)) * 2): [[a] for a in strided[first:]]}
         got, right = data["weights"][first:], shards[first:]
         _require_none_of(every, got, right, f"{what}: the weight", limit)
         require_parts(got, right, f"{what}: the weight", limit, causes["weight"])
@@ -162,6 +165,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         _require_small_parts(made, axis, case, what)
 
 
+_EARLIER = "it is an earlier layer's, of the same shape and name: each layer cuts the weight that it is given"
 _EVERY_NTH = "rank r keeps one run of neighbouring {}, rank 0 the first; not every N-th of the {}"
 _OTHER_INPUT = (
     "it is made of another forward's input, or another layer's: keep the last forward's, on the object and not on the "

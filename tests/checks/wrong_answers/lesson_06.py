@@ -1419,6 +1419,19 @@ class CutsFromTheOtherEnd(_Column):
         return slice((self.n - 1 - rank) * self.size, (self.n - rank) * self.size)
 
 
+_CUTS = {}
+
+
+@wrong(COLUMN_F, says="the weight on rank . is wrong.*an earlier layer's, of the same shape")
+class RemembersItsCut(_Column):
+    """By shape: right for the first layer that is made."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        key = (*weight.shape, str(weight.dtype), rank, context.world_size)
+        self.weight = _CUTS.setdefault(key, self.weight)
+
+
 @wrong(COLUMN_F, says="one run of neighbouring columns")
 class CutsEveryNthColumn(_Column):
     def part(self, tensor, which):
@@ -1535,6 +1548,19 @@ class KeepsTheWholeWeightToo(_Column):
     def __init__(self, weight, rank, context, group_id):
         super().__init__(weight, rank, context, group_id)
         self.whole = weight
+
+
+@wrong(ROW_F, says="the weight on rank . is wrong.*an earlier layer's, of the same shape")
+class RemembersItsRows(_Row):
+    """Under its name, on the class."""
+
+    rows = {}  # noqa: RUF012
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        if (old := self.rows.get((group_id, rank))) is not None and old.shape == self.weight.shape:
+            self.weight = old
+        self.rows[group_id, rank] = self.weight
 
 
 @wrong(ROW_F, says="self.whole keeps other ranks. part of the weight")
@@ -2059,6 +2085,22 @@ def only_rank_zero_adds_up(x, w1, w2, rank, context):
     return total if rank == 0 else gelu(x @ w1) @ w2
 
 
+_OUTPUTS = {}
+
+
+@wrong(BLOCK, says="the output is that of an earlier call.*nothing is kept")
+def remembers_the_output(x, w1, w2, rank, context):
+    key = (rank, context.world_size, x.shape, w1.shape, w2.shape)
+    if key not in _OUTPUTS:
+        _OUTPUTS[key] = context.all_reduce(gelu(x @ w1) @ w2, rank, "block", "sum")
+    return _OUTPUTS[key]
+
+
+@wrong(BLOCK, says="the output is that of an earlier call.*nothing is kept")
+def remembers_the_rows(x, w1, w2, rank, context):
+    return context.all_reduce(gelu(x @ w1) @ _OUTPUTS.setdefault((rank, w2.shape), w2.clone()), rank, "block", "sum")
+
+
 @wrong(BLOCK, says="x itself is changed on rank")
 def empties_the_input(x, w1, w2, rank, context):
     hidden = gelu(x @ w1)
@@ -2182,6 +2224,30 @@ class Asserts(GoodColumn):
 _plant("asserts_the_size", "expected a ValueError, got an AssertionError", _parallelize, column=Asserts)
 
 
+_MADE = {}
+
+
+def _made_before(key, model, plan, context):
+    """By what it was called with; the models are copied, so that each call gives its own."""
+    if key not in _MADE:
+        _MADE[key] = _parallelize(model, plan, context)
+    found = _parallelize(model, plan, context)
+    for mine, old in zip(found, _MADE[key]):
+        for p, q in zip(mine.parameters(), old.parameters()):
+            p.data.copy_(q.data)
+    return found
+
+
+_plant(
+    "remembers_models_by_shape",
+    "these are the weights of an earlier call",
+    lambda m, p, c: _made_before((str(m), *p, c.world_size), m, p, c),
+)
+_plant(
+    "remembers_models_by_id",
+    "these are the weights of an earlier call",
+    lambda m, p, c: _made_before((id(m), *p, c.world_size), m, p, c),
+)
 _plant("gives_the_models_one_by_one", "return a list", lambda m, p, c: (model for model in _parallelize(m, p, c)))
 _plant(
     "cuts_layers_by_their_names",

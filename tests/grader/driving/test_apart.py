@@ -48,7 +48,8 @@ SUBTLE = (
     "KeepsTheFirstNumberInASet", "BeginsAtTheCallersTensor", "gpipe_takes_the_batch_apart", "takes_layers_out",
     "shares_what_is_whole", "one_tensor_for_both", "no_step", "CountsOnTheModule", "LeavesAHook",
     "RowLetsAutogradDoIt", "averages_the_updates", "assigns_the_quotient", "puts_new_buffers_in_place",
-    "assigns_the_means",
+    "assigns_the_means", "gives_the_models_one_by_one", "KeepsTheLastGradientOnAFunction",
+    "remembers_models_by_shape", "RemembersItsCut", "remembers_the_output",
 )  # fmt: skip
 
 pytestmark = needs_sandbox

@@ -260,6 +260,6 @@ def test_what_an_answer_returns_may_be_gone_through_once():
     parcel = Parcel(Lent(print))
     loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=3)
     tree = parcel.pack([(n * n for n in range(3)), loader])
-    squares, batches = Unpacker(parcel.blob()).unpack(tree)
-    assert squares == [0, 1, 4]
+    squares, batches = Unpacker(parcel.blob(), Lent()).unpack(tree)
+    assert (type(squares).__name__, list(squares), list(squares)) == ("generator", [0, 1, 4], [])
     assert [batch[0].tolist() for batch in batches] == [[0, 1, 2], [3]]
