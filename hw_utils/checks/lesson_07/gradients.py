@@ -20,9 +20,10 @@ from hw_utils.checks.kept_bytes import (
     observe_memory,
 )
 from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.checks.lesson_07.gradient_shards_judge import judge_shards
 from hw_utils.checks.lesson_07.gradients_kept import MANY, drive_many, judge_many
-from hw_utils.checks.lesson_07.optimizer import batch, tower
+from hw_utils.checks.lesson_07.second_objects import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
@@ -117,7 +118,10 @@ def _judge(
     unused: bool,
     order: list[int] | None = None,
     many: bool = False,
+    second: bool = False,
 ) -> None:
+    if second:
+        return second_objects.judge_gradients(data, world_size, _buckets(widths, bucket_bytes))
     sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
     pieces = [-(-size // world_size) for size in sizes]
     if many:
@@ -253,6 +257,10 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
             )
 
 
+_SECOND = {"world_size": 3, "widths": second_objects.WIDTHS, "bucket_bytes": second_objects.BUCKET_BYTES,
+           "unused": False, "second": True}  # fmt: skip
+
+
 @check(
     "lesson_07.sharded_gradients",
     judge=_judge,
@@ -268,6 +276,7 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
             (3, 150, True),
         )
     ]
+    + [_SECOND]
     + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}]
     + [{"world_size": 2, "widths": [3] * 4, "bucket_bytes": 96, "unused": False, "order": [2, 1, 0, 3, 4]}]
     + [MANY],  # gradients that nobody overlooks, in whatever form they are kept
@@ -293,8 +302,11 @@ def sharded_gradients(
     unused: bool,
     order: list[int] | None = None,
     many: bool = False,
+    second: bool = False,
 ):
     """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
+    if second:
+        return second_objects.drive(second_objects.gradients, make, world_size)
     if many:
         return drive_many(make, world_size, widths, bucket_bytes)
     args = (make, widths, bucket_bytes, unused, order)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
@@ -22,14 +21,15 @@ from hw_utils.checks.kept_bytes import (
     observe_memory,
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, look_at, n_ranks, taken
+from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.checks.lesson_07.adam_causes import with_eps_elsewhere
+from hw_utils.checks.lesson_07.second_objects import LR, batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
-from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.simulate import simulate
 
-LR, STEPS = 0.1, 3
+STEPS = 3
 LARGE = 50_000  # parameters that have far more bytes than all else an answer makes
 _COPIES = 6.5  # of the weights, beside what is allowed: right answers have 5.2 at most, whole moments 8.7 at least
 STEP_COUNT = 8  # bytes that torch's own step count may take
@@ -37,25 +37,6 @@ CHEAP = frozenset({
     "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_to_all_single",
     "all_to_all", "send", "recv", "isend", "irecv", "barrier",
 })  # fmt: skip
-
-
-def tower(widths: list[int]) -> nn.Sequential:
-    """Linear layers with tanh between them, float64, the same weights every time."""
-    parts: list[nn.Module] = []
-    for k, (d_in, d_out) in enumerate(pairwise(widths)):
-        layer = nn.Linear(d_in, d_out, dtype=torch.float64)
-        with torch.no_grad():
-            layer.weight.copy_(drawn_weights(d_out, d_in, 10 + k))
-            layer.bias.copy_(drawn_weights(1, d_out, 20 + k)[0])
-        parts += [layer, nn.Tanh()]
-    return nn.Sequential(*parts[:-1])
-
-
-def batch(rank: int, step: int, width: int) -> torch.Tensor:
-    """Each rank's own examples, of another size on every rank."""
-    return (rank + 1) * torch.randn(
-        4, width, generator=torch.Generator().manual_seed(drawn_numbers.seed(100 * step + rank)), dtype=torch.float64
-    )
 
 
 def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str) -> dict[str, Any]:
@@ -99,7 +80,11 @@ def _serial(
     return np.stack(path)
 
 
-def _judge(data: Any, world_size: int, widths: list[int], dtype: str = "float64") -> None:
+def _judge(
+    data: Any, world_size: int, widths: Sequence[int] = (), dtype: str = "float64", second: bool = False
+) -> None:
+    if second:
+        return second_objects.judge_adam(data, world_size)
     n = _n_parameters(widths)
     item = DTYPES[dtype].itemsize
     what = f"{n_ranks(world_size)}, {n} parameters" + (f" of {dtype}" if item != 8 else "")
@@ -283,6 +268,7 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
         {"world_size": n, "widths": list(w)}
         for n, w in ((1, (3, 2)), (2, (3, 2)), (3, (3, 2)), (4, (3, 5, 2)), (5, (3, 5, 2)), (6, (1, 2, 1)))
     ]
+    + [{"world_size": 3, "second": True}]
     + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}]
     + [{"world_size": 4, "widths": [250, 500, 250]}],  # moments that nobody overlooks, in whatever form they are kept
     ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
@@ -294,8 +280,12 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
     },
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )
-def sharded_adam(make, /, world_size: int, widths: list[int], dtype: str = "float64"):
+def sharded_adam(
+    make, /, world_size: int, widths: Sequence[int] = (), dtype: str = "float64", second: bool = False
+):  # fmt: skip
     """Three steps of a small model, each rank with its own examples."""
+    if second:
+        return second_objects.drive(second_objects.adam, make, world_size)
     args, is_large = (make, widths, dtype), _n_parameters(widths) >= LARGE
     before = look_at(make, world_size) if is_large else None
     data = observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))

@@ -21,6 +21,7 @@ from hw_utils.checks.kept_bytes import (
     observe_memory,
 )
 from hw_utils.checks.lesson_06.shards import look_at, taken
+from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import KeepingLayer, drawn_weights
@@ -109,8 +110,11 @@ def _plain(n_layers: int, dropout: float, n_examples: int) -> tuple[list[dict[st
 
 
 def _judge(
-    data: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int = N, evaluates: bool = False
-) -> None:
+    data: Any, n_layers: int = 0, n_segments: int = 0, dropout: float = 0.0, n_examples: int = N,
+    evaluates: bool = False, second: bool = False,
+) -> None:  # fmt: skip
+    if second:
+        return second_objects.judge_recompute(data)
     what = f"{n_layers} layers in {n_segments} segment{'' if n_segments == 1 else 's'}"
     what += f", dropout {dropout:g}" if dropout else ""
     what += ", a forward without a backward between the steps" if evaluates else ""
@@ -240,6 +244,7 @@ def _same(got: Any, right: np.ndarray) -> bool:
     + [
         {"n_layers": 12, "n_segments": 4, "dropout": 0.0, "n_examples": MANY},
         {"n_layers": 9, "n_segments": 3, "dropout": 0.0, "evaluates": True},
+        {"second": True},
     ],
     ok="gradients are exact, inputs of one segment and the first of each are kept, the last segment runs once.",
     hint="hint 1 of exercise 7.2",
@@ -247,8 +252,11 @@ def _same(got: Any, right: np.ndarray) -> bool:
     look="print each call of forward and backward with its layer, for 4 layers in 2 segments.",
 )
 def recomputed(
-    make, /, n_layers: int, n_segments: int, dropout: float, n_examples: int = N, evaluates: bool = False
+    make, /, n_layers: int = 0, n_segments: int = 0, dropout: float = 0.0, n_examples: int = N,
+    evaluates: bool = False, second: bool = False,
 ):  # fmt: skip
     """Two steps through layers that say when they keep an input, each pass taking a known time."""
+    if second:
+        return second_objects.drive(second_objects.recompute, make, 1)
     args = (make, n_layers, n_segments, dropout, n_examples, evaluates)
     return observe_memory(lambda: simulate(_worker, 1, args, compute="free", echo=False, memory=True))

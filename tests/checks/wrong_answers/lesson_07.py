@@ -1369,3 +1369,88 @@ def _times_as_long(times: float):
 
 for _times, _says in ((0.1, "m / \\(1 - beta1"), (3.1623, "both bias corrections"), (7, "7 times as long")):
     wrong_values("lesson_07.sharded_adam", f"step_{_times}", _times_as_long(_times), says=_says)
+
+
+# What belongs to one object, on the class or kept by shape: right for the first one of a process
+
+
+_SECOND = "a second {} in one process, .*another one was made and used before in this process"
+
+
+@wrong("lesson_07.recomputed", says=_SECOND.format("Recomputed"))
+class SharesItsLayers(_Recomputed):
+    made = {}  # noqa: RUF012
+
+    def __init__(self, layers, n_segments):
+        super().__init__(layers, n_segments)
+        self.segments = self.made.setdefault((len(layers), n_segments), self.segments)
+
+
+@wrong("lesson_07.recomputed", says=_SECOND.format("Recomputed"))
+class CutsOnceForAll(_Recomputed):
+    cut = []  # noqa: RUF012
+
+    def __init__(self, layers, n_segments):
+        super().__init__(layers, n_segments)
+        self.cut.extend(self.segments)
+        self.segments = self.cut[: len(self.segments)]
+
+
+@wrong("lesson_07.sharded_adam", says=_SECOND.format("ShardedAdam"))
+class SharesItsMoments(_Adam):
+    moments = {}  # noqa: RUF012
+
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        self.m, self.v = self.moments.setdefault((dist.get_rank(), self.size), (self.m, self.v))
+
+
+@wrong("lesson_07.sharded_adam", says=_SECOND.format("ShardedAdam"))
+class CountsStepsOnItsClass(_Adam):
+    steps = {}  # noqa: RUF012
+
+    def adam(self, w, g, place):
+        self.t = self.steps.get(dist.get_rank(), 0)
+        self.steps[dist.get_rank()] = self.t + 1
+        return super().adam(w, g, place)
+
+
+@wrong("lesson_07.sharded_gradients", says=_SECOND.format("ShardedGradients"))
+class FillsBucketsOnce(_Gradients):
+    filled = {}  # noqa: RUF012
+
+    def __init__(self, model, bucket_bytes):
+        super().__init__(model, bucket_bytes)
+        self.buckets = self.filled.setdefault((dist.get_rank(), len(self.buckets)), self.buckets)
+
+
+@wrong("lesson_07.sharded_gradients", says=_SECOND.format("ShardedGradients"))
+class FillsItsFlatVectorsOnce(_Gradients):
+    """Of the parameters that were the first ones of their sizes; its hooks are on its own."""
+
+    first = {}  # noqa: RUF012
+
+    def start_next(self):
+        bucket = self.buckets[len(self.shards)]
+        key = (dist.get_rank(), *(p.shape for p in bucket))
+        first = self.first.setdefault(key, bucket)
+        for p, q in zip(bucket, first):
+            p.grad = q.detach() if first is not bucket else p.grad
+        super().start_next()
+
+
+@wrong("lesson_07.fully_sharded", says=_SECOND.format("FullySharded"))
+class SharesItsSlots(_Sharded):
+    made = {}  # noqa: RUF012
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.layers = self.made.setdefault((dist.get_rank(), len(layers)), layers)
+
+
+@wrong("lesson_07.fully_sharded", says=_SECOND.format("FullySharded"))
+class KeepsShardsBySize(_Sharded):
+    shards = {}  # noqa: RUF012
+
+    def of_shard(self, shard):
+        return self.shards.setdefault((dist.get_rank(), len(shard)), shard)
