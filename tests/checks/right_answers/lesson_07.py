@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from decimal import Decimal
 from fractions import Fraction
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -938,17 +937,17 @@ right_values("lesson_07.shards", "notes_a_fraction", _notes_a_fraction, _fills_z
 class KeepsAllByObjectOnItsClass:
     """What belongs to each object lies on the class, under the object."""
 
-    own = WeakKeyDictionary()
+    own = {}  # noqa: RUF012
 
     def __init__(self, layers, n_segments):
         size = -(-len(layers) // n_segments)
-        self.own[self] = {"segments": [layers[k : k + size] for k in range(0, len(layers), size)], "starts": []}
+        self.own[id(self)] = {"segments": [layers[k : k + size] for k in range(0, len(layers), size)], "starts": []}
 
     def forward(self, x):
-        *early, last = self.own[self]["segments"]
-        self.own[self]["starts"] = []
+        *early, last = self.own[id(self)]["segments"]
+        self.own[id(self)]["starts"] = []
         for segment in early:
-            self.own[self]["starts"].append((x, torch.get_rng_state()))
+            self.own[id(self)]["starts"].append((x, torch.get_rng_state()))
             for layer in segment:
                 x = layer.forward(x, keep=False)
         for layer in last:
@@ -956,10 +955,10 @@ class KeepsAllByObjectOnItsClass:
         return x
 
     def backward(self, gradient):
-        *early, last = self.own[self]["segments"]
+        *early, last = self.own[id(self)]["segments"]
         for layer in reversed(last):
             gradient = layer.backward(gradient)
-        for segment, (x, state) in reversed(list(zip(early, self.own[self].pop("starts")))):
+        for segment, (x, state) in reversed(list(zip(early, self.own[id(self)].pop("starts")))):
             now = torch.get_rng_state()
             torch.set_rng_state(state)
             for layer in segment:
