@@ -1,19 +1,22 @@
-"""Operations of torch that change a tensor in place: they read it, compute, and write, and others may run meanwhile.
+"""Operations that change a tensor in place: they read it, compute, and write, and others may run meanwhile.
 
-Torch lets go of the interpreter's lock while it computes. Where two ranks change one tensor at a time, what stands
-there afterwards is what the last one made of what it had read: the other's change is lost. So in between is a place to
-switch.
+Torch lets go of the interpreter's lock while it computes, and so does numpy above 500 elements. Where two ranks change
+one tensor at a time, what stands there afterwards is what the last one made of what it had read: the other's change is
+lost. So in between is a place to switch. Of numpy's operations those are seen that have to do with `tensor.numpy()`.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
 from hw_utils.threads.switch_points import points_in
@@ -28,14 +31,14 @@ class ChangedTensors:
     def __init__(self) -> None:
         self.ranks: dict[int, set[int]] = defaultdict(set)  # storage -> who changes it
         self.places: dict[int, set[Place]] = defaultdict(set)
-        self.kept: list[torch.UntypedStorage] = []  # else the next tensor could get the address
+        self.kept: list[torch.UntypedStorage | np.ndarray] = []  # else the next tensor could get the address
 
-    def note(self, tensor: torch.Tensor, rank: int, place: Place) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self.ranks:
-            self.kept.append(storage)
-        self.ranks[storage._cdata].add(rank)
-        self.places[storage._cdata].add(place)
+    def note(self, memory: torch.UntypedStorage | np.ndarray, rank: int, place: Place) -> None:
+        known = memory._cdata if isinstance(memory, torch.UntypedStorage) else id(memory)
+        if known not in self.ranks:
+            self.kept.append(memory)
+        self.ranks[known].add(rank)
+        self.places[known].add(place)
 
     def shared(self) -> set[Place]:
         """Where a tensor is changed that another rank changes, too."""
@@ -55,20 +58,78 @@ class InTwoSteps(_python_dispatch.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         target = _read_and_written(func, args, kwargs or {})
-        if target is not None and (frame := _students_frame()) is not None:
-            place = (frame.f_code, frame.f_lasti)
-            self.changed.note(target, self.rank, place)
+        if target is not None:
             before = target.clone()
-            if self.pause(frame, place):
+            if self.others_run(target.untyped_storage()):
                 target.copy_(before)  # what others have written since is not what this one has read
         return func(*args, **(kwargs or {}))
 
+    def others_run(self, memory: torch.UntypedStorage | np.ndarray) -> bool:
+        """Whether others may have run, now that this rank has read what it is about to change."""
+        frame = _students_frame()
+        if frame is None:
+            return False
+        place = (frame.f_code, frame.f_lasti)
+        self.changed.note(memory, self.rank, place)
+        return self.pause(frame, place)
+
     def __enter__(self) -> InTwoSteps:
         _python_dispatch._push_mode(self)
+        self.arrays = _GivesArrays()
+        self.arrays.__enter__()
+        _of_thread.steps = self
         return self
 
     def __exit__(self, *error: Any) -> None:
+        del _of_thread.steps
+        self.arrays.__exit__(*error)
         _python_dispatch._pop_mode()
+
+
+_of_thread = threading.local()  # .steps: those of the rank that this thread is
+
+
+class _GivesArrays(TorchFunctionMode):
+    """`tensor.numpy()` gives an array whose operations are seen."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result.view(SeenArray) if type(result) is np.ndarray else result
+
+
+class SeenArray(np.ndarray):
+    """An array, and what is made of it: where it is changed in place, it is read and written in two steps."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: tuple = (), **options: Any) -> Any:
+        own, into = [_plain(value) for value in inputs], tuple(_plain(value) for value in out)
+        target = own[0] if method == "at" else into[0] if len(into) == 1 and method == "__call__" else None
+        steps = getattr(_of_thread, "steps", None)
+        if steps is not None and isinstance(target, np.ndarray) and any(_are_one(target, value) for value in own):
+            before = target.copy()
+            if steps.others_run(_memory_of(target)):
+                np.copyto(target, before)
+        result = getattr(ufunc, method)(*own, **options, **({"out": into} if into else {}))
+        if len(out) == 1:
+            return out[0]
+        return result.view(SeenArray) if type(result) is np.ndarray else result
+
+
+SeenArray.__name__ = SeenArray.__qualname__ = "ndarray"  # as a check calls it that was given one
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, SeenArray) else value
+
+
+def _are_one(target: np.ndarray, value: Any) -> bool:
+    return isinstance(value, np.ndarray) and np.may_share_memory(target, value)
+
+
+def _memory_of(array: np.ndarray) -> torch.UntypedStorage | np.ndarray:
+    """What an array is a view of: a tensor's memory, or an array's."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array.base.untyped_storage() if isinstance(array.base, torch.Tensor) else array
 
 
 def _read_and_written(func: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:

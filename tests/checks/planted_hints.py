@@ -203,7 +203,10 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
         "ReusesTheGroupAtOnce",
-        2: "AddsWithoutALock AddsInPlaceWithoutALock ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead",
+        2: (
+            "AddsWithoutALock AddsInPlaceWithoutALock AddsArraysWithoutALock AddsToAnArrayOfNumpys "
+            "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead"
+        ),
     },
     "lesson_06.split_batch": {
         1: (

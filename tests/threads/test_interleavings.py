@@ -8,6 +8,7 @@ import time
 from queue import Queue, SimpleQueue
 from threading import Condition, Lock
 
+import numpy as np
 import pytest
 import torch
 
@@ -72,11 +73,35 @@ class Total:
     def write(self, share):
         self.sum.copy_(share)
 
+    def add_arrays(self, share):
+        total = self.sum.numpy()
+        total += share.numpy()
+
+    def add_to_a_part_of_an_array(self, share):
+        self.sum.detach().numpy()[:1] += 10.0 ** (share[0].item() > 1)
+
+    def add_into_an_array(self, share):
+        total = self.sum.numpy()
+        np.add(total, share.numpy(), out=total)
+
+    def add_at(self, share):
+        np.add.at(self.sum.numpy(), [0], share[:1].numpy())
+
+    def add_to_an_array_of_its_own(self, share):
+        mine = self.sum.numpy().copy()
+        mine += share.numpy()
+        return mine
+
+    def write_an_array(self, share):
+        np.multiply(share.numpy(), 1, out=self.sum.numpy())
+
 
 @pytest.mark.parametrize(
     ("name", "sums"),
     [("add", {1, 10, 11}), ("add_to_a_part", {1, 10, 11}), ("add_into", {1, 10, 11}), ("add_safely", {11}),
-     ("add_to_its_own", {0}), ("write", {1, 10})],
+     ("add_to_its_own", {0}), ("write", {1, 10}),
+     ("add_arrays", {1, 10, 11}), ("add_to_a_part_of_an_array", {1, 10, 11}), ("add_into_an_array", {1, 10, 11}),
+     ("add_at", {1, 10, 11}), ("add_to_an_array_of_its_own", {0}), ("write_an_array", {1, 10})],
 )  # fmt: skip
 def test_between_what_torch_reads_in_place_and_what_it_writes_another_rank_may_add(name, sums):
     totals = []

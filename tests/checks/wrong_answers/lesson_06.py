@@ -11,6 +11,7 @@ from collections import UserDict, defaultdict
 from fractions import Fraction
 from functools import cache, partial
 
+import numpy as np
 import torch
 from torch.nn.functional import mse_loss
 
@@ -455,6 +456,26 @@ class AddsInPlaceWithoutALock(_Totals):
             total = self.total.setdefault(group_id, torch.zeros_like(tensor))
             self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
         total += tensor
+
+
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsArraysWithoutALock(_Totals):
+    def add(self, tensor, group_id):
+        with self.lock:
+            total = self.total.setdefault(group_id, torch.zeros_like(tensor)).numpy()
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+        total += tensor.numpy()
+
+
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsToAnArrayOfNumpys(_Totals):
+    def add(self, tensor, group_id):
+        with self.lock:
+            if group_id not in self.total:
+                self.array = np.zeros(tuple(tensor.shape), dtype=tensor.numpy().dtype)
+                self.total[group_id] = torch.from_numpy(self.array)
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+        np.add(self.array, tensor.numpy(), out=self.array)
 
 
 @wrong(REDUCE, says="had arrived")
