@@ -20,9 +20,10 @@ from torch import nn
 
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.conversation import Conversation, Given, send_with_things
-from hw_grader.driving.lent_objects import Lent
-from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker, containers_in
-from hw_grader.driving.tensor_lifetimes import Held
+from hw_grader.driving.marshalling.lent_objects import Lent
+from hw_grader.driving.marshalling.line import HungUp, Line
+from hw_grader.driving.marshalling.parcels import Parcel, Unpacker, containers_in
+from hw_grader.driving.marshalling.tensor_lifetimes import Held
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.

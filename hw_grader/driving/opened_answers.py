@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hw_grader.driving.lent_objects import Lent
+from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_utils.material.kept.tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.virtual.ranks.own.copies import is_constant
 

@@ -24,11 +24,13 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
-from hw_grader.driving.lent_objects import Lent, run_elsewhere
-from hw_grader.driving.marshalling import HungUp, Line, Parcel, Unpacker, containers_in
+from hw_grader.driving.marshalling.given_arguments import GivenArguments
+from hw_grader.driving.marshalling.lent_objects import Lent, run_elsewhere
+from hw_grader.driving.marshalling.line import HungUp, Line
+from hw_grader.driving.marshalling.parcels import Parcel, Unpacker
+from hw_grader.driving.marshalling.tensor_lifetimes import Handed
 from hw_grader.driving.opened_answers import Answers, models_of
 from hw_grader.driving.roles.drive import remember_sources
-from hw_grader.driving.tensor_lifetimes import Handed
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source.students_files import is_students
@@ -136,14 +138,10 @@ class Call:
         self.lent.load(blob[n_tensor_bytes:])
         unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
         self.args, self.options = unpacker.unpack(message["given"])
-        self.given, self.memory = list(unpacker.tensors), list(unpacker.memory)
+        tensors, memory = list(unpacker.tensors), list(unpacker.memory)
         self.random = unpacker.unpack(message["random"])  # each rank's own, as in a process of its own
         self.lent.set_states(unpacker.unpack(message["states"]), with_settings=True)
-        self.before = [flat.numpy().tobytes() for flat in self.memory]
-        self.places = [_place(t) for t in self.given]
-        self.followed = [(t.requires_grad, t.grad) for t in self.given]  # they are leaves
-        given = [*self.args, *self.options.values()]
-        self.containers = [(container, _content(container)) for container in containers_in(given)]
+        self.given: GivenArguments | None = GivenArguments([*self.args, *self.options.values()], tensors, memory)
         self.printed, self.pid = io.StringIO(), os.getpid()
         for kind in message["passes"]:
             pass_elsewhere(kind)
@@ -161,8 +159,7 @@ class Call:
             os._exit(0)  # a process that the answer forked: it has no say here
         if not self.lent.kept and not message.get("hooks"):
             self.answers.sessions.pop(self.message["session"], None)
-        self.args = self.options = self.given = self.memory = self.before = None  # it may be asked next what is alive
-        self.followed = self.containers = None
+        self.args = self.options = self.given = None  # it may be asked next what is alive
         self.answers.leaves(threading.current_thread())
         self.line.send({**message, **self._text()}, blob)
 
@@ -170,12 +167,7 @@ class Call:
         torch.set_rng_state(self.random)
         value = self._do()
         parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
-        moved = [t.detach() if _place(t) != old else None for t, old in zip(self.given, self.places)]
-        written = [m if m.numpy().tobytes() != old else None for m, old in zip(self.memory, self.before)]
-        followed = [_followed(t, *old) for t, old in zip(self.given, self.followed)]
-        contents = [now if not _is_same(_content(now), old) else None for now, old in self.containers]
-        changed = [*map(parcel.pack, (moved, written, followed)), [parcel.pack_what_crosses(c) for c in contents]]
-        message = {"changed": changed, "states": parcel.pack(self.lent.states())}
+        message = {"changed": self.given.changed(parcel), "states": parcel.pack(self.lent.states())}
         message["random"] = parcel.pack(torch.get_rng_state())
         made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
         message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
@@ -233,7 +225,7 @@ class Call:
         mine = list(parcel.tensors)
         if is_handed:
             handed = self.served.handed
-            message |= {"gone": handed.gone(), "handed": handed.numbers(mine, self.given)}
+            message |= {"gone": handed.gone(), "handed": handed.numbers(mine, self.given.tensors)}
         if with_states:
             message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
         self.random = torch.get_rng_state()
@@ -319,27 +311,6 @@ def _put(thing: Any, name: str, value: torch.Tensor) -> None:
         old.data.copy_(value)
     else:
         setattr(thing, name, value)
-
-
-def _followed(tensor: torch.Tensor, was_followed: bool, gradient: torch.Tensor | None) -> list | None:
-    """Whether autograd follows it now, and its gradient; None if it does as before."""
-    now = tensor.grad if tensor.is_leaf else None
-    if tensor.requires_grad == was_followed and now is gradient:
-        return None
-    return [tensor.requires_grad, None if now is None else now.detach()]
-
-
-def _content(container: list | dict) -> list:
-    return list(container) if isinstance(container, list) else [part for pair in container.items() for part in pair]
-
-
-def _is_same(now: list, old: list) -> bool:
-    return len(now) == len(old) and all(a is b for a, b in zip(now, old))
-
-
-def _place(tensor: torch.Tensor) -> tuple:
-    """Where it lies, and as what."""
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _raised(error: BaseException) -> dict[str, Any]:

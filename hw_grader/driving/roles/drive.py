@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from hw_grader.driving.answer_proxy import answers_at
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
-from hw_grader.driving.marshalling import Forged
+from hw_grader.driving.marshalling.line import Forged
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode

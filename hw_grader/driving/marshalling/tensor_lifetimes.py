@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from hw_utils.core.source.students_files import students_frames
 from hw_utils.material.kept.tensors import is_among, kept_by_frames
 
-_PACKAGE = os.path.join(Path(__file__).absolute().parents[1], "")  # ends with a separator
+_PACKAGE = os.path.join(Path(__file__).absolute().parents[2], "")  # ends with a separator
 
 
 class Handed:
