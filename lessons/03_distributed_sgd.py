@@ -272,7 +272,8 @@ checks.lesson_03.average(average, cases=[{"world_size": 4, "own": False}, {"worl
 # </details>
 # <details><summary>Hint 3: right at step 1, off at step 2</summary>
 #
-# Something is left over from the step before: gradients add up until `optimizer.zero_grad()`.
+# Something is left over from before, from the last step or from whoever had the model: gradients add up until
+# `optimizer.zero_grad()`.
 #
 # </details>
 

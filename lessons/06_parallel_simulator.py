@@ -243,8 +243,9 @@ checks.lesson_06.split_batch(
 # travels alone, and how many if all travel together?
 #
 # **Task** (25 minutes, 8 points). Write `dp_step`. Gradients travel, not weights: all of them in *one* flat vector, in
-# *one* `all_reduce`. Each rank then makes the same update, with its optimizer. Return the loss of the own shard, before
-# the step. Target: losses and weights equal to one process's to 1e-6 for N = 1 to 10, 1 `all_reduce` a step.
+# *one* `all_reduce`. Each rank then makes the same update, with its optimizer; what stood in `p.grad` before the call
+# has no part in it. Return the loss of the own shard, before the step. Target: losses and weights equal to one
+# process's to 1e-6 for N = 1 to 10, 1 `all_reduce` a step.
 
 # %% [markdown]
 # <details><summary>Hint 1: sum or mean</summary>

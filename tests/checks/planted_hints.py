@@ -177,7 +177,7 @@ HINTS: dict[str, dict[int, str]] = {
             "TurnsTheList KeepsItsBuffersOnTheClass SortsWhatAllShare "
             "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
-            "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero "
+            "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero GathersInABufferOfTheDefaultDtype "
         ),
         1: (
             "AppendsInOrderOfArrival DrawsTicketsFromOneGenerator "
@@ -200,6 +200,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
             "LooksTheOpUp AnswersInDoublePrecision DividesByFour DividesWholeNumbers "
             "LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
+            "MultipliesByTheReciprocalOnOneRank "
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
         "ReusesTheGroupAtOnce",
@@ -223,7 +224,7 @@ HINTS: dict[str, dict[int, str]] = {
             "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
-            "takes_another_loss averages_the_updates "
+            "takes_another_loss averages_the_updates clears_after_the_step "
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
@@ -232,7 +233,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.weighted_dp_step": {
         0: (
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
-            "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard "
+            "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard clears_after_the_step "
         ),
         1: (
             "lets_an_empty_shard_give_nan skips_the_call_for_an_empty_shard returns_nan_for_an_empty_shard "
@@ -241,7 +242,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: (
             "takes_the_mean_of_means asks_for_the_total_in_a_second_call gathers_the_counts divides_by_its_own_size "
             "weighs_after_the_sum divides_by_the_ranks divides_by_nothing squares_the_number weighs_nothing "
-            "counts_one_too_many "
+            "counts_one_too_many sums_the_means "
         ),
     },
     "lesson_06.column_forward": {

@@ -183,6 +183,11 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
         (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
         (x + a * whole, "the step goes uphill: minus alpha G."),
+        (
+            x - a * (whole + problem.begun * (k == 1)),
+            "gradients that stood there before the first step are in it: optimizer.zero_grad() before backward, not "
+            "only after the step.",
+        ),
         (x, "nothing moved: backward, then optimizer.step(), and no zero_grad() between the two."),
     ]
     error = np.abs(states[rank][k] - (x - a * whole)).max()

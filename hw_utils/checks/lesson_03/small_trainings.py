@@ -99,6 +99,7 @@ class Problem:
     world_size: int
     n_steps: int
     momentum: float = 0.0
+    begun: float = 0.0  # what stands in every gradient when the first step comes
 
     @property
     def step(self) -> float:

@@ -32,6 +32,8 @@ def _steps(step, problem: Problem):
     def worker(rank, world_size):
         model, (x, y) = problem.model(), problem.examples()
         optimizer = problem.optimizer(model)
+        for p in model.parameters() if problem.begun else ():
+            p.grad = torch.full_like(p, problem.begun)
         states, calls = [flat(model)], []
         carried = note_inputs() if problem.net == "small" else []
 
@@ -73,7 +75,8 @@ def _what_step(problem: Problem) -> str:
     momentum = f", momentum {problem.momentum:g}" if problem.momentum else ""
     net = "LeNet-5" if problem.net == "lenet" else "a small model"
     ranks = f"{ranks_of(problem.world_size)} of {problem.batch_size}"
-    return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}"
+    begun = ", gradients of something else in p.grad before" * bool(problem.begun)
+    return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}{begun}"
 
 
 def _judge_equal(data: dict[str, Any], **case) -> None:
@@ -179,6 +182,7 @@ def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list
         {**_SMALL, "world_size": 4, "momentum": 0.9},
         {**_SMALL, "world_size": 3, "n_examples": 22},  # the last batch: 2, 1 and 1 examples
         {**_SMALL, "world_size": 4, "n_examples": 26, "momentum": 0.9},  # two ranks have none
+        {**_SMALL, "world_size": 2, "begun": 0.5},
         {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 8},
     ],
     ok="N ranks of batch B follow one worker of batch N B, with momentum and a short last batch too.",

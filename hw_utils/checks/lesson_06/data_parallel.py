@@ -25,7 +25,9 @@ from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.by_hand.interface import Interface
 
 
-def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool) -> dict[str, Any]:
+def drive_dp(
+    dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool, begun: float
+) -> dict[str, Any]:
     train_plainly(1, 1, seed)  # torch imports much at the first step: not on a rank's time
     _optimizer_of(model_of(seed), apart).step()
     x, y = training_set(n_examples, seed)
@@ -34,6 +36,8 @@ def drive_dp(dp_step, n_examples: int, world_size: int, n_steps: int, seed: int,
     def worker(rank: int, context: Any) -> dict[str, Any]:
         model = model_of(seed, rank if apart else 0)
         optimizer = _optimizer_of(model, apart)
+        for p in model.parameters() if begun else ():
+            p.grad = torch.full_like(p, begun * (rank + 1))
         mine, brought = shards[rank], []
         listened = _listening(context, brought)
         losses = [dp_step(model, optimizer, x[mine], y[mine], listened, rank) for _ in range(n_steps)]
@@ -68,8 +72,18 @@ _IS_PUT_BACK = re.compile("split|assign a gradient|grad has|is invalid for|stack
 _PIECES = "put the reduced vector back piece by piece: p.numel() numbers in the shape of p"
 
 
-def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False) -> None:
+_BEGUN = (
+    "what stood in p.grad before the call is in its step: optimizer.zero_grad() before backward, and not only after "
+    "the step"
+)
+
+
+def judge_dp(
+    data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False, begun: float = 0.0
+) -> None:
     what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
+    if begun:
+        what += ", gradients of something else in p.grad before"
     crash = data.get("crash", {}).get("reason", "")
     cause = _PIECES if _IS_PUT_BACK.search(crash) else cause_of_error(crash)
     results, calls = require_results(data, what, crash_cause=cause)
@@ -83,7 +97,7 @@ def judge_dp(data: Any, *, n_examples: int, world_size: int, n_steps: int, seed:
     _require_drift_free(weights, results, calls, what, case, world_size)
     if not distance(weights[0], right) <= 1e-6:
         text, cause = why_weights(weights[0], case, world_size)
-        cause = cause or why_brought(results, case, world_size)
+        cause = cause or (_BEGUN if begun else why_brought(results, case, world_size))
         far = distance(weights[0], right)
         raise CheckFailed(f"{what}: weights differ from those of one process by {far:.2g}{text}", cause=cause)
     _require_losses(results, case, world_size, what)

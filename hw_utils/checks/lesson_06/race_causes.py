@@ -13,7 +13,11 @@ from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import ranks_text
 
 GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another
-_UNEVEN = (0.1, 1e8, -1e8)  # floats whose sum depends on the order in which they are added
+_UNEVEN = (
+    0.3,
+    1e8,
+    -1e8,
+)  # their sum depends on the order of adding, a third of it on whether that is / 3 or * (1 / 3)
 
 
 SHAPE, OTHER_SHAPE = (1, 3), (3, 1)  # of what is brought
@@ -79,10 +83,24 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if missing:
             cause = UNWRITTEN if outcome["number"] == 1 else LOST
             return f"{at} lacks the tensor of {ranks_text(missing)}: {_firsts(got)}", cause
+        rounded = _rounded(got, expected)
+        if rounded:
+            return (
+                f"{at} {rounded}",
+                "digits are lost on the way: a copy, or a buffer, has the dtype of what was brought",
+            )
         text, cause = _other_call(at, got, expected, k)
         return text, cause or _why_unwritten(outcome, k, expected)
 
     return explain
+
+
+def _rounded(got: list, expected: list) -> str:
+    """The first number that is another one than was brought, if all are equal but for their last digits."""
+    pairs = [pair for g, e in zip(got, expected) for pair in zip(g, e)]
+    if not all(abs(g - e) <= 1e-2 * abs(e) for g, e in pairs):
+        return ""
+    return next(f"gives {g!r} where {e!r} was brought" for g, e in pairs if g != e)
 
 
 def _why_unwritten(outcome: dict, k: int, expected: list) -> str:
@@ -156,7 +174,8 @@ def _why_bits_differ(outcome: dict, rank: int, k: int, got: list[float]) -> tupl
     here, there = next((a, b) for a, b in zip(got, first) if a != b)
     return (
         f"call {k + 1} gives {here!r} on rank {rank} and {there!r} on rank 0",
-        "each rank adds in an order of its own, and floats round: all add in rank order, or one adds for all",
+        "each rank adds in an order of its own, or divides in a way of its own, and floats round: all add in rank "
+        "order and divide alike, or one does it for all",
     )
 
 

@@ -124,7 +124,8 @@ def why_brought(results: list, case: tuple, world_size: int, *, only_brought: bo
                 f"what rank {rank} brings is not the gradient of its own shard's mse_loss, one parameter after another"
             )
         count = f" and {beside[0]:.4g} beside it" if len(beside) else ""
-        right, due = (len(shard), [len(shard)]) if count else (1.0, [])
+        is_counted = count or n_examples % world_size  # nobody knows beforehand how many examples the others have
+        right, due = (len(shard), [len(shard)] if count else []) if is_counted else (1.0, [])
         if abs(factor - right) > 1e-3 or distance(beside, due) > 1e-6:
             return (
                 f"rank {rank}, which has {len(shard)} examples, brings {factor:.4g} times its mean gradient{count}: in "

@@ -21,7 +21,7 @@ from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.store import Store
 from hw_utils.simulate import simulate
 
-STEPS = (99_000, 100_000)  # as long runs have them: not sorted as text, both even, too large for float16
+STEPS = (9_900_002, 33_554_434)  # not sorted as text, both even; the last one is no float16 or float32
 MARK = 5000  # what a step's numbers begin with, times 1 or 2
 APART = 64  # drawn digits count so much: more than a float16 of this size rounds away
 NAME_LETTERS = 200  # of all names that a rank writes in a step

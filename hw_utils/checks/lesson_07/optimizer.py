@@ -39,12 +39,12 @@ CHEAP = frozenset({
 })  # fmt: skip
 
 
-def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str) -> dict[str, Any]:
+def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str, n_steps: int) -> dict[str, Any]:
     model = tower(widths).to(DTYPES[dtype])
     moments = [moment()]
     optimizer = make(model, LR)
     path = []
-    for step in range(STEPS):
+    for step in range(n_steps):
         model.zero_grad()
         model(batch(rank, step, widths[0]).to(DTYPES[dtype])).square().mean().backward()
         optimizer.step()
@@ -64,13 +64,19 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
 
 
 def _serial(
-    widths: list[int], world_size: int, *, scale: float = 1.0, rank: int | None = None, optimizer_of: Any = None
+    widths: list[int],
+    world_size: int,
+    n_steps: int = STEPS,
+    *,
+    scale: float = 1.0,
+    rank: int | None = None,
+    optimizer_of: Any = None,
 ) -> np.ndarray:
     """The weights after each step of one Adam. scale: of the mean gradient; rank: whose gradient alone, if given."""
     model = tower(widths)
     optimizer = (optimizer_of or torch.optim.Adam)(model.parameters(), lr=LR)
     path = []
-    for step in range(STEPS):
+    for step in range(n_steps):
         model.zero_grad()
         for r in range(world_size) if rank is None else [rank]:
             loss = model(batch(r, step, widths[0])).square().mean()
@@ -81,18 +87,24 @@ def _serial(
 
 
 def _judge(
-    data: Any, world_size: int, widths: Sequence[int] = (), dtype: str = "float64", second: bool = False
+    data: Any,
+    world_size: int,
+    widths: Sequence[int] = (),
+    dtype: str = "float64",
+    n_steps: int = STEPS,
+    second: bool = False,
 ) -> None:
     if second:
         return second_objects.judge_adam(data, world_size)
     n = _n_parameters(widths)
     item = DTYPES[dtype].itemsize
     what = f"{n_ranks(world_size)}, {n} parameters" + (f" of {dtype}" if item != 8 else "")
+    what += f", {n_steps} steps" if n_steps != STEPS else ""
     require_no_deadlock(
         data, what, cause="every rank makes the same calls in one order, also one whose shard is empty."
     )
     trace = Trace.from_plain(data["trace"])
-    right = _serial(widths, world_size)
+    right = _serial(widths, world_size, n_steps)
     for rank, result in enumerate(data["results"]):
         _judge_path(f"{what}: rank {rank}", result["path"], right, widths, world_size, rank, dtype)
     shard = -(-n // world_size)
@@ -111,7 +123,7 @@ def _judge(
                 cause=cause,
             )
     _judge_taken(what, data["taken"], n, world_size, item)
-    _judge_traffic(what, trace, n, world_size, item)
+    _judge_traffic(what, trace, n, world_size, item, n_steps)
     require_waits(trace, what)
 
 
@@ -138,7 +150,7 @@ def _judge_path(
         raise CheckFailed(f"{what} has lost parameters of its model.", cause="weights are written in place.")
     # Adam divides by a gradient's size: of very many, one is so small that its last digits show in the weight.
     within = 1e-3 if dtype != "float64" else 1e-12 if _n_parameters(widths) < LARGE else 1e-9
-    wrong = [k for k in range(STEPS) if not np.allclose(got[k], right[k], rtol=within, atol=within)]
+    wrong = [k for k in range(len(right)) if not np.allclose(got[k], right[k], rtol=within, atol=within)]
     if not wrong:
         return
     k, place = wrong[0], int(np.abs(got[wrong[0]] - right[wrong[0]]).argmax())
@@ -149,10 +161,11 @@ def _judge_path(
 
 
 def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int, rank: int) -> str:
+    n_steps, n = right.shape
+
     def near(other: np.ndarray) -> bool:
         return np.allclose(got, other, rtol=1e-9, atol=1e-9)
 
-    n = right.shape[1]
     size = -(-n // world_size)
     start = _flat_start(widths)
     moved = ~np.isclose(got[-1], start, rtol=1e-12, atol=1e-15)
@@ -167,17 +180,17 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "the first step is right, a later one is not: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g**2 "
             "and the step count t go on from step to step, and so does their bias correction."
         )
-    if near(_serial(widths, world_size, scale=world_size)):
+    if near(_serial(widths, world_size, n_steps, scale=world_size)):
         return "that is Adam with the sum of the gradients: divide by the number of ranks."
-    if near(_serial(widths, world_size, scale=1 / world_size)):
+    if near(_serial(widths, world_size, n_steps, scale=1 / world_size)):
         return "the sum of the gradients is divided by the number of ranks twice."
-    paths = [_serial(widths, world_size, rank=r) for r in range(world_size)]
+    paths = [_serial(widths, world_size, n_steps, rank=r) for r in range(world_size)]
     each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
     if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
         return "that is Adam with the rank's own gradients: they are never reduced."
     if len(got[0]) < LARGE and np.allclose(got, right, rtol=1e-3, atol=1e-3):
         for optimizer, cause in with_eps_elsewhere():
-            if np.allclose(got, _serial(widths, world_size, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
+            if np.allclose(got, _serial(widths, world_size, n_steps, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
                 return cause
     if np.allclose(got, right, rtol=1e-6, atol=1e-6):
         return (
@@ -230,7 +243,7 @@ def _flat_start(widths: list[int]) -> np.ndarray:
     return torch.cat([p.detach().flatten() for p in tower(widths).parameters()]).numpy()
 
 
-def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) -> None:
+def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, n_steps: int) -> None:
     others = sorted(trace.ops - CHEAP)
     if others:
         raise CheckFailed(
@@ -240,21 +253,21 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
             if "all_reduce" in others
             else "two calls a step: one reduce_scatter of the gradients, one all_gather of the weights.",
         )
-    limit = STEPS * 2 * (world_size - 1) * -(-n // world_size) * item
+    limit = n_steps * 2 * (world_size - 1) * -(-n // world_size) * item
     for rank in range(world_size):
         sent = trace.bytes_sent(rank)
         if sent > limit:
             raise CheckFailed(
-                f"{what}: every weight is right, but rank {rank} sends {sent} bytes in {STEPS} steps; {limit} suffice.",
+                f"{what}: weights are right, but rank {rank} sends {sent} bytes in {n_steps} steps; {limit} will do.",
                 cause="the vectors that travel have twice the bytes: keep the dtype that the parameters have."
                 if item < 8 and sent == 2 * limit
                 else "1/N of the vector goes N - 1 times around in each of two calls: whole gradients or moments "
                 "travel here.",
             )
-    rounds = STEPS * 2 * (world_size - 1)
+    rounds = n_steps * 2 * (world_size - 1)
     if trace.rounds > rounds:
         raise CheckFailed(
-            f"{what}: {trace.rounds} rounds in {STEPS} steps, {rounds} are enough.",
+            f"{what}: {trace.rounds} rounds in {n_steps} steps, {rounds} are enough.",
             cause="a barrier takes rounds, too: nobody needs one, the two calls wait for all ranks themselves."
             if "barrier" in trace.ops
             else "one call for all parameters together, not one for each: flatten first.",
@@ -269,6 +282,7 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
         for n, w in ((1, (3, 2)), (2, (3, 2)), (3, (3, 2)), (4, (3, 5, 2)), (5, (3, 5, 2)), (6, (1, 2, 1)))
     ]
     + [{"world_size": 3, "second": True}]
+    + [{"world_size": 2, "widths": [2, 1], "n_steps": 30}]
     + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}]
     + [{"world_size": 4, "widths": [250, 500, 250]}],  # moments that nobody overlooks, in whatever form they are kept
     ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
@@ -281,12 +295,18 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int) 
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )
 def sharded_adam(
-    make, /, world_size: int, widths: Sequence[int] = (), dtype: str = "float64", second: bool = False
-):  # fmt: skip
-    """Three steps of a small model, each rank with its own examples."""
+    make,
+    /,
+    world_size: int,
+    widths: Sequence[int] = (),
+    dtype: str = "float64",
+    n_steps: int = STEPS,
+    second: bool = False,
+):
+    """Three steps, or more, of a small model, each rank with its own examples; or two optimizers."""
     if second:
         return second_objects.drive(second_objects.adam, make, world_size)
-    args, is_large = (make, widths, dtype), _n_parameters(widths) >= LARGE
+    args, is_large = (make, widths, dtype, n_steps), _n_parameters(widths) >= LARGE
     before = look_at(make, world_size) if is_large else None
     data = observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
     return data | {"taken": taken(before, look_at(make)) if is_large else None}

@@ -517,6 +517,14 @@ def keeps_old_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_red
     mean_model(model, all_reduce)
 
 
+@wrong("lesson_03.step_follows", says="stood there before the first step are in it")
+def clears_after_the_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    mean_model(model, all_reduce)
+
+
 @wrong("lesson_03.step_follows", says="step is N times too long")
 def sums_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     optimizer.zero_grad()

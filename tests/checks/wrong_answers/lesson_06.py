@@ -374,6 +374,18 @@ class FlattensTheTensors(_Changed):
         return part.flatten()
 
 
+@wrong(GATHER, says="gives .* was brought.*digits are lost on the way: a copy, or a buffer")
+class GathersInABufferOfTheDefaultDtype(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            room = self.buffers.setdefault(group_id, torch.zeros(self.world_size, *tensor.shape))
+            room[rank] = tensor
+        self.barrier.wait()
+        gathered = [slot.to(tensor.dtype) for slot in room.clone()]
+        self.barrier.wait()
+        return gathered
+
+
 @wrong(GATHER, says="shape .1, 3. and dtype float32 in its list.*the shape and the dtype of what was brought")
 class GathersSinglePrecision(_Changed):
     def change(self, part):
@@ -657,6 +669,17 @@ class AddsItsOwnLast(_AddsInAnOrder):
 class AddsBackwardsOnTheLastRank(_AddsInAnOrder):
     def order(self, parts, rank):
         return parts[::-1] if rank == self.world_size - 1 else parts
+
+
+@wrong(REDUCE, says="call 2 gives .* on rank 1 .*or divides in a way of its own")
+class MultipliesByTheReciprocalOnOneRank(_AddsInAnOrder):
+    def order(self, parts, rank):
+        return parts
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op == "mean" and rank == 1:
+            return super().all_reduce(tensor, rank, group_id) * (1 / self.world_size)
+        return super().all_reduce(tensor, rank, group_id, op)
 
 
 @wrong(REDUCE, says="digits are lost on the way")
@@ -1071,6 +1094,21 @@ def never_clears_gradients(model, optimizer, x, y, context, rank):
     return loss.item()
 
 
+@wrong(STEP, says="what stood in p.grad before the call")
+@wrong(WEIGHTED, says="what stood in p.grad before the call")
+def clears_after_the_step(model, optimizer, x, y, context, rank):
+    n, parameters = len(x), list(model.parameters())
+    loss = mse_loss(model(x), y) if n else None
+    if n:
+        loss.backward()
+    flat = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters])
+    flat = context.all_reduce(torch.cat([flat * n, flat.new_tensor([n])]), rank, "g", "sum")
+    _put_back(model, flat[:-1] / flat[-1])
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.item() if n else 0.0
+
+
 @wrong(STEP, says="in the same order")
 def puts_back_in_reverse_order(model, optimizer, x, y, context, rank):
     optimizer.zero_grad()
@@ -1222,6 +1260,14 @@ def _weighted(model, x, y):
 
 def _total(context, n, rank):
     return context.all_reduce(torch.tensor([float(n)], dtype=torch.float64), rank, "n", "sum")
+
+
+@wrong(WEIGHTED, says="brings 1 times its mean gradient: in the sum of all ranks an example must count the same")
+def sums_the_means(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    _put_back(model, context.all_reduce(flat / max(len(x), 1), rank, "g", "sum"))
+    optimizer.step()
+    return loss
 
 
 @wrong(WEIGHTED, says="a mean of means")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -348,6 +349,7 @@ class _Adam:
     counts = True
     whole_state = False
     corrects = True
+    corrects_until = math.inf
     keeps_flat = False
     writes = True
     own_gradient = False
@@ -386,7 +388,7 @@ class _Adam:
         m, v = (self.m[place], self.v[place]) if self.whole_state else (self.m, self.v)
         m.mul_(self.betas[0]).add_(g, alpha=1 - self.betas[0])
         v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
-        a, b = (1 - beta**self.t if self.corrects else 1 for beta in self.betas)
+        a, b = (1 - beta**self.t if self.corrects and self.t <= self.corrects_until else 1 for beta in self.betas)
         if self.eps_early:
             return w - self.lr * b**0.5 / a * m / (v.sqrt() + self.eps)
         if self.eps_inside:
@@ -425,6 +427,7 @@ for _name, _change, _says in [
     ("HasABarrier", {"barrier": True}, "a barrier takes rounds, too"),
     ("TravelsInSingle", {"single": True}, "right to six places|the first step is right"),
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
+    ("CorrectsTheFirstStepsOnly", {"corrects_until": 20}, "30 steps.*so does their bias correction"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
 
@@ -1218,7 +1221,7 @@ def writes_long_notes(store, step, shard, n_elements):
 
 
 def loads_the_first(store):
-    return store.read("step 99000, shard 0")
+    return store.read("step 9900002, shard 0")
 
 
 def writes_its_shard_twice(store, step, shard, n_elements):
@@ -1232,6 +1235,23 @@ def notes_in_half(store, step, shard, n_elements):
             store.write(name, tensor.half() if name == "newest" else tensor)
 
     _save(Half(), step, shard, n_elements)
+
+
+def notes_in_single(store, step, shard, n_elements):
+    class Single:
+        def write(self, name, tensor):
+            store.write(name, tensor.float() if name == "newest" else tensor)
+
+    _save(Single(), step, shard, n_elements)
+
+
+def reads_whole_numbers(store):
+    class Whole:
+        def read(self, name, *places):
+            found = store.read(name, *places)
+            return found.long() if name == "newest" else found
+
+    return _load(Whole())
 
 
 def thinks_that_as_many_saved(store):
@@ -1298,6 +1318,7 @@ for _name, _saves, _loads, _says in [
     ("names_hold_the_shard", names_hold_the_shard, reads_names, "names hold what belongs into the tensors"),
     ("writes_its_shard_twice", writes_its_shard_twice, _load, "a shard is written twice"),
     ("notes_in_half", notes_in_half, _load, "a tensor of floats gives floats"),
+    ("notes_in_single", notes_in_single, reads_whole_numbers, "keeps whole numbers as they are, large ones too"),
     ("thinks_that_as_many_saved", _save, thinks_that_as_many_saved, "how many ranks have saved, not on how many load"),
     ("pads_in_front", _save, pads_in_front, "the padding stands behind the elements"),
     ("deals_elements", _save, deals_elements, "dealt like cards"),
