@@ -7,11 +7,15 @@ Barriers, conditions, events, semaphores and queues need no twin: Python builds 
 from __future__ import annotations
 
 import _thread
+import functools
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import Field
+from types import CellType, FunctionType
 from typing import Any
 
 from hw_utils.threads.turns import Turns
@@ -65,8 +69,9 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
     """Within it, locks, barriers, conditions, events, semaphores and queues are made of `ManagedLock`.
 
     Only for `turns`' ranks and the thread `turns.caller`, at first the calling one; all others go on with real ones.
-    `students` are functions and classes: what their globals import from `threading` follows, and so does a lock, or
-    what is built on one, that is kept in a global or in a class.
+    `students` are functions and classes. What their code took from `threading` before follows, wherever it keeps it: in
+    globals, classes, defaults, closures, fields of dataclasses, lists, objects; and so does a lock, or what is built on
+    one, that is kept there.
     """
     turns.caller, real_lock = _thread.get_ident(), _thread.allocate_lock
     real_time, real_sleep = threading._time, time.sleep
@@ -87,38 +92,107 @@ def managed_locks(turns: Turns, *students: Any) -> Iterator[None]:
             turns.skipped_s += seconds
             turns.pause()
 
-    spaces = _global_spaces(students)
-    made_early = [(space, name, value) for space in [*spaces, *_classes(students)] for name, value in _locks_in(space)]
-    swaps = _swaps(make_lock, now_s, sleep, spaces)
+    swaps = _swaps(make_lock, now_s, sleep)
+    managed_of = {id(real): managed for _, name, real, managed in swaps if name != "_time"}
+    kept = [(put, value) for put, value in _kept(students) if id(value) in managed_of or type(value) in _ANEW]
     for space, name, _, managed in swaps:
-        _put(space, name, managed)
+        space[name] = managed
     try:
         made: dict[int, Any] = {}
-        for space, name, value in made_early:
-            _put(space, name, _anew(value, made))
+        for put, value in kept:
+            put(managed_of[id(value)] if id(value) in managed_of else _anew(value, made))
         yield
     finally:
-        for space, name, real, _ in [*swaps, *((*early, None) for early in made_early)]:
-            _put(space, name, real)
+        for space, name, real, _ in swaps:
+            space[name] = real
+        for put, value in kept:
+            put(value)
 
 
-def _swaps(make_lock: Any, now_s: Any, sleep: Any, spaces: list[dict[str, Any]]) -> list[tuple[Any, str, Any, Any]]:
-    """(where, name, real, managed): the names in `threading`, `time` and `queue`, and the student's for them."""
-    found = [(vars(threading), name, getattr(threading, name), make_lock) for name in ("Lock", "_allocate_lock")]
-    found.append((vars(threading), "RLock", threading.RLock, threading._PyRLock))
-    found.append((vars(threading), "_time", threading._time, now_s))
-    found.append((vars(time), "sleep", time.sleep, sleep))
-    found.append((vars(queue), "SimpleQueue", queue.SimpleQueue, queue._PySimpleQueue))
-    students = {id(real): (real, managed) for _, name, real, managed in found if name != "_time"}
-    for space in spaces:
-        for name, value in list(space.items()):
-            if id(value) in students:
-                found.append((space, name, *students[id(value)]))
-    return found
+def _swaps(make_lock: Any, now_s: Any, sleep: Any) -> list[tuple[dict[str, Any], str, Any, Any]]:
+    """(where, name, real, managed): the names in `threading`, `time` and `queue`."""
+    return [
+        *((vars(threading), name, getattr(threading, name), make_lock) for name in ("Lock", "_allocate_lock")),
+        (vars(threading), "RLock", threading.RLock, threading._PyRLock),
+        (vars(threading), "_time", threading._time, now_s),
+        (vars(time), "sleep", time.sleep, sleep),
+        (vars(queue), "SimpleQueue", queue.SimpleQueue, queue._PySimpleQueue),
+    ]
 
 
-def _classes(students: tuple[Any, ...]) -> list[type]:
-    return [student for student in students if isinstance(student, type)]
+def _kept(students: tuple[Any, ...]) -> Iterator[tuple[Callable[[Any], None], Any]]:
+    """(how another one is put in its place, value) of all that the students' code keeps: their globals, and what hangs
+    on functions, classes and objects that are of these globals."""
+    spaces = _global_spaces(students)
+    own, seen, ahead = {id(space) for space in spaces}, set(), [*spaces, *students]
+    done = []  # kept, so that nothing else takes its number
+
+    @functools.cache
+    def is_own_kind(kind: type) -> bool:
+        members = (getattr(member, "__func__", member) for member in vars(kind).values())
+        return any(id(getattr(member, "__globals__", None)) in own for member in members)
+
+    def is_own(value: Any) -> bool:
+        """Whether it is a function of these globals, a class with such a method, or an object of such a class."""
+        if isinstance(value, FunctionType):
+            return id(value.__globals__) in own
+        return is_own_kind(value if isinstance(value, type) else type(value))
+
+    while ahead:
+        thing = ahead.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        done.append(thing)
+        for put, value in _parts(thing):
+            yield put, value
+            if isinstance(value, _HOLDERS) or is_own(value):
+                ahead.append(value)
+
+
+_HOLDERS = (list, dict, functools.partial, Field, staticmethod, classmethod, CellType)
+_MANY = 10_000  # entries: of a list or dictionary that holds data
+
+
+def _parts(thing: Any) -> Iterator[tuple[Callable[[Any], None], Any]]:
+    """What hangs on one thing, and how another one is put in its place."""
+    if isinstance(thing, list | dict):
+        if isinstance(thing, defaultdict):
+            yield functools.partial(setattr, thing, "default_factory"), thing.default_factory
+        entries = enumerate(thing) if isinstance(thing, list) else list(thing.items())
+        for key, value in entries if len(thing) < _MANY else ():
+            yield functools.partial(thing.__setitem__, key), value
+    elif isinstance(thing, FunctionType):
+        yield from _of_a_function(thing)
+    elif isinstance(thing, functools.partial):
+        for k, value in enumerate([thing.func, *thing.args]):
+            yield functools.partial(_put_in_partial, thing, k), value
+    elif isinstance(thing, CellType | Field | staticmethod | classmethod):
+        name = {CellType: "cell_contents", Field: "default_factory"}.get(type(thing), "__func__")
+        yield functools.partial(setattr, thing, name), getattr(thing, name, None)  # an empty cell has no contents
+    else:
+        for name, value in list(vars(thing).items()) if hasattr(thing, "__dict__") else ():
+            yield functools.partial(setattr, thing, name), value
+            if isinstance(thing, type) and isinstance(value, FunctionType):
+                yield from _of_a_function(value)  # a dataclass makes some that are of no globals of the students
+
+
+def _of_a_function(function: FunctionType) -> Iterator[tuple[Callable[[Any], None], Any]]:
+    for k, value in enumerate(function.__defaults__ or ()):
+        yield functools.partial(_put_in_defaults, function, k), value
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield functools.partial(function.__kwdefaults__.__setitem__, name), value
+    for cell in function.__closure__ or ():
+        yield from _parts(cell)
+
+
+def _put_in_defaults(function: FunctionType, k: int, value: Any) -> None:
+    function.__defaults__ = (*function.__defaults__[:k], value, *function.__defaults__[k + 1 :])
+
+
+def _put_in_partial(thing: functools.partial, k: int, value: Any) -> None:
+    function, *args = [*[thing.func, *thing.args][:k], value, *thing.args[k:]]
+    thing.__setstate__((function, tuple(args), thing.keywords, vars(thing)))
 
 
 def _global_spaces(students: tuple[Any, ...]) -> list[dict[str, Any]]:
@@ -130,11 +204,6 @@ def _global_spaces(students: tuple[Any, ...]) -> list[dict[str, Any]]:
             if space is not None and space is not vars(threading):
                 spaces[id(space)] = space
     return list(spaces.values())
-
-
-def _locks_in(space: Any) -> list[tuple[str, Any]]:
-    names = vars(space) if isinstance(space, type) else space
-    return [(name, value) for name, value in list(names.items()) if type(value) in _ANEW]
 
 
 def _anew(value: Any, made: dict[int, Any]) -> Any:
@@ -157,10 +226,3 @@ _ANEW = {
     **{kind: lambda waiting, made: type(waiting)(waiting.maxsize)
        for kind in (queue.Queue, queue.LifoQueue, queue.PriorityQueue)},
 }  # fmt: skip
-
-
-def _put(space: Any, name: str, value: Any) -> None:
-    if isinstance(space, type):
-        setattr(space, name, value)
-    else:
-        space[name] = value

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import partial
 from queue import Queue, SimpleQueue
 from threading import Condition, Lock
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,7 +232,37 @@ def test_a_loop_that_touches_nothing_is_ended_at_the_time_limit():
 LOCK = threading.Lock()
 
 
-KINDS = ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue", "SimpleQueue"]
+@dataclass
+class Board:
+    lock: Any = field(default_factory=threading.Lock)
+
+    def open(self):
+        return self.lock
+
+
+def lock_by_default(lock=threading.Lock(), make=threading.Lock):  # noqa: B008, that is the point
+    return lock if make() else None
+
+
+def _enclosed():
+    make = threading.Lock
+    return lambda: make()
+
+
+BOARD, LOCKS, MAKERS = Board(), [threading.Lock()], defaultdict(threading.Lock)
+make_enclosed = _enclosed()
+make_in_partial = partial(lambda make: make(), threading.Lock)
+EARLY = {  # what was taken from `threading` before the run, and is kept somewhere
+    "in a dataclass": lambda: Board().lock,
+    "in an object": lambda: BOARD.open(),
+    "in a list": lambda: LOCKS[0],
+    "in a defaultdict": lambda: MAKERS["a"],
+    "a default": lambda: lock_by_default(),
+    "a made default": lambda: lock_by_default.__defaults__[1](),
+    "enclosed": lambda: make_enclosed(),
+    "in a partial": lambda: make_in_partial(),
+}
+KINDS = ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue", "SimpleQueue", *EARLY]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -243,7 +277,7 @@ def test_every_kind_of_lock_gives_the_turn_away(kind):
             if kind == "SimpleQueue":  # it waits in C, where no turn can be given away
                 self.queue = SimpleQueue()
             self.queue.put(None)
-            self.meet = threading.Barrier(2)
+            self.meet, self.early = threading.Barrier(2), EARLY.get(kind, threading.Lock)()
 
         def add(self, rank):
             if kind == "Event":
@@ -254,7 +288,7 @@ def test_every_kind_of_lock_gives_the_turn_away(kind):
                 self.value += 1
                 return self.queue.put(token)
             locks = {"module": LOCK, "class": Shared.lock, "imported": self.imported, "RLock": self.rlock}
-            with {**locks, "Condition": self.condition, "Semaphore": self.semaphore}[kind]:
+            with {**locks, "Condition": self.condition, "Semaphore": self.semaphore}.get(kind, self.early):
                 self.value += 1
 
     def program(shared, rank, note):
@@ -306,7 +340,7 @@ def test_locks_are_the_real_ones_again_afterwards():
     with pytest.raises(ZeroDivisionError), Turns(1) as turns, managed_locks(turns):
         raise ZeroDivisionError
     assert (threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep) == real
-    assert type(LOCK) is type(threading.Lock())
+    assert type(LOCK) is type(BOARD.lock) is type(LOCKS[0]) is type(make_enclosed()) is type(threading.Lock())
     assert threading.active_count() == n_threads
 
 
