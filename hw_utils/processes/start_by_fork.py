@@ -46,7 +46,7 @@ class Server:
         self, sock: socket.socket, process: subprocess.Popen | None = None, log: IO[bytes] | None = None
     ) -> None:
         self.sock, self.process, self.log = sock, process, log
-        self.owner = os.getpid()
+        self.owner, self.is_used = os.getpid(), False
 
     @property
     def pid(self) -> int:
@@ -62,8 +62,9 @@ class Server:
         readable, _, _ = select.select([self.sock], [], [], 0)
         return not readable  # the server never writes on it: readable means it is gone
 
-    def open_gang(self, spec: dict) -> socket.socket:
-        """The kernel's end of a new workers's socket."""
+    def open_launch(self, spec: dict) -> socket.socket:
+        """The kernel's end of the socket of a new launch's workers."""
+        self.is_used = True
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
@@ -87,6 +88,8 @@ class Server:
         if self.log is not None:
             self.log.close()
         if self.process is not None and self.owner == os.getpid():
+            if not self.is_used:  # it has forked nothing, and may be importing for seconds yet
+                self.process.kill()
             self.process.wait()
 
 
@@ -202,7 +205,7 @@ class ForkStarter:
 
     def __init__(self, spec: dict) -> None:
         self.server, self.directory = connect(), spec["directory"]
-        self.sock = self.server.open_gang(spec)
+        self.sock = self.server.open_launch(spec)
         self.sock.setblocking(False)
 
     def fileno(self) -> int:
