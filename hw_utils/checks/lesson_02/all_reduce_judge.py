@@ -157,6 +157,8 @@ def _why_failed(text: str, world_size: int, *, is_ring: bool) -> str:
             f"{world_size} is not a power of two. Not every rank has a partner at every step, and not all pieces "
             "are equally long: leave out partners that do not exist, and receive as many elements as are sent."
         )
+    if "there is no rank" in text:
+        return "that partner does not exist: it comes from tree_partner, whose own check says more."
     return "the two ends of a message do not agree; both must name the same chunk."
 
 

@@ -198,6 +198,10 @@ def _judge_crossover(data: Any, world_sizes: list[int], latency_s: float, bandwi
         "hint 2 of exercise 2.3b": "not a power of two",
         "hint 1 of exercise 2.3b": "the sign|solve for|chunk|never slower",
     },
+    errors={
+        "ZeroDivisionError": "the two lines are parallel there: are both slopes written out, seconds a byte of the "
+        "tree and of the ring, with its / N? For 2 and 3 ranks, and powers of two, they differ.",
+    },
 )
 def crossover_bytes(crossover_bytes, /, world_sizes, latency_s, bandwidth_Bps):
     """The size at which both take equally long, for each number of ranks."""

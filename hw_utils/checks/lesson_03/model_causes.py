@@ -127,8 +127,14 @@ def unequal(problem: Problem, states: Sequence[np.ndarray], k: int, trace: dict)
         return "nothing was sent: after the local step comes average(model, all_reduce)."
     local = before.mean(0) - problem.step * np.stack(_local(problem, before, k))
     if problem.momentum == 0 and _scaled(after, local):
-        return "the average comes before the step: first x - alpha G, then the mean over the ranks."
-    return "something that differs between ranks touches the model after the average."
+        return (
+            "the average comes before the step, or changes nothing: first x - alpha G, then the mean over the ranks, "
+            "in the parameters themselves."
+        )
+    return (
+        "after the average all ranks have one model: it comes last, in every iteration, and changes the parameters "
+        "themselves, not copies of them."
+    )
 
 
 def _scaled(after: np.ndarray, local: np.ndarray) -> bool:
@@ -162,7 +168,12 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
             x - a * whole / n,
             "the loss lacks the factor N: sum of losses * N / n_total, because the average divides by N.",
         ),
-        (x - a * own[0] / n, "only rank 0 steps: the others average in weights that did not move."),
+        (
+            x - a * own[0] / n,
+            "only rank 0 steps: the others average in weights that did not move."
+            if all(np.array_equal(s[k], states[0][k]) for s in states)
+            else "each rank's model follows its own examples alone, and the loss lacks the factor N.",
+        ),
         (
             x - a * own[rank],
             "only rank 0's examples count: its model was sent to all, or its gradient."
@@ -182,6 +193,7 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         ),
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
         (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
+        (np.floor(x - a * whole), "the models' mean is rounded down: / divides, // cuts."),
         (x + a * whole, "the step goes uphill: minus alpha G."),
         (
             x - a * (whole + problem.begun * (k == 1)),

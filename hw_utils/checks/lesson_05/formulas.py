@@ -40,6 +40,8 @@ def _judge_amdahl(data: Any, world_size: int, serial_fraction: float) -> None:
         "serial_fraction is a fraction, 0.2 and not 20: nothing is divided by 100.": 1 / (s / 100 + (1 - s / 100) / n),
         "a speedup may be a fraction: nothing is rounded.": (float(round(alone / together)), alone // together),
         "only 1 - serial_fraction is shared out, not the whole work.": 1 / (s + 1 / n),
+        "that is how much of N times the work is done: one over it, for N ranks' times over one's.": n
+        * (s + (1 - s) / n),
         "all N ranks share the parallel part, rank 0 too: divide by N.": 1 / (s + (1 - s) / max(n - 1, 1)),
     }
     require(f"amdahl_speedup({n}, {s})", data, alone / together, causes)
@@ -121,6 +123,7 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "chunks may be fractions on paper: / and not //, and nothing rounded.": (
             2.0 * (world_size - 1) * (n_bytes // world_size),
             2.0 * ((world_size - 1) * n_bytes // world_size),
+            2.0 * (world_size - 1) // world_size * n_bytes,
         ),
         "chunks may be fractions on paper: nothing is rounded.": float(round(sent)),
         "that is what all ranks send together; the question is one rank.": float(sent * world_size),

@@ -161,7 +161,8 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     if data["base_changed"]:
         raise CheckFailed(
             f"{what}: training it changes the plain model",
-            cause="the ranks' weights are views of the plain ones: copies are needed",
+            cause="the ranks' weights are views of the plain ones, or a shallow copy shares its layers with the plain "
+            "model: copies are needed (copy.deepcopy)",
         )
     _require_little_taken(data["taken"], world_size, d_hidden, layers, what)
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)

@@ -145,6 +145,9 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         "each of the two dropouts outside of the square keeps a mask.": right - mask,
         "GELU and `down` keep their inputs both, of 4 times the width.": right - up,
         "every head has its own square of the sequence.": linear + square / heads,
+        "softmax, its dropout and its mask have a place for each pair of positions: sequence squared.": (
+            linear + square / sequence if not recompute else ()
+        ),
         "softmax's output and its dropout's are two tensors.": linear + (0 if recompute else scores + bits),
         "the square has three tensors: softmax's output, a mask of 1 byte a place, what the dropout gives.": (
             (right - bits, right + bits) if not recompute else ()

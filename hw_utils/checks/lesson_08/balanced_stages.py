@@ -71,6 +71,11 @@ def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s:
         for cause in _causes(counts, layer_s, n_stages, slowest_s)
         if all(_can_be_right(cause, **case) for case in _cases_before(layer_s, n_stages))
     ]
+    if len(layer_s) > _FEW_LAYERS and not any(cause in _GREEDY for cause in causes):
+        return (
+            "of so many cuts a search that leaves some out misses the best one: go through all of them (stage by "
+            "stage, keeping the best for each number of layers), or through all sums that a stage can have, as a limit."
+        )
     if len(causes) < 2:
         return "".join(causes)
     if max(_stages_s(counts, layer_s)) <= _NEARLY * slowest_s:

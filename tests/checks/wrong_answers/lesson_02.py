@@ -163,6 +163,13 @@ def tree_with_a_partner_that_does_not_exist(tensor):
     _broadcast(tensor, rank, world_size)
 
 
+@wrong("lesson_02.tree_all_reduce", says="that partner does not exist: it comes from tree_partner")
+def tree_with_a_partner_before_the_first(tensor):
+    rank, world_size = _here()
+    if world_size > 1:
+        dist.send(tensor, -1) if rank % 2 else dist.recv(tensor, rank + 1)
+
+
 @wrong("lesson_02.tree_all_reduce", says="6 rounds; a tree takes 4.*gather and send back")
 def tree_gathers_to_the_root(tensor):
     rank, world_size = _here()

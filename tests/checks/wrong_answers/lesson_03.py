@@ -393,6 +393,29 @@ def leaves_out_the_step_when_empty(model, optimizer, x, y, n_total, all_reduce=d
     mean_model(model, all_reduce)
 
 
+@wrong("lesson_03.step_equal", says="before the step, or changes nothing")
+def averages_copies_after_the_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    averages_copies(model, all_reduce)
+
+
+@wrong("lesson_03.step_equal", says="comes last, in every iteration, and changes the parameters")
+@wrong("lesson_03.step_follows", says="follows its own examples alone, and the loss lacks the factor N")
+def averages_copies_without_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    (cross_entropy(model(x), y, reduction="sum") / n_total).backward()
+    optimizer.step()
+    averages_copies(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="the models' mean is rounded down: / divides, // cuts")
+def rounds_the_mean_down(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+        parameter.data //= dist.get_world_size()
+
+
 @wrong("lesson_03.step_follows", says="nothing moved.*no zero_grad.. between")
 def clears_between_backward_and_step(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()

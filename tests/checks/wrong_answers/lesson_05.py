@@ -30,6 +30,7 @@ for _name, _formula, _says in [
     ("shares_out_the_whole", lambda n, s: 1 / (s + 1 / n), "only 1 - serial_fraction is shared out"),
     ("two_digits", lambda n, s: round(1 / (s + (1 - s) / n), 2), "right but rounded"),
     ("in_words", lambda n, s: f"{1 / (s + (1 - s) / n)}", "that is text"),
+    ("times_n", lambda n, s: n * (s + (1 - s) / n), "how much of N times the work is done|gustafson"),
 ]:
     wrong_values("lesson_05.amdahl_speedup", _name, _formula, says=_says)
 
@@ -62,6 +63,7 @@ for _name, _formula, _says in [
     ("upside_down", lambda n, m: 2 * n / max(n - 1, 1) * m if n > 1 else 0, "upside down: N - 1 of N"),
     ("rounded_up", lambda n, m: 2 * (n - 1) * math.ceil(m / n), "neither up nor down"),
     ("divided_twice", lambda n, m: 2 * (n - 1) * m / n**2, "divided by N twice"),
+    ("floored_share", lambda n, m: 2 * (n - 1) // n * m, "/ and not //, and nothing rounded"),
 ]:
     wrong_values("lesson_05.ring_bytes", _name, _formula, says=_says)
 

@@ -91,6 +91,7 @@ for _name, _formula, _says in [
         lambda s, b, h, a, r: s * b * h * (34 + (0 if r else 5 * a * s // h)),
         "a s / h need not be whole",
     ),
+    ("no_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * b * s), "sequence squared"),
     ("one_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * s * s), "belong to each example"),
     ("keeps_one_mask", lambda s, b, h, a, r: 34 * s * b * h + (1 if r else 5) * a * b * s * s, "mask is not kept"),
     ("gives_the_ratio", lambda s, b, h, a, r: 34 + (0 if r else 5 * a * s / h), "bytes a number of the input"),
