@@ -86,7 +86,7 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
             "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
-        1: "tree_everybody_receives_first tree_tells_too_many",
+        1: "tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
         2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
             "tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
