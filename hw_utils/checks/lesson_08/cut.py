@@ -270,7 +270,7 @@ _CASES = [
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1"], "texts": "same x"},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 2.0},
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
-    {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F20009 F3 F4 F5 B20009 B0 B1 B5 B4 B3"]},
+    {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F720720 F64000 F4 F5 B720720 B0 B1 B5 B4 B64000"]},
 ]
 _ODD_CASES = [{"n_layers": 3, "width": 4, "cut": [1, 1, 1], "steps": ["F0 F1 B0 F2 B2 B1"], "odd": odd} for odd in ODD]
 _ERRORS = {

@@ -78,6 +78,21 @@ class _Stage:
         return x.grad
 
 
+def _keeps_modulo(n_places):
+    class Keeps(_Stage):
+        def forward(self, k, x):
+            return super().forward(k % n_places, x)
+
+        def backward(self, k, gradient):
+            return super().backward(k % n_places, gradient)
+
+    return Keeps
+
+
+for _n in (8, 16, 64, 1000):
+    wrong_values("lesson_08.stage", f"keeps_{_n}_places", _keeps_modulo(_n), says="micro-batch|any number|that number")
+
+
 class _AddsGradients(_Stage):
     """By autograd.grad, and not by y.backward."""
 
