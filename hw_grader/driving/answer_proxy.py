@@ -91,7 +91,7 @@ class Session:
         )
         message |= {"session": self.id, "copy": self.copy, "passes": [kind.__name__ for kind in self.kinds]}
         message["rank"] = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
-        message["random"] = parcel.pack(torch.get_rng_state())
+        message["random"], message["grad"] = parcel.pack(torch.get_rng_state()), torch.is_grad_enabled()
         line = connect(self.path)
         try:
             send_with_things(line, message, parcel, self.lent)

@@ -6,10 +6,13 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
+
+import torch
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.common_mistakes import cause_of_error
@@ -85,7 +88,7 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         given = [_formula(a) if self.is_formula else a for a in answers]
         try:
-            with time_limit(self.name.split(".")[-1]), drawn_numbers.of(case) as own:
+            with time_limit(self.name.split(".")[-1]), drawn_numbers.of(case) as own, self._autograd_stays():
                 return plain(self.driver(*given, **own))
         except NotImplementedError as error:
             if not is_stubs(error):
@@ -102,6 +105,19 @@ class Check:
                 _add_note(error, f"this was the check's case {case_text(case)[:_SHOWN_CHARS]}")
                 _add_note(error, f"  likely cause: {cause}" if cause else "")
             raise
+
+    @contextmanager
+    def _autograd_stays(self) -> Iterator[None]:
+        was_on = torch.is_grad_enabled()
+        try:
+            yield
+            if torch.is_grad_enabled() != was_on:
+                raise CheckFailed(
+                    f"after {self.name.split('.')[-1]} autograd is {'off' if was_on else 'on'}, for its caller too.",
+                    cause="torch.set_grad_enabled(...) stays until the next one; `with torch.no_grad():` ends by itself.",
+                )
+        finally:
+            torch.set_grad_enabled(was_on)
 
     def _not_written(self) -> CheckFailed:
         return CheckFailed(

@@ -41,7 +41,7 @@ class _Looks(nn.Module):
 
     def is_as_it_was(self) -> bool:
         """Whether it can be trained on as if nobody had looked."""
-        return self.scale.item() == 1 and self.scale.requires_grad
+        return self.scale.item() == 1 and self.scale.requires_grad and torch.is_grad_enabled()
 
 
 _APART = 1e-3  # between the scores of one example and the next
@@ -98,7 +98,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
             raise CheckFailed(
                 f"{what}: the number is right, but the model of rank {rank} is another one afterwards.",
                 cause="training goes on after a look: parameters and their requires_grad stay; without gradients is "
-                "torch.no_grad().",
+                "`with torch.no_grad():`, which ends.",
             )
     if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, _ in results)):
         raise CheckFailed(

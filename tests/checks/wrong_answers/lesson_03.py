@@ -623,6 +623,14 @@ def n_right(model, x, y):
         return (model(x).argmax(1) == y).sum()
 
 
+@wrong("lesson_03.test_accuracy", says="model of rank . is another one afterwards.*no_grad.*which ends")
+def leaves_autograd_off(model, test_set):
+    torch.set_grad_enabled(False)
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
 @wrong("lesson_03.test_accuracy", says="own share of the test set")
 def own_share(model, test_set):
     x, y = share(test_set)

@@ -306,6 +306,12 @@ def stops_following_the_weights(model, test):
     return evaluate(model, test)
 
 
+@wrong("lesson_04.evaluate", says="after evaluate autograd is off, for its caller too.*no_grad.*ends by itself")
+def leaves_autograd_off(model, test):
+    torch.set_grad_enabled(False)
+    return evaluate(model, test)
+
+
 @wrong("lesson_04.evaluate", says="that is how sure the model is")
 def adds_up_probabilities(model, test):
     x, y = map(torch.cat, zip(*test))
