@@ -114,7 +114,7 @@ class Check:
             if torch.is_grad_enabled() != was_on:
                 raise CheckFailed(
                     f"after {self.name.split('.')[-1]} autograd is {'off' if was_on else 'on'}, for its caller too.",
-                    cause="torch.set_grad_enabled(...) stays until the next one; `with torch.no_grad():` ends by itself.",
+                    cause="torch.set_grad_enabled(...) stays; what `with torch.no_grad():` does ends by itself.",
                 )
         finally:
             torch.set_grad_enabled(was_on)
