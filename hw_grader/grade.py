@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from hw_grader.course import records
+from hw_grader.course import record_files
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on, start_sandboxes
 from hw_grader.course.grading import is_same_work, submission_key
 from hw_grader.course.reader import READER
@@ -130,7 +130,7 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
     first = next(waiting, None)  # no cluster is needed if there is none
     if first is None:
         bar.close()
-        print(table(records.all_of(root, release.assignment)))
+        print(table(record_files.all_of(root, release.assignment)))
         return 0
     waiting = itertools.chain([first], waiting)
     try:
@@ -145,14 +145,14 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
             if options.check:
                 release = replace(release, only=frozenset({f"check-{options.check.removeprefix('check-')}"}))
             for submission, record in grade_all(client, waiting, release, times):
-                old = records.load(root, release.assignment, record.student)
-                record = records.merged(old, record) if release.only else record
+                old = record_files.load(root, release.assignment, record.student)
+                record = record_files.merged(old, record) if release.only else record
                 if old is not None and old.is_graded and record.is_graded and is_same_work(old.key, record.key):
-                    changed.append(records.changes(old, record))
+                    changed.append(record_files.changes(old, record))
                 try:
-                    records.save(root, record)
+                    record_files.save(root, record)
                     writer.write(submission, release.notebook)
-                    records.note_gradebook(root, record, submission.timestamp)
+                    record_files.note_gradebook(root, record, submission.timestamp)
                 except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
@@ -162,11 +162,11 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
     except KeyboardInterrupt:
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130
-    print(table(records.all_of(root, release.assignment)))
+    print(table(record_files.all_of(root, release.assignment)))
     if changed := [line for line in changed if line]:
         print("\n".join([f"other points for the same work, {len(changed)}:", *(f"  {line}" for line in changed)]))
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
-    return int(bool(problems) or any(r.state == "grader-fault" for r in records.all_of(root, release.assignment)))
+    return int(bool(problems) or any(r.state == "grader-fault" for r in record_files.all_of(root, release.assignment)))
 
 
 def _not_done(root: Path, release: Release, times: TimeLimits, again: bool, bar: tqdm) -> Iterator[Submission]:
@@ -183,7 +183,7 @@ def _graded_before(
     """Those whose other verdicts can stay: graded, and nothing new was handed in since."""
     for submission in submissions(root, release, times):
         key = submission.key or submission_key(restore(submission.data, release), release, times)
-        old = records.load(root, release.assignment, submission.student)
+        old = record_files.load(root, release.assignment, submission.student)
         if old is not None and old.is_graded and is_same_work(old.key, key):
             yield submission
         else:
@@ -194,11 +194,11 @@ def _graded_before(
 def is_done(root: Path, submission: Submission, release: Release, times: TimeLimits) -> bool:
     """Whether this very submission has been graded and is in the gradebook, with when it was handed in."""
     key = submission.key or submission_key(restore(submission.data, release), release, times)
-    record = records.load(root, release.assignment, submission.student, key)
+    record = record_files.load(root, release.assignment, submission.student, key)
     return (
         record is not None
         and record.state != "grader-fault"
-        and records.is_in_gradebook(root, record, submission.timestamp)
+        and record_files.is_in_gradebook(root, record, submission.timestamp)
     )
 
 

@@ -20,7 +20,7 @@ from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, with
 from hw_utils.core.network import Cluster, Network
 from hw_utils.core.network.cluster import check_cluster
 from hw_utils.core.network.fold import Fold, check_fold
-from hw_utils.core.output import lines_shown
+from hw_utils.core.printed_lines import lines_shown
 from hw_utils.core.run_result import Run
 from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 
-from hw_grader.course import records
+from hw_grader.course import record_files
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import grade_bytes
 from hw_grader.grade import releases, submissions
@@ -66,7 +66,7 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         release, submission = task
         sandbox = free.get()
         try:
-            records.save(folder, grade_bytes(submission.data, release, sandbox, submission.student, TimeLimits()))
+            record_files.save(folder, grade_bytes(submission.data, release, sandbox, submission.student, TimeLimits()))
         finally:
             free.put(sandbox)
 

@@ -40,7 +40,7 @@ def changed(base: str) -> list[str]:
 def tests_of(file: str) -> list[str]:
     """The tests that prove a file; none for a built notebook, which drift proves.
 
-    >>> tests_of("hw_utils/virtual/traffic/rows.py")
+    >>> tests_of("hw_utils/virtual/traffic/ledger_rows.py")
     ['tests/virtual']
     >>> tests_of("lessons/02_all_reduce.py")
     ['tests/building/test_lessons.py', 'tests/checks/test_lesson_02.py']

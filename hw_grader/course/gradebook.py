@@ -32,7 +32,7 @@ from sqlalchemy import create_engine
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course.records import STAGING
+from hw_grader.course.record_files import STAGING
 from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission

@@ -14,7 +14,7 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Float
 
-from hw_grader.course import grading, records
+from hw_grader.course import grading, record_files
 from hw_grader.course.reference_solution import CalibrationError, calibrated
 from hw_grader.driving.verdict import Record
 from hw_grader.notebook.release import Release, read_release
@@ -52,7 +52,7 @@ class GradeInSandbox(NbGraderPreprocessor):
     def record(self, nb: NotebookNode, release: Release, solution: Path, student: str, root: Path) -> Record:
         """The record of this submission: kept, or made now."""
         times = TimeLimits(self.cell_s, self.case_s, self.total_s)
-        kept = records.load(root, release.assignment, student, grading.submission_key(nb, release, times))
+        kept = record_files.load(root, release.assignment, student, grading.submission_key(nb, release, times))
         if kept is not None and kept.state != "grader-fault":
             return kept
         reason = why_not()
@@ -63,7 +63,7 @@ class GradeInSandbox(NbGraderPreprocessor):
             made = grading.grade(nb, release, SHARED.get(), student, times)
         except (SandboxError, CalibrationError) as error:
             raise NbGraderException(str(error)) from error
-        records.save(root, made)
+        record_files.save(root, made)
         return made
 
 

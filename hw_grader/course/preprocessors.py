@@ -29,7 +29,7 @@ from nbgrader.preprocessors import (
 )
 
 from hw_grader.course.reader import restored
-from hw_grader.course.records import STAGING
+from hw_grader.course.record_files import STAGING
 from hw_grader.notebook import rubric
 from hw_grader.notebook.release import read_release
 

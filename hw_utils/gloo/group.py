@@ -24,7 +24,7 @@ from hw_utils.core.calls.arguments import SHORT_S, as_timedelta
 from hw_utils.core.calls.c10d_operations import Front
 from hw_utils.core.calls.public_calls import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
-from hw_utils.gloo.comparing import Helper
+from hw_utils.gloo.compared_calls import Helper
 from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.mismatch import collectives_unlike, messages_unlike
 from hw_utils.gloo.rank_ledger import Keeper

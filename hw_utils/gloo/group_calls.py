@@ -27,7 +27,7 @@ from hw_utils.core.calls.tensor_layout import (
     sparse_parts,
 )
 from hw_utils.gloo import merged_trace
-from hw_utils.gloo.comparing import after_comparing
+from hw_utils.gloo.compared_calls import after_comparing
 from hw_utils.gloo.shared_state import ONE, SEND, SINCE, WAIT, Channel, K
 from hw_utils.gloo.work import DONE, IS_WAITING, WAIT_END, WAIT_START, may_move, note_end, waits_alone
 

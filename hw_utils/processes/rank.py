@@ -141,9 +141,9 @@ def _note_ways_out(stack: io.TextIOWrapper) -> None:
 
 
 def _connect(rank: int, spec: dict):
-    from hw_utils.gloo import install
+    from hw_utils.gloo import replace_gloo
 
-    return install.connect(rank, spec)
+    return replace_gloo.connect(rank, spec)
 
 
 def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) -> None:

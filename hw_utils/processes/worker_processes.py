@@ -16,7 +16,7 @@ from typing import Any
 
 from hw_utils.core import failure_kind, pickling
 from hw_utils.core.errors import Failure, WaitTable
-from hw_utils.core.output import Echo, Stream, is_noise
+from hw_utils.core.printed_lines import Echo, Stream, is_noise
 from hw_utils.core.source.lines import Frame, Where, locate, with_places
 from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
 from hw_utils.core.source.students_files import is_students

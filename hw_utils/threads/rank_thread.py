@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hw_utils.core.output import Stream
+from hw_utils.core.printed_lines import Stream
 from hw_utils.core.source.students_files import is_students
 from hw_utils.core.trace import Event
 from hw_utils.threads.thread_frames import free

@@ -19,9 +19,9 @@ from hw_utils.virtual.ranks.turns import Stop, Turns
 from hw_utils.virtual.stores.keys import Stores
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.folding import FoldedCall, Folding
+from hw_utils.virtual.traffic.ledger_rows import Rows
 from hw_utils.virtual.traffic.messages.queues import Queues
 from hw_utils.virtual.traffic.ports import ports_of
-from hw_utils.virtual.traffic.rows import Rows
 from hw_utils.virtual.traffic.work import VirtualWork
 
 

@@ -23,7 +23,7 @@ def test_every_link_of_a_page_leads_to_a_file(page):
 
 
 def named_files(text: str) -> set[str]:
-    """`traffic/rows.py` and `rows.py` name rows.py; what stands for any cell or lesson is no file."""
+    """`traffic/ports.py` and `ports.py` name ports.py; what stands for any cell or lesson is no file."""
     return set(re.findall(r"(?<![\w*.}-])\w+\.py\b", text)) - {"cell.py", "NN_name.py", "09_name.py", "lesson_NN.py"}
 
 

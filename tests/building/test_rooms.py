@@ -55,7 +55,7 @@ def sources() -> dict[str, ast.Module]:
 
 
 def room_of(module: str) -> str:
-    """`hw_utils.virtual.traffic.rows` -> `hw_utils.virtual`; "" for a package's own door and command line."""
+    """`hw_utils.virtual.traffic.ledger_rows` -> `hw_utils.virtual`; "" for a package's own door and command line."""
     room = ".".join(module.split(".")[:2])
     return room if room in ROOMS else ""
 

@@ -14,7 +14,7 @@ from hw_utils.virtual.apart.compute_time import ThreadTime
 from hw_utils.virtual.apart.remote_work import RemoteWork
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.groups.registry import Members
-from hw_utils.virtual.ranks.modes import unseen
+from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
 
 _start = threading.Thread.start  # a program's threads begin as `rank_main` says

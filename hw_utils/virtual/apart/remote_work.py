@@ -8,7 +8,7 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from hw_utils.virtual.apart import packed_tensors
-from hw_utils.virtual.ranks.modes import unseen
+from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic.messages.requests import NO_SOURCE
 from hw_utils.virtual.traffic.reductions import flat
 from hw_utils.virtual.traffic.tensor_bytes import contents

@@ -2,5 +2,5 @@
 
 `operation_costs` says what an operation takes, `torch_cuda_api` what each function of torch.cuda gives, memory too;
 `cuda_devices` puts them in place. Stands on core, ranks, traffic and the engine;
-`attempt.py` takes `engine.DeviceEngine` in the engine's place.
+`run_in_one_process.py` takes `engine.DeviceEngine` in the engine's place.
 """

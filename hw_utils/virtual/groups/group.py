@@ -21,7 +21,7 @@ from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.groups import signatures
 from hw_utils.virtual.groups.registry import Members
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
-from hw_utils.virtual.ranks import modes
+from hw_utils.virtual.ranks import dispatch_modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled
 from hw_utils.virtual.traffic import reductions, several_tensors
 from hw_utils.virtual.traffic.collectives import ROOTED, Post
@@ -31,7 +31,7 @@ from hw_utils.virtual.traffic.tensor_bytes import address
 OF_WORLD = "default_pg"  # how torch describes a default group
 _register = torch._C._distributed_c10d._register_process_group
 # Whose frames lie between a call and what it does here.
-_OWN_FILES = (__file__, signatures.__file__, modes.__file__, several_tensors.__file__)
+_OWN_FILES = (__file__, signatures.__file__, dispatch_modes.__file__, several_tensors.__file__)
 
 
 _registered: list[str] = []  # names by which torch's C++ code knows groups of this process
@@ -61,7 +61,7 @@ class VirtualGroup(Collectives):
         self.engine = members.engine
         self.is_registered = False
         self.front: Front | None = None  # takes the calls with tensors whose class decides what becomes of them
-        self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see modes.py
+        self.shown: dist.ProcessGroup | None = None  # what modes of torch see in its place, see dispatch_modes.py
         self.of_objects: VirtualGroup | None = None  # takes objects, if they have a backend of their own
         self.held: dict = {}  # works that C++ has and nobody has waited for yet
         self.n_compared, self.n_alike = -1, 0  # calls that members have compared, and that were alike; -1: they do not
@@ -218,7 +218,7 @@ class VirtualGroup(Collectives):
         name, site, outer = self._caller(method)
         if (kind in ROOTED or kind == "reduce") and not 0 <= root < self.size():
             raise RuntimeError(f"ProcessGroup{self.backend}::{method}: invalid root rank: {root}")
-        with modes.unseen():
+        with dispatch_modes.unseen():
             if method in TAKE_GAPS:
                 inputs = [t if t.is_contiguous() else t.detach().contiguous() for t in inputs]
             for tensor in inputs:
@@ -311,4 +311,4 @@ KERNELS = Kernels(VirtualGroup)  # in place while a run has groups that C++ code
 
 def shown_to_modes() -> AbstractContextManager:
     """While a simulation runs, a program's dispatch modes see its collectives."""
-    return modes.shown(VirtualGroup, SHOWN)
+    return dispatch_modes.shown(VirtualGroup, SHOWN)

@@ -7,7 +7,7 @@ import re
 import sys
 from collections import Counter
 
-from hw_utils.core.output import Echo
+from hw_utils.core.printed_lines import Echo
 
 
 class Streams:

@@ -12,7 +12,7 @@ import torch
 from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ, closed_text
 from hw_utils.core.errors import CollectiveMismatch
-from hw_utils.virtual.ranks.modes import unseen
+from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.rooted_collective import Relay
 from hw_utils.virtual.traffic.work import VirtualWork

@@ -15,8 +15,8 @@ from torch.optim import optimizer as optimizers
 
 from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.network.fold import Fold
-from hw_utils.virtual.ranks.modes import unseen
-from hw_utils.virtual.ranks.shapes.known import are_known, forget
+from hw_utils.virtual.ranks.dispatch_modes import unseen
+from hw_utils.virtual.ranks.shapes.known_values import are_known, forget
 from hw_utils.virtual.traffic import reductions
 from hw_utils.virtual.traffic.collectives import Call, Post
 from hw_utils.virtual.traffic.rooted_collective import Relay

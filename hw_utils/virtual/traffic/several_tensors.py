@@ -13,7 +13,7 @@ import torch
 
 from hw_utils.core.calls.arguments import op_of, root_of
 from hw_utils.core.calls.mismatch_text import check_alike
-from hw_utils.virtual.ranks.modes import unseen
+from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
 
 

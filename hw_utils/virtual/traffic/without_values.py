@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from hw_utils.virtual.ranks.modes import unseen
-from hw_utils.virtual.ranks.shapes.known import are_known, forget, is_known, learn
+from hw_utils.virtual.ranks.dispatch_modes import unseen
+from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_known, learn
 from hw_utils.virtual.ranks.shapes.mode import ShapesOnly
 from hw_utils.virtual.ranks.shapes.readers import values_asked_for
 from hw_utils.virtual.traffic import reductions, tensor_bytes

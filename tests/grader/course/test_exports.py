@@ -16,7 +16,7 @@ import jsonschema
 import nbformat
 import pytest
 
-from hw_grader.course import exports, gradescope, records
+from hw_grader.course import exports, gradescope, record_files
 from hw_grader.course.feedback import MAX_BYTES, page
 from hw_grader.course.similarity import alike, report, runs_text
 from hw_grader.driving.verdict import Record, Verdict
@@ -74,7 +74,7 @@ def course(tmp_path):
         record("dan", "fail", "fail"),
         record("eve", "crashed", "crashed", unreadable="the file is empty"),
     ):
-        records.save(tmp_path, one)
+        record_files.save(tmp_path, one)
     return tmp_path
 
 
@@ -99,12 +99,12 @@ def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
 
 
 def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
-    records.save(tmp_path, record("=cmd", "pass"))
+    record_files.save(tmp_path, record("=cmd", "pass"))
     assert rows(exports.as_csv(exports.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
 
 
 def test_gradescope_results_follow_the_schema(course):
-    for one in records.all_of(course, ASSIGNMENT):
+    for one in record_files.all_of(course, ASSIGNMENT):
         results = gradescope.as_gradescope(one)
         jsonschema.validate(results, GRADESCOPE)
         assert ("not your mark" in results["output"]) == (not one.is_graded)

@@ -10,7 +10,7 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.dbutil import _temp_alembic_ini
 
-from hw_grader.course import records
+from hw_grader.course import record_files
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import submission_key
 from hw_grader.driving.verdict import Record, Verdict
@@ -37,7 +37,7 @@ def write(tmp_path):
         restored = restore(json.dumps(notebook).encode(), release)
         verdicts = [Verdict(check.grade_id, "pass", check.points, check.points, "", "ok") for check in release.checks]
         key = submission_key(restored, release, TimeLimits())
-        records.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
+        record_files.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
         writer.write(Submission("ada", NAME, restored=json.dumps(restored).encode()), BOOK)
         with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:
             grade = gradebook.find_grade("why_ranks", BOOK, NAME, "ada")

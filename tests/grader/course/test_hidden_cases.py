@@ -16,7 +16,7 @@ import pytest
 from nbconvert.exporters import HTMLExporter
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course import exports, gradescope, records
+from hw_grader.course import exports, gradescope, record_files
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
@@ -85,7 +85,7 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
     assert verdict.points == 0
     notebook = restore(as_bytes(submission({"ping_pong": "pass"})), release)
     write_verdicts(notebook, record, release)
-    records.save(root, record)
+    record_files.save(root, record)
     rows = exports.scores(root, ASSIGNMENT)
     channels = {
         "gradescope": json.dumps(gradescope.as_gradescope(record)),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nbgrader.api import Gradebook
 
-from hw_grader.course import exports, records
+from hw_grader.course import exports, record_files
 from hw_grader.course.gradebook import Writer
 from hw_grader.course.grading import submission_key
 from hw_grader.driving.verdict import Record, Verdict
@@ -61,7 +61,7 @@ def graded_course(root: Path, config: str) -> Path:
             for c in release.checks
         ]
         key = submission_key(restore(handed_in.data, release), release, TimeLimits())
-        records.save(root, Record(ASSIGNMENT, handed_in.student, release.notebook, key, verdicts))
+        record_files.save(root, Record(ASSIGNMENT, handed_in.student, release.notebook, key, verdicts))
         writer.write(handed_in, release.notebook)
     return root
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hw_utils import Deadlock, Network, WorkerFailed, simulate
-from hw_utils.virtual import attempt
+from hw_utils.virtual import run_in_one_process
 from tests.virtual.test_same_function import disturbed, interpret
 
 many = settings(max_examples=30, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -42,7 +42,7 @@ def everything(world_size: int, programs, **options):
 def test_a_message_goes_the_same_on_both_ways(case, eager_bytes, network):
     with pytest.MonkeyPatch.context() as patch:
         short = everything(*case, eager_bytes=eager_bytes, network=network)
-        patch.setattr(attempt, "ShortCuts", NoShortCuts)
+        patch.setattr(run_in_one_process, "ShortCuts", NoShortCuts)
         assert everything(*case, eager_bytes=eager_bytes, network=network) == short
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hw_utils.virtual.ranks.shapes.cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
-from hw_utils.virtual.ranks.shapes.known import are_known, forget, is_index, is_known, is_small, learn
+from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_index, is_known, is_small, learn
 from hw_utils.virtual.ranks.shapes.rules import ALSO_WRITTEN, LIKE, OVERWRITES, corrected, returned_by, written_by
 
 _by_nobody = torch._C.DisableTorchFunction

@@ -6,7 +6,7 @@ import torch
 
 from hw_utils.virtual.ranks.shapes.cases import tensors_of
 from hw_utils.virtual.ranks.shapes.computed_calls import Computing
-from hw_utils.virtual.ranks.shapes.known import is_known
+from hw_utils.virtual.ranks.shapes.known_values import is_known
 
 
 class NoValue(RuntimeError):

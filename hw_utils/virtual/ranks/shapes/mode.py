@@ -14,7 +14,7 @@ from hw_utils.core.calls.dispatch import taken_apart
 from hw_utils.virtual.ranks.shapes.cases import made, on_meta, shapes_of, tensors_of
 from hw_utils.virtual.ranks.shapes.computed_calls import Case, Computing, Writing
 from hw_utils.virtual.ranks.shapes.data_dependent import Reading
-from hw_utils.virtual.ranks.shapes.known import are_known, forget, is_index, is_small
+from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_index, is_small
 from hw_utils.virtual.ranks.shapes.rules import Rule, rule_of
 
 _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own

@@ -12,7 +12,7 @@ from torch.jit import _builtins
 
 from hw_utils.core.calls.patched import patched
 from hw_utils.virtual.ranks.shapes.data_dependent import NoValue
-from hw_utils.virtual.ranks.shapes.known import is_known
+from hw_utils.virtual.ranks.shapes.known_values import is_known
 
 _READERS = {"tolist": "tolist()", "numpy": "numpy()", "__array__": "numpy", "__dlpack__": "__dlpack__()"}
 _PRINTED = _tensor_str._str

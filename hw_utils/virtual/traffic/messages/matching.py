@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from hw_utils.core.calls.mismatch_text import messages_differ
 from hw_utils.core.errors import MessageMismatch
+from hw_utils.virtual.traffic.ledger_rows import END, MESSAGE, PEER, put_end, put_int, put_message, put_row, start_of
 from hw_utils.virtual.traffic.messages.requests import Request
-from hw_utils.virtual.traffic.rows import END, MESSAGE, PEER, put_end, put_int, put_message, put_row, start_of
 from hw_utils.virtual.traffic.tensor_bytes import contents, copy, fill
 
 

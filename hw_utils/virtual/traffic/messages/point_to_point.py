@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.tensor_layout import no_memory
-from hw_utils.virtual.traffic.rows import END, put_end, put_plain_row
+from hw_utils.virtual.traffic.ledger_rows import END, put_end, put_plain_row
 from hw_utils.virtual.traffic.tensor_bytes import memory, writable
 
 _PATCHED = ("send", "recv", "isend", "irecv", "batch_isend_irecv")

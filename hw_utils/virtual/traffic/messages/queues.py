@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from hw_utils.virtual.traffic.ledger_rows import start_of
 from hw_utils.virtual.traffic.messages.matching import post_of
 from hw_utils.virtual.traffic.messages.requests import Request, requests_of
-from hw_utils.virtual.traffic.rows import start_of
 
 
 class _Never(dict):

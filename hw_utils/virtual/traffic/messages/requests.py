@@ -8,7 +8,7 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from hw_utils.core.calls.mismatch_text import amount_text, message_text
-from hw_utils.virtual.traffic.rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
+from hw_utils.virtual.traffic.ledger_rows import OP, PEER, SITE, TAG, WAITED, int_at, long_at, put_wait
 from hw_utils.virtual.traffic.tensor_bytes import NOTHING, contents, fill, memory
 
 NO_SOURCE = "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."

@@ -9,8 +9,8 @@ import numpy as np
 from hw_utils.core.errors import Failure, Frame
 from hw_utils.virtual.apart import packed_tensors
 from hw_utils.virtual.apart.engine_server import DeviceServedEngine, EngineServer, ServedEngine
-from hw_utils.virtual.attempt import Attempt
 from hw_utils.virtual.ranks.turns import Stop
+from hw_utils.virtual.run_in_one_process import Attempt
 from hw_utils.virtual.traffic.without_values import nothing_moves
 
 

@@ -61,7 +61,7 @@ def test_a_wrapper_made_by_hand_tells_every_rank_in_torchs_words_and_lets_the_gr
     real, virtual = launch(by_hand, 2, echo=False).results, simulate(by_hand, 2, echo=False).results
     assert real == virtual
     assert [x for _, x in real] == [[2.0, 2.0]] * 2
-    devices, places = r"TensorOptions\(.*?device=cpu.*?\)\)\)", r" at test_comparing.py, line \d+"
+    devices, places = r"TensorOptions\(.*?device=cpu.*?\)\)\)", r" at test_compared_calls.py, line \d+"
     torchs = [[re.sub(devices, "cpu)", text) for text in texts] for texts in in_threads()]
     assert [[re.sub(places, "", text) for text in texts] for texts, _ in real] == torchs
 
