@@ -29,7 +29,7 @@ env: $(READY)  ## the environment in .venv, from the pinned requirements
 course: notebooks  ## builds all, grades a sample class, prints the gradebook, writes build/course/report.html
 	$(PY) -m tools.course
 test: lint drift nbval  ## everything that CI runs; JOBS=0 one after the other
-	$(PY) -m pytest $(PARALLEL) worksteal -m 'not alone' tests
+	$(PY) -m pytest $(PARALLEL) worksteal --durations=40 --durations-min=5 -m 'not alone' tests
 	$(PY) -m pytest -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 quick: $(READY)  ## lint, drift, and the tests of the rooms that differ from main
 	$(PY) -m tools.quick
