@@ -11,7 +11,7 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_waits
 from hw_utils.checks.lesson_02 import all_reduce_judge
-from hw_utils.checks.lesson_02.all_reduce_judge import LARGE, Reduced
+from hw_utils.checks.lesson_02.observed_all_reduce import LARGE, UNTOUCHED, Reduced, share
 from hw_utils.checks.lesson_02.routes_judge import (
     require_halving,
     require_ring,
@@ -28,9 +28,9 @@ def _tensor(
     rank: int, shape: list[int], dtype: str, layout: str, seed: int, times: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(the memory around it, one rank's tensor): a view of the memory's middle."""
-    values = torch.from_numpy(all_reduce_judge.share(rank, shape, seed, times)).to(getattr(torch, dtype))
+    values = torch.from_numpy(share(rank, shape, seed, times)).to(getattr(torch, dtype))
     n = math.prod(shape)
-    memory = torch.full((2 * n + 8,), all_reduce_judge.UNTOUCHED, dtype=values.dtype)
+    memory = torch.full((2 * n + 8,), UNTOUCHED, dtype=values.dtype)
     if layout == "strided":
         tensor = memory[4 : 4 + 2 * n : 2].view(shape)
     elif layout == "transposed":
@@ -48,9 +48,9 @@ def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, 
         mine = tensor
         returned = all_reduce(tensor)
         values.append(tensor.detach().clone(memory_format=torch.contiguous_format))
-        mine.fill_(all_reduce_judge.UNTOUCHED)
+        mine.fill_(UNTOUCHED)
         moved = moved or mine.untyped_storage().data_ptr() != memory.untyped_storage().data_ptr()
-        around = around and (moved or bool((memory == all_reduce_judge.UNTOUCHED).all()))
+        around = around and (moved or bool((memory == UNTOUCHED).all()))
     return {"values": values, "around": around, "moved": moved, "returned": returned}
 
 

@@ -8,15 +8,9 @@ from __future__ import annotations
 from collections import Counter
 
 from hw_utils.checks.check import require_waits
-from hw_utils.checks.lesson_02.all_reduce_judge import (
-    READ_TOO_SOON,
-    Reduced,
-    contributions,
-    nothing_added,
-    require_rounds,
-    star,
-    tensors,
-)
+from hw_utils.checks.lesson_02.all_reduce_causes import READ_TOO_SOON
+from hw_utils.checks.lesson_02.all_reduce_judge import require_rounds
+from hw_utils.checks.lesson_02.observed_all_reduce import Reduced, contributions, nothing_added, star, tensors
 from hw_utils.core.collective_algorithms import cost, pieces
 from hw_utils.core.errors import CheckFailed
 
