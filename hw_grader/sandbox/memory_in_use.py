@@ -1,6 +1,6 @@
 """What processes take of this machine's memory, as far as the kernel tells it without any rights.
 
-Where there is no control group for memory (see cpu_share.py), this is what bounds a submission: what is mapped or
+Where there is no control group for memory (see control_groups.py), this is what bounds a submission: what is mapped or
 swapped out, page tables, and for what has no address (pipes, sockets) as much as it could hold. What could be neither
 counted nor bounded, a student's process cannot make at all (see call_filter.py).
 """

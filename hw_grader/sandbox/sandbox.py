@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from hw_grader.sandbox.bubblewrap import bare_command, command
-from hw_grader.sandbox.cpu_share import Share
+from hw_grader.sandbox.control_groups import Share
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.messages import Wire
 

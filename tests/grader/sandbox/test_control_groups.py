@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hw_grader.sandbox.cpu_share import Share
+from hw_grader.sandbox.control_groups import Share
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import inside, needs_sandbox
 
