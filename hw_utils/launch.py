@@ -264,7 +264,7 @@ class _Lines:
 
 
 class _Spares:
-    """A workers that stands by, forked and connected while the student reads; used once."""
+    """Workers that stand by, forked and connected while the student reads; used once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -290,7 +290,7 @@ class _Spares:
             workers.close()
 
     def pids(self) -> set[int]:
-        """The processes of the workers that stands by."""
+        """The processes of the workers that stand by."""
         with self._lock:
             if self._workers is None:
                 return set()

@@ -211,6 +211,11 @@ class ForkStarter:
     def fileno(self) -> int:
         return self.sock.fileno()
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether its server is there; one that dies while it forks leaves its sockets open in the child for a while."""
+        return self.server.is_alive
+
     def start(self, rank: int) -> tuple[socket.socket, Pipe, Pipe]:
         """(frames, stdout, stderr) of a rank's new process."""
         ours, theirs = socket.socketpair()

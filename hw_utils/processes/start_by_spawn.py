@@ -32,7 +32,9 @@ _TOKEN_BYTES = 32
 
 
 class SpawnStarter:
-    """Starts the ranks of one workers from the pool."""
+    """Starts the ranks of a launch from the pool."""
+
+    is_alive = True  # there is no server that could die
 
     def __init__(self, spec: dict) -> None:
         self.spec = spec

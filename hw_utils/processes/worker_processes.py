@@ -94,7 +94,7 @@ class WorkerProcesses:
     @property
     def is_fresh(self) -> bool:
         """Whether every process still waits for its call."""
-        if self.owner != os.getpid() or self.starter is None:
+        if self.owner != os.getpid() or self.starter is None or not self.starter.is_alive:
             return False
         try:
             self.pump(0)

@@ -73,8 +73,8 @@ _PIECES = "put the reduced vector back piece by piece: p.numel() numbers in the 
 
 
 _BEGUN = (
-    "what stood in p.grad before the call is in its step: optimizer.zero_grad() before backward, and not only after "
-    "the step"
+    "gradients that stood there before the call are in its step: optimizer.zero_grad() before backward, and not only "
+    "after the step"
 )
 
 
@@ -83,7 +83,7 @@ def judge_dp(
 ) -> None:
     what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
     if begun:
-        what += ", gradients of something else in p.grad before"
+        what += ", with gradients of something else from before"
     crash = data.get("crash", {}).get("reason", "")
     cause = _PIECES if _IS_PUT_BACK.search(crash) else cause_of_error(crash)
     results, calls = require_results(data, what, crash_cause=cause)

@@ -236,5 +236,6 @@ class TimeLines:
             stream.free_s = max(stream.free_s, self.host_s())
 
     def records(self) -> np.ndarray:
-        """When streams were busy, as a trace keeps it."""
-        return np.array([tuple(span) for span in self.spans if span[3] > span[2]], STREAM)
+        """When streams were busy, as a trace keeps it: rank by rank, whose turn it was when is no matter."""
+        spans = sorted(tuple(span) for span in self.spans if span[3] > span[2])
+        return np.array(spans, STREAM)

@@ -1094,8 +1094,8 @@ def never_clears_gradients(model, optimizer, x, y, context, rank):
     return loss.item()
 
 
-@wrong(STEP, says="what stood in p.grad before the call")
-@wrong(WEIGHTED, says="what stood in p.grad before the call")
+@wrong(STEP, says="gradients that stood there before the call are in its step")
+@wrong(WEIGHTED, says="gradients that stood there before the call are in its step")
 def clears_after_the_step(model, optimizer, x, y, context, rank):
     n, parameters = len(x), list(model.parameters())
     loss = mse_loss(model(x), y) if n else None

@@ -1286,6 +1286,8 @@ class RecomputesWithOtherDraws:
 @wrong("lesson_08.balance", says="a search that leaves some out misses the best one")
 def moves_cuts_of_random_starts(layer_s, n_stages):
     draw, n = random.Random(0), len(layer_s)
+    if n <= 16:
+        return _best(layer_s, n_stages, max)
 
     def slowest(cuts):
         return max(sum(layer_s[a:b]) for a, b in itertools.pairwise([0, *cuts, n]))

@@ -190,12 +190,12 @@ def test_a_worker_that_dies_loses_no_submission(course):
 
 @needs_sandbox
 @pytest.mark.slow
-def test_twenty_regrades_in_any_order_are_identical(release, sandbox):
+def test_nine_regrades_in_any_order_are_identical(release, sandbox):
     handed_in = {"ada": submission(), "bob": submission(WRONG), "cy": submission(extra="raise ValueError(1)")}
     first = {s: grade_bytes(as_bytes(n), release, sandbox, s).verdict_part() for s, n in handed_in.items()}
-    order = list(handed_in) * 7
+    order = list(handed_in) * 3
     random.Random(0).shuffle(order)
-    for student in order[:20]:
+    for student in order:
         assert grade_bytes(as_bytes(handed_in[student]), release, sandbox, student).verdict_part() == first[student]
 
 

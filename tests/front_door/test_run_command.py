@@ -13,7 +13,7 @@ import pytest
 
 from hw_utils.__main__ import main
 
-TRAIN = Path(__file__).parent / "scripts" / "train.py"
+TRAIN = Path(__file__).parents[1] / "outside" / "scripts" / "train.py"
 both_options = pytest.mark.parametrize("options", [[], ["--simulate"]], ids=["launch", "simulate"])
 
 
