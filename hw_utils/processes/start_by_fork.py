@@ -213,7 +213,7 @@ class ForkStarter:
 
     @property
     def is_alive(self) -> bool:
-        """Whether its server is there; one that dies while it forks leaves its sockets open in the child for a while."""
+        """Whether its server is there; one that dies while it forks leaves its sockets open in the child a while."""
         return self.server.is_alive
 
     def start(self, rank: int) -> tuple[socket.socket, Pipe, Pipe]:
