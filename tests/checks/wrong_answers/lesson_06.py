@@ -2296,12 +2296,11 @@ _MADE = {}
 
 def _made_before(key, model, plan, context):
     """By what it was called with; the models are copied, so that each call gives its own."""
-    if key not in _MADE:
-        _MADE[key] = _parallelize(model, plan, context)
     found = _parallelize(model, plan, context)
-    for mine, old in zip(found, _MADE[key]):
-        for p, q in zip(mine.parameters(), old.parameters()):
-            p.data.copy_(q.data)
+    old = _MADE.setdefault(key, [[p.detach().clone() for p in mine.parameters()] for mine in found])
+    for mine, weights in zip(found, old):
+        for p, q in zip(mine.parameters(), weights):
+            p.data.copy_(q)
     return found
 
 
