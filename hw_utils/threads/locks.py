@@ -150,7 +150,7 @@ def _kept(students: tuple[Any, ...]) -> Iterator[tuple[Callable[[Any], None], An
                 ahead.append(value)
 
 
-_HOLDERS = (list, dict, functools.partial, Field, staticmethod, classmethod, CellType)
+_HOLDERS = (list, dict, functools.partial, Field)
 _MANY = 10_000  # entries: of a list or dictionary that holds data
 
 
@@ -159,22 +159,29 @@ def _parts(thing: Any) -> Iterator[tuple[Callable[[Any], None], Any]]:
     if isinstance(thing, list | dict):
         if isinstance(thing, defaultdict):
             yield functools.partial(setattr, thing, "default_factory"), thing.default_factory
-        entries = enumerate(thing) if isinstance(thing, list) else list(thing.items())
+        entries = enumerate(thing) if isinstance(thing, list) else list(dict.items(thing))
         for key, value in entries if len(thing) < _MANY else ():
-            yield functools.partial(thing.__setitem__, key), value
+            yield functools.partial(_put_in_container, thing, key), value
     elif isinstance(thing, FunctionType):
         yield from _of_a_function(thing)
     elif isinstance(thing, functools.partial):
         for k, value in enumerate([thing.func, *thing.args]):
             yield functools.partial(_put_in_partial, thing, k), value
-    elif isinstance(thing, CellType | Field | staticmethod | classmethod):
-        name = {CellType: "cell_contents", Field: "default_factory"}.get(type(thing), "__func__")
+    elif isinstance(thing, CellType | Field):
+        name = "cell_contents" if isinstance(thing, CellType) else "default_factory"
         yield functools.partial(setattr, thing, name), getattr(thing, name, None)  # an empty cell has no contents
+    elif isinstance(thing, type):
+        for name, value in list(vars(thing).items()):
+            if isinstance(value, staticmethod):
+                yield functools.partial(_put_in_class, thing, name, staticmethod), value.__func__
+            else:
+                yield functools.partial(_put_in_class, thing, name, None), value
+            function = getattr(value, "__func__", value)
+            if isinstance(function, FunctionType):
+                yield from _of_a_function(function)  # a dataclass makes some that are of no globals of the students
     else:
         for name, value in list(vars(thing).items()) if hasattr(thing, "__dict__") else ():
-            yield functools.partial(setattr, thing, name), value
-            if isinstance(thing, type) and isinstance(value, FunctionType):
-                yield from _of_a_function(value)  # a dataclass makes some that are of no globals of the students
+            yield functools.partial(object.__setattr__, thing, name), value  # it may be frozen
 
 
 def _of_a_function(function: FunctionType) -> Iterator[tuple[Callable[[Any], None], Any]]:
@@ -184,6 +191,17 @@ def _of_a_function(function: FunctionType) -> Iterator[tuple[Callable[[Any], Non
         yield functools.partial(function.__kwdefaults__.__setitem__, name), value
     for cell in function.__closure__ or ():
         yield from _parts(cell)
+
+
+def _put_in_container(thing: list | dict, key: Any, value: Any) -> None:
+    if isinstance(thing, dict):
+        dict.__setitem__(thing, key, value)
+    elif key < len(thing):  # else a rank has taken it out
+        list.__setitem__(thing, key, value)
+
+
+def _put_in_class(kind: type, name: str, wrap: type | None, value: Any) -> None:
+    type.__setattr__(kind, name, wrap(value) if wrap else value)
 
 
 def _put_in_defaults(function: FunctionType, k: int, value: Any) -> None:

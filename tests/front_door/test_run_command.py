@@ -75,6 +75,15 @@ def test_a_network_that_is_none_is_refused_with_an_example(network, capsys):
     assert "--network" in capsys.readouterr().err
 
 
+def started(text: str, options: list[str], folder: Path, **pipes) -> subprocess.Popen:
+    """The command on two ranks of a script, whose temporary files are in folder/files."""
+    (folder / "script.py").write_text(text)
+    (folder / "files").mkdir()
+    command = [sys.executable, "-m", "hw_utils", "run", "script.py", "--ranks", "2", *options]
+    environment = {**os.environ, "TMPDIR": str(folder / "files"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchs")}
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, **pipes)
+
+
 GOES_ON = """\
 import os, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -88,17 +97,12 @@ while True:
 
 @both_options
 def test_a_command_that_a_scheduler_ends_leaves_no_process_and_no_file(options, tmp_path):
-    (tmp_path / "goes_on.py").write_text(GOES_ON)
-    files = tmp_path / "files"
-    files.mkdir()
-    command = [sys.executable, "-m", "hw_utils", "run", "goes_on.py", "--ranks", "2", *options]
-    environment = {**os.environ, "TMPDIR": str(files), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchs")}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with started(GOES_ON, options, tmp_path) as process:
         assert any("begun" in line for line in process.stdout)
         process.terminate()
         process.stdout.read()  # comes to its end when nobody holds the other one any more
         assert process.wait() == 128 + signal.SIGTERM
-    assert list(files.iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []
 
 
 CHATS = """\
@@ -113,15 +117,9 @@ while True:
 
 @both_options
 def test_a_command_whose_reader_goes_away_ends_without_a_word_and_leaves_nothing(options, tmp_path):
-    (tmp_path / "chats.py").write_text(CHATS)
-    files = tmp_path / "files"
-    files.mkdir()
-    command = [sys.executable, "-m", "hw_utils", "run", "chats.py", "--ranks", "2", *options]
-    environment = {**os.environ, "TMPDIR": str(files), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "torchs")}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, **pipes, text=True) as process:
+    with started(CHATS, options, tmp_path, stderr=subprocess.PIPE) as process:
         assert "one more line" in process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""  # comes to its end when nobody holds the other one any more
         assert process.wait() == 128 + signal.SIGPIPE
-    assert list(files.iterdir()) == []
+    assert list((tmp_path / "files").iterdir()) == []

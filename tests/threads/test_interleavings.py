@@ -249,12 +249,25 @@ def _enclosed():
     return lambda: make()
 
 
+@dataclass(frozen=True)
+class Frozen:
+    lock: Any
+    make = staticmethod(threading.Lock)
+
+    def open(self):
+        return self.lock
+
+
+FROZEN, TAKEN = Frozen(threading.Lock()), [threading.Lock()]
 BOARD, LOCKS, MAKERS = Board(), [threading.Lock()], defaultdict(threading.Lock)
 make_enclosed = _enclosed()
 make_in_partial = partial(lambda make: make(), threading.Lock)
 EARLY = {  # what was taken from `threading` before the run, and is kept somewhere
     "in a dataclass": lambda: Board().lock,
     "in an object": lambda: BOARD.open(),
+    "in a frozen object": lambda: FROZEN.open(),
+    "in a staticmethod": lambda: Frozen.make(),
+    "taken out": lambda: TAKEN.pop() if TAKEN else threading.Lock(),
     "in a list": lambda: LOCKS[0],
     "in a defaultdict": lambda: MAKERS["a"],
     "a default": lambda: lock_by_default(),

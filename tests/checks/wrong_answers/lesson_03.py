@@ -399,12 +399,16 @@ def averages_copies_after_the_step(model, optimizer, x, y, n_total, all_reduce=d
     averages_copies(model, all_reduce)
 
 
-@wrong("lesson_03.step_equal", says="comes last, in every iteration, and changes the parameters")
-@wrong("lesson_03.step_follows", says="follows its own examples alone, and the loss lacks the factor N")
-def averages_copies_without_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+def _steps_without_the_factor(model, optimizer, x, y, n_total):
     optimizer.zero_grad()
     (cross_entropy(model(x), y, reduction="sum") / n_total).backward()
     optimizer.step()
+
+
+@wrong("lesson_03.step_equal", says="comes last, in every iteration, and changes the parameters")
+@wrong("lesson_03.step_follows", says="follows its own examples alone, and the loss lacks the factor N")
+def averages_copies_without_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    _steps_without_the_factor(model, optimizer, x, y, n_total)
     averages_copies(model, all_reduce)
 
 
@@ -511,9 +515,7 @@ def mean_of_means(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
 
 @wrong("lesson_03.step_follows", says="lacks the factor N")
 def forgets_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
-    optimizer.zero_grad()
-    (cross_entropy(model(x), y, reduction="sum") / n_total).backward()
-    optimizer.step()
+    _steps_without_the_factor(model, optimizer, x, y, n_total)
     mean_model(model, all_reduce)
 
 
