@@ -16,9 +16,10 @@ from torch import nn
 from torch.func import functional_call
 
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
-from hw_grader.driving.marshalling.lent_objects import Lent, tensors_in
+from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.line import Forged, Line
 from hw_grader.driving.marshalling.parcels import Parcel, Unpacker
+from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
 from hw_utils.virtual.ranks.clock import TAKEN
 
 CALLS = frozenset({

@@ -18,7 +18,7 @@ INSIDE = (
     *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "answer_sockets")),
     *(f"driving/{n}" for n in ("opened_answers", "remote_process_group")),
     *(f"driving/marshalling/{n}" for n in ("__init__", "parcels", "line", "given_arguments", "lent_objects")),
-    *(f"driving/marshalling/{n}" for n in ("model_states", "tensor_lifetimes")),
+    *(f"driving/marshalling/{n}" for n in ("model_states", "passes_elsewhere", "tensor_lifetimes")),
 )  # fmt: skip
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE",

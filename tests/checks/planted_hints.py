@@ -224,11 +224,11 @@ HINTS: dict[str, dict[int, str]] = {
             "averages_the_weights_first steps_twice divides_by_four travels_in_half has_a_group_for_each_rank "
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
-            "takes_another_loss averages_the_updates clears_after_the_step "
+            "takes_another_loss averages_the_updates clears_after_the_step adds_weight_decay "
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
-        "forgets_the_last_parameter averages_with_its_own",
+        "forgets_the_last_parameter averages_with_its_own clears_some_gradients",
     },
     "lesson_06.weighted_dp_step": {
         0: (

@@ -95,7 +95,11 @@ def why_weights(got: np.ndarray, case: tuple, world_size: int) -> tuple[str, str
         if distance(got, train_plainly(*case, **options)[1]) <= 1e-6:
             return text, cause
     if distance(got, train_plainly(*case)[1]) <= FEW_DIGITS:
-        return "; they are right to a few digits", "gradients travel in the dtype that they have"
+        return (
+            "; they are right to a few digits",
+            "digits are lost, or something small is added to the gradient, as weight decay: gradients travel as they "
+            "are, in the dtype that they have",
+        )
     if distance(got, flat_weights(model_of(seed))) <= 1e-9:
         return "; they are still the initial ones", "no optimizer.step(), or it sees no gradient"
     return "", ""
@@ -133,7 +137,10 @@ def why_brought(results: list, case: tuple, world_size: int, *, only_brought: bo
             )
     if only_brought or not any(result["brought"] for result in results):
         return ""
-    return "what the ranks bring is right: it is changed after all_reduce, before the optimizer takes it from p.grad"
+    return (
+        "what the ranks bring at first is right: is it changed after all_reduce, before the optimizer takes it from "
+        "p.grad, or is something of the step before in the next one (optimizer.zero_grad())?"
+    )
 
 
 def _divided_by_a_constant(world_size: int) -> list[tuple[str, str, dict[str, float]]]:

@@ -918,7 +918,11 @@ for _name, _change, _says in [
     ("turns_the_gradient_around", lambda flat: -flat, "the gradient keeps its sign"),
     ("takes_signs", torch.sign, "an optimizer gets the numbers themselves"),
     ("scales_to_length_one", lambda flat: flat / flat.norm(), "the gradient keeps its length"),
-    ("clips_after_the_sum", lambda flat: flat.clamp(-0.1, 0.1), "what the ranks bring is right: it is changed after"),
+    (
+        "clips_after_the_sum",
+        lambda flat: flat.clamp(-0.1, 0.1),
+        "what the ranks bring at first is right: is it changed after",
+    ),
 ]:
 
     def _changed(model, optimizer, x, y, context, rank, change=_change):
@@ -1107,6 +1111,29 @@ def clears_after_the_step(model, optimizer, x, y, context, rank):
     optimizer.step()
     optimizer.zero_grad()
     return loss.item() if n else 0.0
+
+
+@wrong(STEP, says="something small is added to the gradient, as weight decay")
+def adds_weight_decay(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss, flat = _gradients(model, x, y)
+    decay = torch.cat([0.001 * p.detach().flatten() for p in model.parameters()])
+    _put_back(model, context.all_reduce(flat + decay, rank, "g", "mean"))
+    optimizer.step()
+    return loss
+
+
+@wrong(STEP, says="is something of the step before in the next one")
+def clears_some_gradients(model, optimizer, x, y, context, rank):
+    first, *others = model.parameters()
+    for p in others:
+        p.grad = None
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    flat = context.all_reduce(torch.cat([p.grad.flatten() for p in (first, *others)]), rank, "g", "mean")
+    _put_back(model, flat)
+    optimizer.step()
+    return loss.item()
 
 
 @wrong(STEP, says="in the same order")
