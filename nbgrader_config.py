@@ -6,10 +6,10 @@ from hw_grader.course.feedback import FeedbackExporter
 from hw_grader.course.gradebook import prepare_nbgrader
 from hw_grader.course.nbgrader_hook import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.course.preprocessors import RubricUnderAnswer, TolerantExporter, grade_steps, sanitize_steps
-from hw_grader.notebook.notebook_hash import release_steps
+from hw_grader.notebook.release_steps import release_steps
 from hw_grader.notebook.sanitize import markdown_of_cell, safe_html
 from hw_grader.term.collect import KitZips
-from hw_grader.term.marks import EmptyWhereUngraded
+from hw_grader.term.lms_csv import EmptyWhereUngraded
 
 prepare_nbgrader()
 c = get_config()  # noqa: F821  (given by nbgrader)

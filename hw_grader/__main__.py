@@ -84,7 +84,7 @@ def _collect(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from hw_grader.term.class_list import ClassListError, bring_names
     from hw_grader.term.late import LateError, apply_rules
-    from hw_grader.term.marks import as_lms, said_of_waiting, without_points
+    from hw_grader.term.lms_csv import as_lms, said_of_waiting, without_points
 
     root = options.course.resolve()
     wanted = _graded(root, options.assignment)
@@ -163,10 +163,10 @@ def _gradescope(root: Path, assignment: str) -> Path:
 
 def _autograder(options: argparse.Namespace) -> int:
     root = options.course.resolve()
-    release, solution = _release(root, options.assignment)
+    trusted, solution = _release(root, options.assignment)
     path = root / "build" / f"autograder_{options.assignment}.zip"
     path.parent.mkdir(exist_ok=True)
-    gradescope.autograder_zip(path, release, solution, root)
+    gradescope.autograder_zip(path, trusted, solution, root)
     print(path)
     return 0
 
@@ -175,17 +175,17 @@ def _similarity(options: argparse.Namespace) -> int:
     from hw_grader.course.similarity import alike, report, runs_text
 
     root = options.course.resolve()
-    release, _ = _release(root, options.assignment)
-    notebooks = {s.student: nbformat.from_dict(json.loads(s.restored)) for s in grade.submissions(root, release)}
-    print(report(alike(notebooks, release), {s: runs_text(n, release) for s, n in notebooks.items()}))
+    trusted, _ = _release(root, options.assignment)
+    notebooks = {s.student: nbformat.from_dict(json.loads(s.restored)) for s in grade.submissions(root, trusted)}
+    print(report(alike(notebooks, trusted), {s: runs_text(n, trusted) for s, n in notebooks.items()}))
     return 0
 
 
 def _release(root: Path, assignment: str):
-    from hw_grader.notebook.release import read_release
+    from hw_grader.notebook.trusted_notebook import read_trusted
 
     (solution,) = sorted((root / "solutions" / assignment).glob("*.ipynb"))
-    return read_release(solution), solution
+    return read_trusted(solution), solution
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ from tqdm import tqdm
 from hw_grader.course import record_files
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on, start_sandboxes
 from hw_grader.course.grading import is_same_work, submission_key
-from hw_grader.course.reader import READER
+from hw_grader.course.read_submissions import READER
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.verdict import Record
-from hw_grader.notebook.release import Release, read_release
+from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission, student_name
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from hw_grader.sandbox.sandbox import why_not
 
 
@@ -41,18 +41,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{reason}.\nThe class is not graded without a sandbox; --unsafe goes on anyway.", file=sys.stderr)
         return 2
     times = TimeLimits(options.cell_s, options.case_s, options.total_s)
-    status, found = 0, list(releases(root, options.assignment))
+    status, found = 0, list(trusted_notebooks(root, options.assignment))
     if not found:
         handed_in = ", ".join(sorted({assignment for _, assignment in _folders(root)})) or "nothing: make collect first"
         print(f"nobody has handed in {options.assignment or 'a lesson'}; submitted/ has {handed_in}", file=sys.stderr)
         return 2
-    for release in found:
-        names = [cell.grade_id.removeprefix("check-") for cell in release.checks]
+    for trusted in found:
+        names = [cell.grade_id.removeprefix("check-") for cell in trusted.checks]
         if options.check and (not options.assignment or options.check.removeprefix("check-") not in names):
             print(f"one check is graded anew with its lesson's name and one of {', '.join(names)}; got lesson "
                   f"{options.assignment!r}, check {options.check!r}", file=sys.stderr)  # fmt: skip
             return 2
-        status |= grade_assignment(root, release, times, options)
+        status |= grade_assignment(root, trusted, times, options)
     return status
 
 
@@ -77,18 +77,18 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _without_sandbox(root: Path, assignment: str) -> int:
     print("Grading without a sandbox: students' code runs with your rights.", file=sys.stderr)
-    found = [release.assignment for release in releases(root, assignment)]
+    found = [trusted.assignment for trusted in trusted_notebooks(root, assignment)]
     command = [sys.executable, "-m", "nbgrader", "autograde", "--force"]
     environment = {**os.environ, "HW_GRADER_UNSAFE": "1"}
     return max((subprocess.call([*command, name], cwd=root, env=environment) for name in found), default=0)
 
 
-def releases(root: Path, assignment: str = "") -> Iterator[Release]:
+def trusted_notebooks(root: Path, assignment: str = "") -> Iterator[TrustedNotebook]:
     """The trusted notebooks of the assignments that somebody has handed in."""
     handed_in = {assignment for _, assignment in _folders(root)}
     for path in sorted((root / "solutions").glob("*/*.ipynb")):
         if path.parent.name in handed_in and assignment in ("", path.parent.name):
-            yield read_release(path)
+            yield read_trusted(path)
 
 
 def _folders(root: Path) -> list[tuple[str, str]]:
@@ -106,31 +106,31 @@ def _names(folder: Path) -> list[str]:
         return []
 
 
-def submissions(root: Path, release: Release, times: TimeLimits | None = None) -> Iterator[Submission]:
+def submissions(root: Path, trusted: TrustedNotebook, times: TimeLimits | None = None) -> Iterator[Submission]:
     """Everybody's folder for one assignment, in order of the students' names; each read in a process with limits."""
-    solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
+    solution = root / "solutions" / trusted.assignment / f"{trusted.notebook}.ipynb"
     for name, assignment in _folders(root):
-        if assignment == release.assignment:
+        if assignment == trusted.assignment:
             student = student_name(name)
             folder = root / "submitted" / name / assignment
-            found = READER.read(folder, student, release, solution, times or TimeLimits())
+            found = READER.read(folder, student, trusted, solution, times or TimeLimits())
             found.notes += [f"handed in as {name!a}"] if name != student else []
             yield found
 
 
-def grade_assignment(root: Path, release: Release, times: TimeLimits, options: argparse.Namespace) -> int:
+def grade_assignment(root: Path, trusted: TrustedNotebook, times: TimeLimits, options: argparse.Namespace) -> int:
     """Grades what has no record yet, or one check of what has; prints the table and whose points are others now."""
     problems, changed = [], []
-    n_handed_in = sum(assignment == release.assignment for _, assignment in _folders(root))
-    bar = tqdm(total=n_handed_in, desc=release.assignment, unit="notebook", dynamic_ncols=True)
+    n_handed_in = sum(assignment == trusted.assignment for _, assignment in _folders(root))
+    bar = tqdm(total=n_handed_in, desc=trusted.assignment, unit="notebook", dynamic_ncols=True)
     if options.check:
-        waiting = _graded_before(root, release, times, bar, problems)
+        waiting = _graded_before(root, trusted, times, bar, problems)
     else:
-        waiting = _not_done(root, release, times, options.again, bar)
+        waiting = _not_done(root, trusted, times, options.again, bar)
     first = next(waiting, None)  # no cluster is needed if there is none
     if first is None:
         bar.close()
-        print(table(record_files.all_of(root, release.assignment)))
+        print(table(record_files.all_of(root, trusted.assignment)))
         return 0
     waiting = itertools.chain([first], waiting)
     try:
@@ -139,19 +139,19 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
             from hw_grader.course.gradebook import Writer  # takes 1 s: meanwhile
 
             writer = Writer(root, times)
-            writer.prepare(release.assignment)
-            solution = root / "solutions" / release.assignment / f"{release.notebook}.ipynb"
-            release = calibrated(release, solution, root, times, measure_on(client))
+            writer.prepare(trusted.assignment)
+            solution = root / "solutions" / trusted.assignment / f"{trusted.notebook}.ipynb"
+            trusted = calibrated(trusted, solution, root, times, measure_on(client))
             if options.check:
-                release = replace(release, only=frozenset({f"check-{options.check.removeprefix('check-')}"}))
-            for submission, record in grade_all(client, waiting, release, times):
-                old = record_files.load(root, release.assignment, record.student)
-                record = record_files.merged(old, record) if release.only else record
+                trusted = replace(trusted, only=frozenset({f"check-{options.check.removeprefix('check-')}"}))
+            for submission, record in grade_all(client, waiting, trusted, times):
+                old = record_files.load(root, trusted.assignment, record.student)
+                record = record_files.merged(old, record) if trusted.only else record
                 if old is not None and old.is_graded and record.is_graded and is_same_work(old.key, record.key):
                     changed.append(record_files.changes(old, record))
                 try:
                     record_files.save(root, record)
-                    writer.write(submission, release.notebook)
+                    writer.write(submission, trusted.notebook)
                     record_files.note_gradebook(root, record, submission.timestamp)
                 except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
@@ -162,28 +162,28 @@ def grade_assignment(root: Path, release: Release, times: TimeLimits, options: a
     except KeyboardInterrupt:
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130
-    print(table(record_files.all_of(root, release.assignment)))
+    print(table(record_files.all_of(root, trusted.assignment)))
     if changed := [line for line in changed if line]:
         print("\n".join([f"other points for the same work, {len(changed)}:", *(f"  {line}" for line in changed)]))
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
-    return int(bool(problems) or any(r.state == "grader-fault" for r in record_files.all_of(root, release.assignment)))
+    return int(bool(problems) or any(r.state == "grader-fault" for r in record_files.all_of(root, trusted.assignment)))
 
 
-def _not_done(root: Path, release: Release, times: TimeLimits, again: bool, bar: tqdm) -> Iterator[Submission]:
-    for submission in submissions(root, release, times):
-        if again or not is_done(root, submission, release, times):
+def _not_done(root: Path, trusted: TrustedNotebook, times: TimeLimits, again: bool, bar: tqdm) -> Iterator[Submission]:
+    for submission in submissions(root, trusted, times):
+        if again or not is_done(root, submission, trusted, times):
             yield submission
         else:
             bar.update()
 
 
 def _graded_before(
-    root: Path, release: Release, times: TimeLimits, bar: tqdm, problems: list[str]
+    root: Path, trusted: TrustedNotebook, times: TimeLimits, bar: tqdm, problems: list[str]
 ) -> Iterator[Submission]:
     """Those whose other verdicts can stay: graded, and nothing new was handed in since."""
-    for submission in submissions(root, release, times):
-        key = submission.key or submission_key(restore(submission.data, release), release, times)
-        old = record_files.load(root, release.assignment, submission.student)
+    for submission in submissions(root, trusted, times):
+        key = submission.key or submission_key(restore(submission.data, trusted), trusted, times)
+        old = record_files.load(root, trusted.assignment, submission.student)
         if old is not None and old.is_graded and is_same_work(old.key, key):
             yield submission
         else:
@@ -191,10 +191,10 @@ def _graded_before(
             bar.update()
 
 
-def is_done(root: Path, submission: Submission, release: Release, times: TimeLimits) -> bool:
+def is_done(root: Path, submission: Submission, trusted: TrustedNotebook, times: TimeLimits) -> bool:
     """Whether this very submission has been graded and is in the gradebook, with when it was handed in."""
-    key = submission.key or submission_key(restore(submission.data, release), release, times)
-    record = record_files.load(root, release.assignment, submission.student, key)
+    key = submission.key or submission_key(restore(submission.data, trusted), trusted, times)
+    record = record_files.load(root, trusted.assignment, submission.student, key)
     return (
         record is not None
         and record.state != "grader-fault"

@@ -18,7 +18,7 @@ try:
         if start_by_fork.available():
             start_by_fork.start_early()  # it imports torch while this process does
         from hw_utils.core.errors import CheckFailed, Deadlock, TimedOut, WorkerFailed
-        from hw_utils.core.network import Cluster, Fold, Network
+        from hw_utils.core.hardware import Cluster, Fold, Network
         from hw_utils.core.run_result import Run
         from hw_utils.core.trace import Event, Trace
         from hw_utils.launch import launch

@@ -17,15 +17,16 @@ import numpy as np
 from hw_utils.core import pickling, versions
 from hw_utils.core.calls.folded_trace import FoldedTrace
 from hw_utils.core.errors import Deadlock, Failure, TimedOut, WorkerFailed, without_our_stack
-from hw_utils.core.network import Cluster, Network
-from hw_utils.core.network.cluster import check_cluster
-from hw_utils.core.network.fold import Fold, check_fold
+from hw_utils.core.hardware import Cluster, Network
+from hw_utils.core.hardware.cluster import check_cluster
+from hw_utils.core.hardware.fold import Fold, check_fold
 from hw_utils.core.printed_lines import lines_shown
 from hw_utils.core.run_result import Run
 from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
-from hw_utils.launch import books_of, check_capacity, check_world_size, run_isolated
-from hw_utils.scripts.script import script_or_function
+from hw_utils.processes.isolated_call import run_isolated
+from hw_utils.processes.run_arguments import check_capacity, check_world_size
+from hw_utils.scripts.torchrun_script import script_or_function
 from hw_utils.virtual.ranks.progress_file import PROGRESS, seen, shown_at_a_terminal
 
 GRACE_S = 3.0  # for the child to say itself which rank was still busy
@@ -270,7 +271,9 @@ def _memory_of(outcome: dict, job: dict):
     """The books of the run, if it kept any."""
     if "memory" not in outcome:
         return None
-    return books_of(outcome["memory"], job["world_size"], job["capacity_bytes"], job["fold"])
+    from hw_utils.core.memory import Memory  # few runs need it
+
+    return Memory.of(outcome["memory"], job["world_size"], job["capacity_bytes"], job["fold"])
 
 
 def _error_of(outcome: dict, job: dict) -> WorkerFailed:

@@ -25,7 +25,8 @@ from nbgrader.converters.base import NbGraderException
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
-from hw_grader.notebook.notebook_hash import digest, is_edited, release_steps
+from hw_grader.notebook.content_hash import digest, is_edited
+from hw_grader.notebook.release_steps import release_steps
 from tools.lesson import ROOT, Lesson, LessonError, lesson_files, read_lesson
 from tools.notebook import to_notebook, to_text
 from tools.solution import changed_points, failing_checks, is_new, unknown_checks

@@ -21,10 +21,10 @@ import nbformat
 from hw_grader.course import record_files
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import grade_bytes
-from hw_grader.grade import releases, submissions
-from hw_grader.notebook.release import Release
+from hw_grader.grade import submissions, trusted_notebooks
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 from tools.lesson import ROOT, Lesson, read_lesson
@@ -62,11 +62,11 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         free.put(sandbox)
     tasks = list(_tasks(folder))
 
-    def run(task: tuple[Release, Submission]) -> None:
-        release, submission = task
+    def run(task: tuple[TrustedNotebook, Submission]) -> None:
+        trusted, submission = task
         sandbox = free.get()
         try:
-            record_files.save(folder, grade_bytes(submission.data, release, sandbox, submission.student, TimeLimits()))
+            record_files.save(folder, grade_bytes(submission.data, trusted, sandbox, submission.student, TimeLimits()))
         finally:
             free.put(sandbox)
 
@@ -75,14 +75,14 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
             print(".", end="", flush=True)
     print()
     writer = Writer(folder, TimeLimits())
-    for release, submission in tasks:
-        writer.prepare(release.assignment)
-        writer.write(submission, release.notebook)
+    for trusted, submission in tasks:
+        writer.prepare(trusted.assignment)
+        writer.write(submission, trusted.notebook)
 
 
-def _tasks(folder: Path) -> Iterator[tuple[Release, Submission]]:
-    for release in releases(folder):
-        yield from ((release, submission) for submission in submissions(folder, release))
+def _tasks(folder: Path) -> Iterator[tuple[TrustedNotebook, Submission]]:
+    for trusted in trusted_notebooks(folder):
+        yield from ((trusted, submission) for submission in submissions(folder, trusted))
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
-from hw_grader.notebook.notebook_hash import marks, stamp
+from hw_grader.notebook.content_hash import marks, stamp
 from tools.lesson import KEPT_TAGS, ROOT, Cell, Lesson, LessonError, parse_lesson
 
 METADATA = {

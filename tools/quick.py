@@ -20,7 +20,7 @@ BESIDE = {  # what lies in no room of the same name -> its tests
     "hw_utils/launch.py": "tests/processes/test_launch.py tests/processes/test_fresh_processes.py",
     "hw_utils/simulate.py": "tests/virtual/test_simulate.py",
     "hw_utils/commands": "tests/front_door/test_commands.py",
-    "hw_utils/scripts": "tests/front_door/test_own_ranks.py",
+    "hw_utils/scripts": "tests/front_door/test_spawned_ranks.py",
     "hw_utils/__init__.py": "tests/building/test_docs.py",
     "hw_grader/grade.py": "tests/grader/course",
     "hw_grader/report.py": "tests/grader/course",

@@ -19,11 +19,11 @@ import psutil
 
 from hw_grader.course.grading import grade
 from hw_grader.course.reference_solution import measure
-from hw_grader.driving.verdict import Record, Verdict
-from hw_grader.notebook.release import Release, package_digest
+from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, package_digest
 from hw_grader.sandbox.sandbox import SHARED, SandboxError
 
 TRIES = 3
@@ -41,8 +41,8 @@ NOT_KEPT = {  # what dask would write down about itself, hour after hour: it gro
 }
 
 
-def grade_task(data: bytes, release: Release, student: str, times: TimeLimits, digest: str) -> str:
-    """What a worker does with one submission, a notebook that is in order (see reader.py); the record as JSON.
+def grade_task(data: bytes, trusted: TrustedNotebook, student: str, times: TimeLimits, digest: str) -> str:
+    """What a worker does with one submission, a notebook in order (see read_submissions.py); the record as JSON.
 
     Raises:
         SandboxError: this worker cannot grade: no sandbox, another version of the course.
@@ -52,7 +52,7 @@ def grade_task(data: bytes, release: Release, student: str, times: TimeLimits, d
             "this worker has another version of hw_utils or hw_grader: install the same on every machine"
         )
     notebook = nbformat.from_dict(json.loads(data))
-    return grade(notebook, release, SHARED.get(), student, times).to_json()
+    return grade(notebook, trusted, SHARED.get(), student, times).to_json()
 
 
 def start_sandboxes(client, n_submissions: int) -> list:
@@ -128,7 +128,7 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
 
 
 def grade_all(
-    client, submissions: Iterable[Submission], release: Release, times: TimeLimits
+    client, submissions: Iterable[Submission], trusted: TrustedNotebook, times: TimeLimits
 ) -> Iterator[tuple[Submission, Record]]:
     """Each submission with its record, as they finish."""
     from distributed import as_completed
@@ -139,10 +139,10 @@ def grade_all(
     tasks: dict = {}
 
     def submit(submission: Submission, tries: int = 1):
-        data = submission.restored or json.dumps(restore(submission.data, release)).encode()
+        data = submission.restored or json.dumps(restore(submission.data, trusted)).encode()
         if len(data) > IN_GRAPH_BYTES:  # the scheduler copies what is in its graph, and keeps it
             data = client.scatter(data, hash=False)
-        task = client.submit(grade_task, data, release, submission.student, times, digest, pure=False, retries=0)
+        task = client.submit(grade_task, data, trusted, submission.student, times, digest, pure=False, retries=0)
         tasks[task] = (submission, tries)
         return task
 
@@ -157,7 +157,7 @@ def grade_all(
             done.add(submit(submission, tries + 1))
             continue
         else:
-            yield submission, _fault(submission, release, str(task.exception()))
+            yield submission, _fault(submission, trusted, str(task.exception()))
         task.release()
         for following in waiting:
             done.add(submit(following))
@@ -170,8 +170,8 @@ def _record(text: str, submission: Submission) -> Record:
     return record
 
 
-def _fault(submission: Submission, release: Release, reason: str) -> Record:
+def _fault(submission: Submission, trusted: TrustedNotebook, reason: str) -> Record:
     verdicts = [
-        Verdict(c.grade_id, "grader-fault", 0.0, c.points, reason[:300], "not graded yet") for c in release.to_run
+        Verdict(c.grade_id, "grader-fault", 0.0, c.points, reason[:300], "not graded yet") for c in trusted.to_run
     ]
-    return Record(release.assignment, submission.student, release.notebook, "", verdicts, [*submission.notes, reason])
+    return Record(trusted.assignment, submission.student, trusted.notebook, "", verdicts, [*submission.notes, reason])

@@ -19,8 +19,8 @@ from nbconvert.exporters.exporter import Exporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 
-from hw_grader.notebook.release import released
 from hw_grader.notebook.sanitize import safe_html
+from hw_grader.notebook.trusted_notebook import released
 
 MAX_BYTES = 1_000_000
 _MAX_TEXT_CHARS, _MAX_HTML_CHARS = 10_000, 500_000

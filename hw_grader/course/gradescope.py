@@ -16,11 +16,11 @@ from typing import Any
 import nbformat
 
 from hw_grader.course.grading import grade
-from hw_grader.course.reader import READER
-from hw_grader.driving.verdict import Record
+from hw_grader.course.read_submissions import READER
+from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.course_secret import FILE as SECRET
-from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from hw_grader.sandbox.bubblewrap import package_folder
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError, why_not
 
@@ -30,11 +30,11 @@ def main(folder: str) -> int:
     root = Path(folder)
     about = json.loads((root / "source" / "assignment.json").read_text())
     solution = root / "source" / "solutions" / about["assignment"] / f"{about['notebook']}.ipynb"
-    release = read_release(solution)
-    submission = READER.read(root / "submission", "student", release, solution, TimeLimits())
+    trusted = read_trusted(solution)
+    submission = READER.read(root / "submission", "student", trusted, solution, TimeLimits())
     with open_sandbox() as sandbox:
         notebook = nbformat.from_dict(json.loads(submission.restored))
-        record = grade(notebook, release, sandbox, submission.student, TimeLimits())
+        record = grade(notebook, trusted, sandbox, submission.student, TimeLimits())
     record.notes = [*submission.notes, *record.notes]
     results = root / "results"
     results.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ cd /autograder/source && exec /autograder/venv/bin/python -m hw_grader.course.gr
 """
 
 
-def autograder_zip(path: Path, release: Release, solution: Path, checkout: Path) -> None:
+def autograder_zip(path: Path, trusted: TrustedNotebook, solution: Path, checkout: Path) -> None:
     """Writes Gradescope's autograder for one assignment: the same judges, the same sandbox where it may be made."""
     grader = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -104,10 +104,10 @@ def autograder_zip(path: Path, release: Release, solution: Path, checkout: Path)
         archive.write(checkout / "requirements-cpu.txt", "requirements.txt")
         archive.writestr("README.md", "The autograder of one assignment.\n")
         archive.writestr("LICENSE", (checkout / "LICENSE").read_text() if (checkout / "LICENSE").exists() else "")
-        archive.write(solution, f"solutions/{release.assignment}/{release.notebook}.ipynb")
-        archive.writestr(SECRET, release.secret)
+        archive.write(solution, f"solutions/{trusted.assignment}/{trusted.notebook}.ipynb")
+        archive.writestr(SECRET, trusted.secret)
         archive.writestr(
-            "assignment.json", json.dumps({"assignment": release.assignment, "notebook": release.notebook})
+            "assignment.json", json.dumps({"assignment": trusted.assignment, "notebook": trusted.notebook})
         )
 
 

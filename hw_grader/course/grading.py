@@ -20,23 +20,23 @@ from nbformat import NotebookNode
 
 from hw_grader.course.hidden_cases import OF_HIDDEN, cause_in, of_cause, of_error
 from hw_grader.driving.driver_processes import Driving, Jails, Stop
-from hw_grader.driving.judge_processes import judge_of
-from hw_grader.driving.verdict import Record, Verdict, visible
-from hw_grader.notebook.release import Call, Cell, Release
+from hw_grader.driving.grading_record import Record, Verdict, visible
+from hw_grader.driving.judge_client import judge_of
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.run_cells import Ran, run_cells
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook
 from hw_grader.notebook.unused_cells import unused
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 
 
-def submission_key(notebook: NotebookNode, release: Release, times: TimeLimits) -> str:
+def submission_key(notebook: NotebookNode, trusted: TrustedNotebook, times: TimeLimits) -> str:
     """Changes whenever the verdict could: what was handed in, then, after a dash, all that grades it."""
-    ours = {cell.grade_id for cell in release.checks}  # their text is not the student's
+    ours = {cell.grade_id for cell in trusted.checks}  # their text is not the student's
     ids = [c.metadata.get("nbgrader", {}).get("grade_id", "") for c in notebook.cells]
     cells = [[i, c.cell_type, "" if i in ours else c.source] for i, c in zip(ids, notebook.cells)]
     limits_s = [float(times.cell_s), float(times.case_s), float(times.total_s)]  # 60 and 60.0 are one limit
-    return f"{_digest(cells, notebook.metadata.get('hw_grader', {}))}-{_digest(release.digest, limits_s)}"
+    return f"{_digest(cells, notebook.metadata.get('hw_grader', {}))}-{_digest(trusted.digest, limits_s)}"
 
 
 def _digest(*parts: Any) -> str:
@@ -49,19 +49,21 @@ def is_same_work(key: str, other: str) -> bool:
 
 
 def grade_bytes(
-    data: bytes, release: Release, sandbox: Sandbox, student: str, times: TimeLimits | None = None
+    data: bytes, trusted: TrustedNotebook, sandbox: Sandbox, student: str, times: TimeLimits | None = None
 ) -> Record:
     """The record of a submitted notebook file."""
-    return grade(restore(data, release), release, sandbox, student, times or TimeLimits())
+    return grade(restore(data, trusted), trusted, sandbox, student, times or TimeLimits())
 
 
-def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: str, times: TimeLimits) -> Record:
+def grade(
+    notebook: NotebookNode, trusted: TrustedNotebook, sandbox: Sandbox, student: str, times: TimeLimits
+) -> Record:
     """The record of a restored notebook (see restore.py)."""
-    left_out = frozenset() if release.runs_all else unused(notebook.cells, release)
+    left_out = frozenset() if trusted.runs_all else unused(notebook.cells, trusted)
     deadline = time.monotonic() + times.total_s  # of both times, if there are two
-    record = _grade(notebook, release, sandbox, student, times, left_out, deadline)
+    record = _grade(notebook, trusted, sandbox, student, times, left_out, deadline)
     if left_out and record.lacks_a_name and time.monotonic() < deadline:  # it was said that nobody could notice
-        record = _grade(notebook, release, sandbox, student, times, frozenset(), deadline)
+        record = _grade(notebook, trusted, sandbox, student, times, frozenset(), deadline)
     return record
 
 
@@ -69,9 +71,9 @@ def grade(notebook: NotebookNode, release: Release, sandbox: Sandbox, student: s
 _TELLS = {"collective_algorithms", "replay", "played_costs"}
 
 
-def noticed(notebook: NotebookNode, release: Release) -> list[str]:
+def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
     """Notes on cells of the student's own that import what computes an exercise's answer: for a person to look at."""
-    given = {cell.source for cell in release.cells}
+    given = {cell.source for cell in trusted.cells}
     cells = [(n, cell.source) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     found = ((n, next(_told(source), None)) for n, source in cells if source not in given)
     return [f"cell {n + 1} uses hw_utils' {told}, which plays what exercises ask for" for n, told in found if told]
@@ -89,7 +91,7 @@ def _told(source: str) -> Iterator[str]:
 
 def _grade(
     notebook: NotebookNode,
-    release: Release,
+    trusted: TrustedNotebook,
     sandbox: Sandbox,
     student: str,
     times: TimeLimits,
@@ -98,20 +100,20 @@ def _grade(
 ) -> Record:
     started = time.monotonic()
     about = notebook.metadata.get("hw_grader", {})
-    record = Record(release.assignment, student, release.notebook, submission_key(notebook, release, times), [])
-    record.notes = [*about.get("notes", []), *noticed(notebook, release)]
+    record = Record(trusted.assignment, student, trusted.notebook, submission_key(notebook, trusted, times), [])
+    record.notes = [*about.get("notes", []), *noticed(notebook, trusted)]
     if about.get("unreadable"):
         record.unreadable = about["unreadable"]
-        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in release.to_run]
+        record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in trusted.to_run]
         return record
     try:
-        ran = run_cells(notebook, release, sandbox, times, left_out, deadline)
+        ran = run_cells(notebook, trusted, sandbox, times, left_out, deadline)
         work, _, _ = record.key.partition("-")
-        with Judging(sandbox, times, deadline, partial(drawn, release.secret, work)) as judging:
-            record.verdicts = [judging.check(cell, ran) for cell in release.to_run]
+        with Judging(sandbox, times, deadline, partial(drawn, trusted.secret, work)) as judging:
+            record.verdicts = [judging.check(cell, ran) for cell in trusted.to_run]
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
-        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in release.to_run if c.grade_id not in graded]
+        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in trusted.to_run if c.grade_id not in graded]
         return record
     record.notes += ran.notes
     record.outputs = ran.outputs

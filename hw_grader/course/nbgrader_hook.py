@@ -16,11 +16,11 @@ from traitlets import Float
 
 from hw_grader.course import grading, record_files
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.verdict import Record
-from hw_grader.notebook.release import Release, read_release
+from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.sanitize import verdict_outputs
 from hw_grader.notebook.submission import remove_links
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from hw_grader.sandbox.sandbox import SHARED, SandboxError, why_not
 
 UNSAFE = "HW_GRADER_UNSAFE"  # set to 1: grade without a sandbox
@@ -42,34 +42,34 @@ class GradeInSandbox(NbGraderPreprocessor):
         about, course = resources["nbgrader"], self.parent.parent.coursedir
         folder = Path(course.format_path(course.source_directory, ".", about["assignment"]))
         solution = folder / f"{about['notebook']}.ipynb"
-        release = read_release(solution)
-        record = self.record(nb, release, solution, about["student"], Path(course.root))
-        write_verdicts(nb, record, release)
+        trusted = read_trusted(solution)
+        record = self.record(nb, trusted, solution, about["student"], Path(course.root))
+        write_verdicts(nb, record, trusted)
         for line in [*record.notes, f"{record.points:g} of {record.max_points:g}, {record.state}: {record.reason}"]:
             self.log.info("%s: %s", about["student"], line)
         return nb, resources
 
-    def record(self, nb: NotebookNode, release: Release, solution: Path, student: str, root: Path) -> Record:
+    def record(self, nb: NotebookNode, trusted: TrustedNotebook, solution: Path, student: str, root: Path) -> Record:
         """The record of this submission: kept, or made now."""
         times = TimeLimits(self.cell_s, self.case_s, self.total_s)
-        kept = record_files.load(root, release.assignment, student, grading.submission_key(nb, release, times))
+        kept = record_files.load(root, trusted.assignment, student, grading.submission_key(nb, trusted, times))
         if kept is not None and kept.state != "grader-fault":
             return kept
         reason = why_not()
         if reason:
             raise NbGraderException(f"{reason}. To grade without a sandbox: {UNSAFE}=1, or make grade UNSAFE=1")
         try:
-            release = calibrated(release, solution, root, times)
-            made = grading.grade(nb, release, SHARED.get(), student, times)
+            trusted = calibrated(trusted, solution, root, times)
+            made = grading.grade(nb, trusted, SHARED.get(), student, times)
         except (SandboxError, CalibrationError) as error:
             raise NbGraderException(str(error)) from error
         record_files.save(root, made)
         return made
 
 
-def write_verdicts(nb: NotebookNode, record: Record, release: Release) -> None:
+def write_verdicts(nb: NotebookNode, record: Record, trusted: TrustedNotebook) -> None:
     """Puts a record into the notebook; check cells get the text that the student knows, without hidden tests."""
-    verdicts, sources = {v.grade_id: v for v in record.verdicts}, release.marked
+    verdicts, sources = {v.grade_id: v for v in record.verdicts}, trusted.marked
     for place, cell in enumerate(nb.cells):
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
         cell.metadata.pop("hw_grader", None)  # nobody but a verdict says what is in it

@@ -28,10 +28,10 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
-from hw_grader.course.reader import restored
+from hw_grader.course.read_submissions import restored
 from hw_grader.course.record_files import STAGING
 from hw_grader.notebook import rubric
-from hw_grader.notebook.release import read_release
+from hw_grader.notebook.trusted_notebook import read_trusted
 
 _SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
 
@@ -67,7 +67,7 @@ class TolerantExporter(NotebookExporter):
             return self.from_notebook_node(nbformat.read(path, as_version=4), resources=resources, **kw)
         folder = course.format_path(course.source_directory, ".", resources["nbgrader"]["assignment"])
         solution = Path(folder) / path.name
-        notebook = restored(path, read_release(solution), solution)
+        notebook = restored(path, read_trusted(solution), solution)
         return self.from_notebook_node(notebook, resources=resources, **kw)
 
 

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from hw_grader.driving.verdict import Record
+from hw_grader.driving.grading_record import Record
 
 STAGING = "build/grading"  # where what is graded lies for nbgrader to take
 

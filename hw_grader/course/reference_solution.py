@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.verdict import Verdict
-from hw_grader.notebook.release import Release
+from hw_grader.driving.grading_record import Verdict
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook
 from hw_grader.sandbox.sandbox import SHARED
 
 REFERENCE = "the reference solution"
@@ -27,37 +27,37 @@ class CalibrationError(Exception):
 
 
 def calibrated(
-    release: Release, solution: Path, root: Path, times: TimeLimits, measured: Callable[..., dict] | None = None
-) -> Release:
-    """The release with its `runs_all`, from records/ if they are known.
+    trusted: TrustedNotebook, solution: Path, root: Path, times: TimeLimits, measured: Callable[..., dict] | None = None
+) -> TrustedNotebook:
+    """The trusted notebook with its `runs_all`, from records/ if they are known.
 
     measured: `measure`, or what calls it on another machine.
 
     Raises:
         CalibrationError: the solution does not get all points.
     """
-    kept = root / "records" / ".calibration" / f"{release.assignment}.json"
+    kept = root / "records" / ".calibration" / f"{trusted.assignment}.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
     data = solution.read_bytes()
-    digest = hashlib.sha256(release.digest.encode() + data).hexdigest()
+    digest = hashlib.sha256(trusted.digest.encode() + data).hexdigest()
     if known.get("digest") != digest:
-        known = {"digest": digest, **(measured or measure)(release, data, times)}
+        known = {"digest": digest, **(measured or measure)(trusted, data, times)}
         kept.parent.mkdir(parents=True, exist_ok=True)
         part = kept.with_suffix(".part")
         part.write_text(json.dumps(known, indent=1) + "\n")
         part.replace(kept)
-    return replace(release, runs_all=known["runs_all"])
+    return replace(trusted, runs_all=known["runs_all"])
 
 
-def measure(release: Release, data: bytes, times: TimeLimits) -> dict[str, Any]:
+def measure(trusted: TrustedNotebook, data: bytes, times: TimeLimits) -> dict[str, Any]:
     """Grades the solution with the cells that an answer uses, then with every cell run."""
     for runs_all in (False, True):
-        bad = [v for v in _verdicts(replace(release, runs_all=runs_all), data, times) if v.state != "pass"]
+        bad = [v for v in _verdicts(replace(trusted, runs_all=runs_all), data, times) if v.state != "pass"]
         if not bad:
             return {"runs_all": runs_all}
     said = "; ".join(f"{v.grade_id}: {v.state}: {v.detail or v.reason}" for v in bad)
-    raise CalibrationError(f"{release.assignment}: {REFERENCE} does not pass its own checks: {said}")
+    raise CalibrationError(f"{trusted.assignment}: {REFERENCE} does not pass its own checks: {said}")
 
 
-def _verdicts(release: Release, data: bytes, times: TimeLimits) -> list[Verdict]:
-    return grade_bytes(data, release, SHARED.get(), REFERENCE, times).verdicts
+def _verdicts(trusted: TrustedNotebook, data: bytes, times: TimeLimits) -> list[Verdict]:
+    return grade_bytes(data, trusted, SHARED.get(), REFERENCE, times).verdicts

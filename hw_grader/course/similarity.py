@@ -23,7 +23,7 @@ import numpy as np
 from nbformat import NotebookNode
 from rapidfuzz import fuzz, process
 
-from hw_grader.notebook.release import Release
+from hw_grader.notebook.trusted_notebook import TrustedNotebook
 
 MIN_TOKENS = 30
 LIKE = 90.0
@@ -101,9 +101,9 @@ def functions_in(source: str) -> Iterator[str]:
             yield b"\n".join(found).decode(errors="replace")
 
 
-def runs_text(notebook: NotebookNode, release: Release) -> list[str]:
+def runs_text(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
     """The lines of a submission's own cells that run a text as code."""
-    given = {cell.source for cell in release.cells}
+    given = {cell.source for cell in trusted.cells}
     found = []
     for cell in notebook.cells:
         tree = parsed(cell.source) if cell.cell_type == "code" and cell.source not in given else None
@@ -122,17 +122,17 @@ class _Own:
     pieces: list[tuple[str, list[str]]]
 
 
-def _own(notebook: NotebookNode, release: Release) -> _Own:
+def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
     """Of a restored submission, what the student has changed or added."""
-    given = {tuple(tokens(cell.source)) for cell in release.cells if cell.kind == "code"}
-    given |= {tuple(tokens(f)) for c in release.cells if c.kind == "code" for f in functions_in(c.source)}
+    given = {tuple(tokens(cell.source)) for cell in trusted.cells if cell.kind == "code"}
+    given |= {tuple(tokens(f)) for c in trusted.cells if c.kind == "code" for f in functions_in(c.source)}
     answers: dict[str, list[str]] = {}
     pieces: list[tuple[str, list[str]]] = []
     for cell in notebook.cells:
         if cell.cell_type != "code" or tuple(tokens(cell.source)) in given:
             continue
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
-        marked = release.marked.get(grade_id)
+        marked = trusted.marked.get(grade_id)
         if marked is not None and not marked.is_students:
             continue
         if marked is not None:
@@ -144,9 +144,9 @@ def _own(notebook: NotebookNode, release: Release) -> _Own:
     return _Own(answers, [(place, t) for place, t in pieces if len(t) >= MIN_TOKENS and tuple(t) not in given])
 
 
-def alike(submissions: Mapping[str, NotebookNode], release: Release, like: float = LIKE) -> list[Pair]:
+def alike(submissions: Mapping[str, NotebookNode], trusted: TrustedNotebook, like: float = LIKE) -> list[Pair]:
     """The pairs that are at least `like` alike, closest first; of two students one pair an exercise."""
-    code = {student: _own(notebook, release) for student, notebook in submissions.items()}
+    code = {student: _own(notebook, trusted) for student, notebook in submissions.items()}
     pieces = [(student, place, t) for student in sorted(code) for place, t in code[student].pieces]
     best: dict[tuple[str, str, str], Pair] = {}
     for exercise in sorted({e for own in code.values() for e in own.answers}):

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hw_grader.driving.answer_call import Conversation, Given, send_with_things
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
-from hw_grader.driving.conversation import Conversation, Given, send_with_things
+from hw_grader.driving.marshalling.call_channel import HungUp, Line
 from hw_grader.driving.marshalling.lent_objects import Lent
-from hw_grader.driving.marshalling.line import HungUp, Line
-from hw_grader.driving.marshalling.parcels import Parcel, Unpacker, containers_in
+from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker, containers_in
 from hw_grader.driving.marshalling.tensor_lifetimes import Held
 from hw_utils.material.handwritten_layer import Handmade
 

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from hw_grader.driving.conversation import CALLS, CLOCKS
-from hw_grader.driving.marshalling.parcels import tensor_bytes
+from hw_grader.driving.answer_call import CALLS, CLOCKS
+from hw_grader.driving.marshalling.packed_values import tensor_bytes
 from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
 from hw_grader.driving.remote_process_group import FarGroup, Worlds
 from hw_utils.virtual.ranks.clock import clock_of

@@ -16,7 +16,7 @@ from torch import nn
 
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_utils.material.kept.tensors import beside_models, kept_elsewhere, kept_tensors
-from hw_utils.virtual.ranks.own.copies import is_constant
+from hw_utils.virtual.ranks.per_rank_state.worker_copies import is_constant
 
 _libc = ctypes.CDLL(None)
 _MMAP_THRESHOLD, _LARGE_BYTES = -3, 2**17

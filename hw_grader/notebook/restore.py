@@ -17,8 +17,8 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from hw_grader.notebook.release import Cell, Release, defined
 from hw_grader.notebook.sanitize import pasted_pictures
+from hw_grader.notebook.trusted_notebook import Cell, TrustedNotebook, defined
 
 MAX_BYTES = 64 * 2**20
 MAX_CELLS = 2_000
@@ -41,10 +41,10 @@ class Submitted:
     claimed: str  # the id that it carries, if any
     text_id: str
     pictures: dict[str, str] = field(default_factory=dict)  # name -> address of those that were pasted
-    release: Cell | None = None
+    trusted: Cell | None = None
 
 
-def restore(data: bytes, release: Release, refused: str = "") -> NotebookNode:
+def restore(data: bytes, trusted: TrustedNotebook, refused: str = "") -> NotebookNode:
     """The submission as a clean notebook, without outputs; what was repaired is in `metadata.hw_grader.notes`.
 
     A file that cannot be read gives the untouched release with `metadata.hw_grader.unreadable`.
@@ -55,11 +55,11 @@ def restore(data: bytes, release: Release, refused: str = "") -> NotebookNode:
             raise Unreadable(refused)
         cells = read_cells(data, notes)
     except Unreadable as error:
-        notebook = _notebook([_restored(cell, cell.source) for cell in release.cells])
+        notebook = _notebook([_restored(cell, cell.source) for cell in trusted.cells])
         notebook.metadata["hw_grader"] = {"unreadable": str(error), "notes": []}
         return notebook
-    match(cells, release, notes)
-    notebook = _notebook(_in_order(cells, release, notes))
+    match(cells, trusted, notes)
+    notebook = _notebook(_in_order(cells, trusted, notes))
     notebook.metadata["hw_grader"] = {"notes": notes}
     return notebook
 
@@ -147,15 +147,15 @@ def _submitted(cell: dict) -> Submitted:
     return Submitted(kind, source, claimed, cell_id, pasted_pictures(cell) if kind == "markdown" else {})
 
 
-def match(cells: list[Submitted], release: Release, notes: list[str]) -> None:
+def match(cells: list[Submitted], trusted: TrustedNotebook, notes: list[str]) -> None:
     """Sets `release` of every submitted cell that is one of the release's."""
-    free = {cell.place: cell for cell in release.cells}
+    free = {cell.place: cell for cell in trusted.cells}
     for by in (_by_mark, _by_cell_id, _by_text, _by_place):
         by(cells, free, notes)
 
 
 def _take(cell: Submitted, place: int, free: dict[int, Cell]) -> None:
-    cell.release = free.pop(place)
+    cell.trusted = free.pop(place)
 
 
 def _by_mark(cells: list[Submitted], free: dict[int, Cell], notes: list[str]) -> None:
@@ -181,7 +181,7 @@ def _by_cell_id(cells: list[Submitted], free: dict[int, Cell], notes: list[str])
     ids = {cell.cell_id: place for place, cell in free.items() if cell.cell_id}
     for submitted in cells:
         place = ids.get(submitted.text_id)
-        if submitted.release is None and place in free:
+        if submitted.trusted is None and place in free:
             _take(submitted, place, free)
 
 
@@ -190,7 +190,7 @@ def _by_text(cells: list[Submitted], free: dict[int, Cell], notes: list[str]) ->
     for place, cell in free.items():
         texts.setdefault(_text(cell.source), []).append(place)
     for submitted in cells:
-        places = texts.get(_text(submitted.source), []) if submitted.release is None and submitted.source else []
+        places = texts.get(_text(submitted.source), []) if submitted.trusted is None and submitted.source else []
         if places:
             _take(submitted, places.pop(0), free)
 
@@ -200,7 +200,7 @@ def _by_place(cells: list[Submitted], free: dict[int, Cell], notes: list[str]) -
     for place, cell in sorted(free.items()):
         if not cell.grade_id:
             continue
-        left = [s for s in cells if s.release is None]
+        left = [s for s in cells if s.trusted is None]
         gap = _gap(cell, cells)
         defining = [s for s in left if cell.names and cell.names <= defined(s.source)]
         candidates = defining or [s for s in left if id(s) in gap and _alike(s, cell) > 0.6]
@@ -217,8 +217,8 @@ def _alike(submitted: Submitted, cell: Cell) -> float:
 
 def _gap(cell: Cell, cells: list[Submitted]) -> set[int]:
     """The ids of the objects that stand between the cells that surround this one's place in the release."""
-    behind = [n for n, s in enumerate(cells) if s.release and s.release.place > cell.place]
-    before = [n for n, s in enumerate(cells) if s.release and s.release.place < cell.place]
+    behind = [n for n, s in enumerate(cells) if s.trusted and s.trusted.place > cell.place]
+    before = [n for n, s in enumerate(cells) if s.trusted and s.trusted.place < cell.place]
     first, last = max(before, default=-1), min(behind, default=len(cells))
     return {id(s) for n, s in enumerate(cells) if first < n < last}
 
@@ -227,11 +227,11 @@ def _text(source: str) -> str:
     return re.sub(r"\s+", " ", source).strip()
 
 
-def _in_order(cells: list[Submitted], release: Release, notes: list[str]) -> list[NotebookNode]:
+def _in_order(cells: list[Submitted], trusted: TrustedNotebook, notes: list[str]) -> list[NotebookNode]:
     """The submission's cells in its own order; graded and locked cells that are missing come back at their place."""
-    nodes = [(s.release, _node(s, notes)) for s in cells if s.release or not _is_check_call(s)]
+    nodes = [(s.trusted, _node(s, notes)) for s in cells if s.trusted or not _is_check_call(s)]
     present = {cell.place for cell, _ in nodes if cell}
-    for cell in release.cells:
+    for cell in trusted.cells:
         if cell.place in present or not (cell.grade_id or _is_given(cell)):
             continue
         if cell.grade_id:
@@ -273,7 +273,7 @@ def _is_check_call(cell: Submitted) -> bool:
 
 
 def _node(submitted: Submitted, notes: list[str]) -> NotebookNode:
-    cell = submitted.release
+    cell = submitted.trusted
     if cell is None:
         return _with_pictures(_new(submitted.kind, submitted.source), submitted)
     if cell.is_check or cell.is_locked:

@@ -9,9 +9,9 @@ from typing import Any
 from nbformat import NotebookNode
 
 from hw_grader.driving.driver_processes import Stop, why_stopped
-from hw_grader.notebook.release import Release
 from hw_grader.notebook.sanitize import clean_outputs
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook
 from hw_grader.notebook.unused_cells import NOTE
 from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Process, Sandbox
@@ -37,14 +37,14 @@ class Ran:
 
 def run_cells(
     notebook: NotebookNode,
-    release: Release,
+    trusted: TrustedNotebook,
     sandbox: Sandbox,
     times: TimeLimits,
     left_out: frozenset[int],
     deadline: float,
 ) -> Ran:
     """Runs the cells in order, and takes the answers where their check stands and again at the end."""
-    ran, marked = Ran(), release.marked
+    ran, marked = Ran(), trusted.marked
     wanted: list[tuple[str, tuple[str, ...]]] = []
     with sandbox.start("cells") as process:
         for place, node in enumerate(notebook.cells):

@@ -14,7 +14,7 @@ import nh3
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from hw_grader.driving.verdict import Verdict, visible
+from hw_grader.driving.grading_record import Verdict, visible
 from hw_grader.notebook.rubric import OwnHtml
 
 MAX_OUTPUTS = 100

@@ -1,7 +1,7 @@
 """What was handed in: finds a student's notebook, and reads it without following a link out of the folder.
 
 Whatever a folder holds, `find_submission` gives a `Submission`, with a note where something could not be read. It runs
-in a process with limits (see reader.py) wherever a class is graded.
+in a process with limits (see read_submissions.py) wherever a class is graded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Submission:
     data: bytes = b""
     timestamp: str = ""
     notes: list[str] = field(default_factory=list)
-    restored: bytes = b""  # the notebook put in order, as JSON (see reader.py)
+    restored: bytes = b""  # the notebook put in order, as JSON (see read_submissions.py)
     key: str = ""  # of that (see grading.submission_key)
 
 

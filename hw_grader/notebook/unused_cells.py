@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 
 from hw_grader.notebook.cell_names import Facts, facts_of
 from hw_grader.notebook.pure_functions import PURE
-from hw_grader.notebook.release import Release
+from hw_grader.notebook.trusted_notebook import TrustedNotebook
 
 NOTE = "not run for grading: unchanged, and no answer uses it"
 _HARMLESS = """
@@ -77,11 +77,11 @@ MAX_PARSED_CHARS = 500_000  # of a notebook: beyond that all of it runs
 BUILTINS = frozenset(_BUILTINS.split())
 
 
-def unused(cells: list[NotebookNode], release: Release) -> frozenset[int]:
+def unused(cells: list[NotebookNode], trusted: TrustedNotebook) -> frozenset[int]:
     """The places of the cells of a restored notebook that need not run."""
-    given = {c.source for c in release.cells if c.kind == "code" and not c.marks}
-    locked = {c.grade_id for c in release.cells if c.is_locked}
-    checks = {c.grade_id for c in release.checks}
+    given = {c.source for c in trusted.cells if c.kind == "code" and not c.marks}
+    locked = {c.grade_id for c in trusted.cells if c.is_locked}
+    checks = {c.grade_id for c in trusted.checks}
     marks = [cell.metadata.get("nbgrader", {}).get("grade_id", "") for cell in cells]
     code = [n for n, cell in enumerate(cells) if cell.cell_type == "code" and marks[n] not in checks]
     if sum(len(cells[n].source) for n in code) > MAX_PARSED_CHARS:
@@ -89,7 +89,7 @@ def unused(cells: list[NotebookNode], release: Release) -> frozenset[int]:
     open_ = {n for n in code if not cells[n].metadata.get("nbgrader") and cells[n].source.rstrip("\n") in given}
     facts = {n: facts_of(cells[n].source) for n in code}
     trusted = {n for n in code if marks[n] in locked}
-    answers = {name.split(".")[0] for check in release.checks for call in check.calls for name in call.names}
+    answers = {name.split(".")[0] for check in trusted.checks for call in check.calls for name in call.names}
     return _Search(facts, trusted, open_, answers).without()
 
 

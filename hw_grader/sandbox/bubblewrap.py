@@ -15,10 +15,11 @@ INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote", "warm_parents")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
-    *(f"driving/{n}" for n in ("answer_proxy", "conversation", "forwarded_calls", "answer_sockets")),
+    *(f"driving/{n}" for n in ("answer_proxy", "answer_call", "forwarded_calls", "answer_sockets")),
     *(f"driving/{n}" for n in ("opened_answers", "remote_process_group")),
-    *(f"driving/marshalling/{n}" for n in ("__init__", "parcels", "line", "given_arguments", "lent_objects")),
-    *(f"driving/marshalling/{n}" for n in ("model_states", "passes_elsewhere", "tensor_lifetimes")),
+    *(f"driving/marshalling/{n}" for n in ("__init__", "packed_values", "call_channel", "given_arguments")),
+    *(f"driving/marshalling/{n}" for n in ("lent_objects", "model_and_optimizer_states", "passes_elsewhere")),
+    "driving/marshalling/tensor_lifetimes",
 )  # fmt: skip
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE",

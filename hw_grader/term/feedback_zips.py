@@ -21,8 +21,8 @@ from traitlets.config.loader import PyFileConfigLoader
 from hw_grader.term.class_list import bring_names
 from hw_grader.term.collect import ATTEMPTS
 from hw_grader.term.late import apply_rules
+from hw_grader.term.lms_csv import said_of_waiting, without_points
 from hw_grader.term.lms_file_names import known_names
-from hw_grader.term.marks import said_of_waiting, without_points
 
 TAKES_PAGES = ("canvas", "moodle", "brightspace")
 BY_NAME = "by_name"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hw_utils.commands.run_statistics import statistics, who_ran
 from hw_utils.core.errors import WorkerFailed
-from hw_utils.core.network import Cluster, Fold, Network
+from hw_utils.core.hardware import Cluster, Fold, Network
 from hw_utils.core.run_result import Run
 from hw_utils.launch import launch
 from hw_utils.simulate import simulate

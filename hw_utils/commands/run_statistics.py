@@ -6,8 +6,8 @@ import numpy as np
 
 from hw_utils.core.calls.folded_trace import FoldedTrace
 from hw_utils.core.errors import ranks_text
-from hw_utils.core.network import Cluster
-from hw_utils.core.network.nccl import Layout, share_between_hosts
+from hw_utils.core.hardware import Cluster
+from hw_utils.core.hardware.nccl_costs import Layout, share_between_hosts
 from hw_utils.core.run_result import Run
 from hw_utils.core.trace import SENDS, Trace
 

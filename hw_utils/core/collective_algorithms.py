@@ -10,7 +10,7 @@
 | barrier | dissemination, empty messages |
 
 Members are counted from 0 within their group. A member starts a step when it has finished the one before it.
-`cost` counts the messages (the ledger of `launch` and of `simulate`); `collective_times.py` gives them times.
+`cost` counts the messages (the ledger of `launch` and of `simulate`); `schedule_replay.py` gives them times.
 """
 
 from __future__ import annotations

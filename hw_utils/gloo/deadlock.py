@@ -1,7 +1,7 @@
 """Whether a launch stands still for good, from what its ranks have published: the kernel polls `Watcher.deadlock()`.
 
 A rank is stuck if it is blocked in a message or collective that some rank has yet to post, and every such rank is stuck
-too or has returned; or in a wait of its own, as for a lock, see `processes/own_waits.py`. A deadlock is a launch of
+too or has returned; or in a wait of its own, as for a lock, see `processes/lock_waits.py`. A deadlock is a launch of
 which every live rank is stuck in one and the same wait for 0.25 s, or for 2 s if one is in a wait of its own. A rank
 that computes is not blocked; a message under way has been posted on both sides; neither is ever taken for one.
 """

@@ -1,7 +1,7 @@
 """A gloo process group that keeps the ledger: what `dist.send`, DDP and the rest call in a rank of `launch`.
 
 torch builds it wherever it would have built gloo's own group (`install`), so that the student's code, the backend's
-name and subgroups are as usual. Every call is written down as a row (see `rank_ledger.py`), published on the board,
+name and subgroups are as usual. Every call is written down as a row (see `ledger_buffer.py`), published on the board,
 compared with what the other side has published, then handed to gloo.
 """
 
@@ -25,9 +25,9 @@ from hw_utils.core.calls.c10d_operations import Front
 from hw_utils.core.calls.public_calls import DTYPE_CODES, caller
 from hw_utils.core.versions import torch_version
 from hw_utils.gloo.compared_calls import Helper
-from hw_utils.gloo.group_calls import CODES, COLLECTIVES, collective, compared, point_to_point
+from hw_utils.gloo.ledger_buffer import Keeper
 from hw_utils.gloo.mismatch import collectives_unlike, messages_unlike
-from hw_utils.gloo.rank_ledger import Keeper
+from hw_utils.gloo.recorded_calls import CODES, COLLECTIVES, collective, compared, point_to_point
 from hw_utils.gloo.shared_state import (
     ANY_PEER,
     CALLS,

@@ -17,10 +17,10 @@ from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.c10d_operations import Kernels
 from hw_utils.core.calls.patched import patched
 from hw_utils.gloo.group import BY_HAND, LedgerGroup
-from hw_utils.gloo.rank_ledger import Keeper
+from hw_utils.gloo.ledger_buffer import Keeper
 from hw_utils.gloo.shared_state import MAX_GROUPS, RUNNING, WAIT, Board, Publisher
 from hw_utils.gloo.work import LedgerWork
-from hw_utils.scripts import joining, own_ranks
+from hw_utils.scripts import spawned_ranks
 
 MOST_BITS = 62  # of a whole number on the board
 _LATE = ("Timeout waiting for key", "Wait timeout")  # what a store says of a key that nobody has set
@@ -168,7 +168,7 @@ def connect(rank: int, spec: dict) -> Keeper:
 
     init_process_group = dist.init_process_group
     make()
-    lent = joining.Lent(rank, world_size, make, make_of_some)
-    joining.install(lambda: lent)
-    own_ranks.install(lambda: lent if os.getpid() == lent.pid and own_ranks.has_no_group(lent) else None)
+    lent = init_process_group.Lent(rank, world_size, make, make_of_some)
+    init_process_group.install(lambda: lent)
+    spawned_ranks.install(lambda: lent if os.getpid() == lent.pid and spawned_ranks.has_no_group(lent) else None)
     return keeper

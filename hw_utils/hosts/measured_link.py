@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.launch import launch
 
 SIZES_BYTES = tuple(4**k for k in range(1, 13))  # 4 B to 16 MB

@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from hw_utils.material.images import data_files, torchvision_downloads
 from hw_utils.material.images import drawn_pictures as drawings
+from hw_utils.material.images import idx_and_cifar_files as files
+from hw_utils.material.images import torchvision_downloads
 from hw_utils.material.images.torchvision_downloads import Unusable
 from hw_utils.material.text import grammar as sentences
 from hw_utils.material.text.characters import Characters, alice_text
@@ -94,7 +95,7 @@ def mnist(
     Raises:
         Unusable: there is no usable MNIST and `fall_back` is False.
     """
-    source = _Source("MNIST", data_files.find_idx, data_files.read_mnist, MNIST_MB, timeout_s, say)
+    source = _Source("MNIST", files.find_idx, files.read_mnist, MNIST_MB, timeout_s, say)
     return source.load(Path(root), download, _digits if fall_back else None)
 
 
@@ -116,7 +117,7 @@ def cifar10(
     Raises:
         Unusable: there is no usable CIFAR-10 and `fall_back` is False.
     """
-    source = _Source("CIFAR-10", data_files.find_cifar10, data_files.read_cifar10, CIFAR10_MB, timeout_s, say)
+    source = _Source("CIFAR-10", files.find_cifar10, files.read_cifar10, CIFAR10_MB, timeout_s, say)
     return source.load(Path(root), download, (lambda: _drawn(4_000, 1_000)) if fall_back else None)
 
 
@@ -164,7 +165,7 @@ class _Source:
 
     name: str
     find: Callable[[Path], Path | None]
-    read: Callable[[Path], tuple[data_files.Arrays, data_files.Arrays]]
+    read: Callable[[Path], tuple[files.Arrays, files.Arrays]]
     needed_mb: int
     timeout_s: float
     say: bool
@@ -210,7 +211,7 @@ def _said(data: Data, say: bool) -> Data:
     return data
 
 
-def _data(name: str, where: str, train: data_files.Arrays, test: data_files.Arrays) -> Data:
+def _data(name: str, where: str, train: files.Arrays, test: files.Arrays) -> Data:
     pixels = torch.from_numpy(train[0])
     some = pixels[:: max(1, len(pixels) // 5_000)].double() / 255
     mean = some.mean((0, 2, 3))[:, None, None].float()

@@ -10,11 +10,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from hw_utils.core.memory.accounting import HOLDERS, Memory
+from hw_utils.core.memory.memory_timeline import Memory
+from hw_utils.core.memory.owners import OWNERS
 from hw_utils.pictures.figure import FEW_RANKS, alt, axes, bytes_text, outside_legend, seconds_unit
 
-HOLDER_COLORS = dict(
-    zip(HOLDERS, ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#BDBDBD"), strict=True)
+OWNER_COLORS = dict(
+    zip(OWNERS, ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#BDBDBD"), strict=True)
 )
 MOST_LANES = 16
 MOST_POINTS = 2_000  # of a lane: of more, each stretch of time is drawn with what it held at its most
@@ -61,7 +62,7 @@ def plot_memory_bars(memory: Memory, ax=None):
     below = np.zeros(len(ranks))
     for owner in memory.owners:
         held = np.array([peak.by_owner.get(owner, 0) for peak in peaks], float)
-        ax.bar(range(len(ranks)), held, bottom=below, color=HOLDER_COLORS[owner], width=0.7)
+        ax.bar(range(len(ranks)), held, bottom=below, color=OWNER_COLORS[owner], width=0.7)
         below += held
     if memory.capacity_bytes is not None:
         ax.axhline(memory.capacity_bytes, color="#000000", linestyle=(0, (6, 4)), linewidth=1)
@@ -100,11 +101,11 @@ def _lane(ax, memory: Memory, rank: int, lane: int, top: float, end_s: float, fa
     """The rank's stack, from the lane's floor, which is at lane + 1, upwards; as an image if it is dense."""
     times_s, held = thinned(*memory.series(rank), end_s)
     x = np.concatenate([[0.0], times_s, [end_s]]) * factor
-    levels = np.vstack([np.zeros((1, len(HOLDERS))), held, held[-1:] if len(held) else np.zeros((1, len(HOLDERS)))])
+    levels = np.vstack([np.zeros((1, len(OWNERS))), held, held[-1:] if len(held) else np.zeros((1, len(OWNERS)))])
     edges = lane + 1 - np.cumsum(levels, axis=1) / top
-    owners = [column for column in range(len(HOLDERS)) if levels[:, column].any()]
+    owners = [column for column in range(len(OWNERS)) if levels[:, column].any()]
     for column in reversed(owners):  # each down to the floor, and the ones below it over that
-        edge, color = edges[:, column], HOLDER_COLORS[HOLDERS[column]]
+        edge, color = edges[:, column], OWNER_COLORS[OWNERS[column]]
         area = ax.fill_between(x, edge, lane + 1, step="post", color=color, linewidth=0)
         area.set_rasterized(is_dense)
     peak = memory.peak(rank)
@@ -135,7 +136,7 @@ def thinned(
 
 
 def _legend(memory: Memory, *, with_peak: bool) -> list:
-    handles = [Patch(color=HOLDER_COLORS[owner], label=owner) for owner in reversed(memory.owners)]
+    handles = [Patch(color=OWNER_COLORS[owner], label=owner) for owner in reversed(memory.owners)]
     if with_peak:
         handles.append(Line2D([], [], color="#000000", marker="v", markersize=4, linestyle="", label="peak"))
     if memory.capacity_bytes is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.run_result import Run
 from hw_utils.simulate import simulate
 

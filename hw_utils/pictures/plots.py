@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.run_result import Run
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import plot_chunk_frame, plot_chunks

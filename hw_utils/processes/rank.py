@@ -19,13 +19,13 @@ from itertools import accumulate, chain, islice, repeat, takewhile
 from typing import Any
 
 from hw_utils.core import pickling
-from hw_utils.core.failure_kind import kind_and_reason
+from hw_utils.core.failure_reasons import kind_and_reason
 from hw_utils.core.source.noted_frames import ASKS_WHERE
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo import work
-from hw_utils.processes import frames
-from hw_utils.processes.own_waits import SAMPLER, name_this_thread
-from hw_utils.scripts.script import environment
+from hw_utils.processes import socket_frames
+from hw_utils.processes.lock_waits import SAMPLER, name_this_thread
+from hw_utils.scripts.torchrun_script import environment
 
 SAMPLE_S = 0.5
 FRAME = re.compile(r"file ('.*'|\".*\"), line (-?\d+|None), code (.*)>$")
@@ -41,14 +41,14 @@ def main(sock: socket.socket, rank: int, spec: dict) -> None:
         try:
             keeper = _get_ready(rank, spec)
         except BaseException as error:
-            frames.send_frame(sock, FAILED, pickling.dump(failure_of_the_kit(error), ""))
-            frames.receive_frame(sock)
+            socket_frames.send_frame(sock, FAILED, pickling.dump(failure_of_the_kit(error), ""))
+            socket_frames.receive_frame(sock)
             return
-        frames.send_frame(sock, UP)
-        kind, data = frames.receive_frame(sock)
+        socket_frames.send_frame(sock, UP)
+        kind, data = socket_frames.receive_frame(sock)
         if kind == CALL:
             _serve(sock, rank, spec, keeper, data)
-            frames.receive_frame(sock)
+            socket_frames.receive_frame(sock)
 
 
 def _get_ready(rank: int, spec: dict):
@@ -164,7 +164,7 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
         arguments = (rank, spec["world_size"], *args) if spec["connect"] else args
         _limit_memory(call.get("memory_bytes"))
         meta["start"] = time.perf_counter()
-        frames.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
+        socket_frames.send_frame(sock, STARTED, pickle.dumps(meta["start"]))
         if keeper is not None:
             keeper.begin()
         try:
@@ -192,15 +192,15 @@ def _serve(sock: socket.socket, rank: int, spec: dict, keeper, data: bytearray) 
     except Exception as error:
         if frame == RESULT:
             frame, body = FAILED, pickling.dump(failure_of_the_kit(error, "after your function returned"), "")
-    frames.send_frame(sock, META, pickle.dumps(meta, protocol=5))
-    frames.send_frame(sock, frame, body)
+    socket_frames.send_frame(sock, META, pickle.dumps(meta, protocol=5))
+    socket_frames.send_frame(sock, frame, body)
 
 
 @contextlib.contextmanager
 def _memory(rank: int, capacity_bytes: int | None):
     """The books of what this rank's first thread allocates, in seconds of its clock."""
-    from hw_utils.core.memory.holders import watched
-    from hw_utils.core.memory.watch import Watch
+    from hw_utils.core.memory.attribution import watched
+    from hw_utils.core.memory.storage_tracker import Watch
 
     watch = Watch([rank], lambda: rank, lambda _: time.perf_counter(), capacity_bytes=capacity_bytes)
     with watched(watch):

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from hw_utils.core.errors import Failure, WorkerFailed
-from hw_utils.processes import frames
+from hw_utils.processes import socket_frames
 
 SPEC = b"A"
 START_S = 120.0
@@ -50,7 +50,7 @@ class SpawnStarter:
         """(frames, stdout, stderr) of a rank's process: a socket and two readers."""
         process = pool.take()
         self.processes[rank] = process
-        frames.send_frame(process.sock, SPEC, pickle.dumps((rank, self.spec)))
+        socket_frames.send_frame(process.sock, SPEC, pickle.dumps((rank, self.spec)))
         return process.sock, process.out, process.err
 
     def news(self) -> list[dict]:
@@ -222,7 +222,7 @@ class _Pool:
                     raise WorkerFailed([Failure(0, "kit", late)]) from None
         sock.settimeout(START_S)
         try:
-            token = bytes(frames.receive_frame(sock)[1])
+            token = bytes(socket_frames.receive_frame(sock)[1])
         except (EOFError, OSError):
             token = b""
         for process in self._waiting:
@@ -263,13 +263,13 @@ def wait(port: int) -> None:
     fork_server.preload_first()
     sock = socket.create_connection(("127.0.0.1", port))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    frames.send_frame(sock, SPEC, token)
+    socket_frames.send_frame(sock, SPEC, token)
     for module in fork_server.PERHAPS_USED:
         if select.select([sock], [], [], 0)[0]:
             break  # the call is there: what it needs it imports itself
         importlib.import_module(module)
     try:
-        _, data = frames.receive_frame(sock)
+        _, data = socket_frames.receive_frame(sock)
     except (EOFError, OSError):
         return
     rank, spec = pickle.loads(data)

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hw_utils.core import failure_kind, pickling
+from hw_utils.core import failure_reasons, pickling
 from hw_utils.core.errors import Failure, WaitTable
 from hw_utils.core.printed_lines import Echo, Stream, is_noise
 from hw_utils.core.source.lines import Frame, Where, locate, with_places
@@ -22,8 +22,8 @@ from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
-from hw_utils.processes import frames, rank, start_by_fork
-from hw_utils.processes.own_waits import OwnWaits
+from hw_utils.processes import rank, socket_frames, start_by_fork
+from hw_utils.processes.lock_waits import OwnWaits
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
 TICK_S = 0.02
@@ -35,7 +35,7 @@ class Member:
     """One rank as the kernel sees it."""
 
     rank: int
-    box: frames.Mailbox
+    box: socket_frames.Mailbox
     out: Any  # sources of bytes
     err: Any
     pid: int = 0
@@ -86,7 +86,7 @@ class WorkerProcesses:
 
     def _start(self, r: int) -> Member:
         sock, out, err = self.starter.start(r)
-        member = Member(r, frames.Mailbox(sock), out, err)
+        member = Member(r, socket_frames.Mailbox(sock), out, err)
         for what, name in ((sock, "box"), (out, "out"), (err, "err")):
             self.selector.register(what, selectors.EVENT_READ, (member, name))
         return member
@@ -269,13 +269,13 @@ class WorkerProcesses:
 
     def crash_of(self, member: Member) -> Failure:
         """Why a process ended without a result."""
-        kind, reason = failure_kind.ending(member.status, ran_out_of_memory=_oom_kills() > self.oom_kills)
+        kind, reason = failure_reasons.ending(member.status, ran_out_of_memory=_oom_kills() > self.oom_kills)
         self.drain()
-        lost = [line for line in member.stderr.text.splitlines() if failure_kind.lost_connection(line)]
+        lost = [line for line in member.stderr.text.splitlines() if failure_reasons.lost_connection(line)]
         if lost and member.started and reason.startswith("killed by SIGABRT"):  # gloo's own thread, see LOST_S
-            return Failure(member.rank, "wire", failure_kind.lost(lost[-1]), self.stack_of(member))
+            return Failure(member.rank, "wire", failure_reasons.lost(lost[-1]), self.stack_of(member))
         if not member.started and kind != "out_of_memory":
-            reason = f"before your function began: {reason.removesuffix(failure_kind.PERHAPS)}"
+            reason = f"before your function began: {reason.removesuffix(failure_reasons.PERHAPS)}"
             return Failure(member.rank, "kit", reason, stack=member.stderr.text.rstrip())
         return Failure(member.rank, kind, reason, self.stack_of(member), status=member.status)
 

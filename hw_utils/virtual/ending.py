@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
-from hw_utils.core.failure_kind import kind_and_reason
+from hw_utils.core.failure_reasons import kind_and_reason
 from hw_utils.core.source.lines import locate
 from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.ranks.turns import Stop

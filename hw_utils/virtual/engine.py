@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hw_utils.core.network import Cluster, Network
+from hw_utils.core.hardware import Cluster, Network
 from hw_utils.virtual.agenda import Agenda, Expiry
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ending import Ending
@@ -16,7 +16,7 @@ from hw_utils.virtual.groups.registry import GroupRegistry
 from hw_utils.virtual.ranks.compute_time import ComputeTime
 from hw_utils.virtual.ranks.greenlets_or_threads import CarryingThreads
 from hw_utils.virtual.ranks.turns import Stop, Turns
-from hw_utils.virtual.stores.keys import Stores
+from hw_utils.virtual.stores.store_contents import Stores
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.folding import FoldedCall, Folding
 from hw_utils.virtual.traffic.ledger_rows import Rows

@@ -26,26 +26,26 @@ from hw_utils.core.source.lines import locate
 from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual import deadlock
 from hw_utils.virtual.device.cuda_devices import said
-from hw_utils.virtual.device.engine import DeviceEngine
+from hw_utils.virtual.device.device_engine import DeviceEngine
 from hw_utils.virtual.ending import failure_of, is_from_a_package, misses_of_thread, sendable
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.groups.group import KERNELS, shown_to_modes, unregister
 from hw_utils.virtual.groups.subgroups import Groups
 from hw_utils.virtual.groups.world import CurrentWorld, inherited_after
-from hw_utils.virtual.ranks.children import left_by, result_of
+from hw_utils.virtual.ranks.child_processes import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
-from hw_utils.virtual.ranks.memory import books_of_all
-from hw_utils.virtual.ranks.own.copies import Copies
-from hw_utils.virtual.ranks.own.environment import own_environment
-from hw_utils.virtual.ranks.own.modules import own_modules
-from hw_utils.virtual.ranks.own.process_state import ProcessState
-from hw_utils.virtual.ranks.own.random_states import own_random_states
-from hw_utils.virtual.ranks.own.thread_locals import OfFirstThread
-from hw_utils.virtual.ranks.own.watched_calls import note_writes
-from hw_utils.virtual.ranks.printed import Streams
+from hw_utils.virtual.ranks.per_rank_state.environment import own_environment
+from hw_utils.virtual.ranks.per_rank_state.modules import own_modules
+from hw_utils.virtual.ranks.per_rank_state.process_state import ProcessState
+from hw_utils.virtual.ranks.per_rank_state.random_states import own_random_states
+from hw_utils.virtual.ranks.per_rank_state.thread_locals import OfFirstThread
+from hw_utils.virtual.ranks.per_rank_state.watched_calls import note_writes
+from hw_utils.virtual.ranks.per_rank_state.worker_copies import Copies
 from hw_utils.virtual.ranks.profiler import asynchronous_ranges
-from hw_utils.virtual.ranks.shapes.readers import values_asked_for
+from hw_utils.virtual.ranks.rank_memory import books_of_all
+from hw_utils.virtual.ranks.rank_output import Streams
+from hw_utils.virtual.ranks.shapes.value_readers import values_asked_for
 from hw_utils.virtual.ranks.shardings import meshes_of_their_own
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.stores.torch_stores import virtual_stores

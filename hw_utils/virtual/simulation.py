@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hw_utils.virtual import stuck_threads
-from hw_utils.virtual.apart.engine_server import preloadable
-from hw_utils.virtual.apart.run_apart import AttemptApart
 from hw_utils.virtual.ending import time_limit
-from hw_utils.virtual.ranks.own.imports import Imports
+from hw_utils.virtual.multiprocess.engine_server import preloadable
+from hw_utils.virtual.multiprocess.run_multiprocess import AttemptApart
+from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
 from hw_utils.virtual.ranks.progress_file import lit
 from hw_utils.virtual.run_in_one_process import Attempt
 

@@ -7,9 +7,9 @@ import pytest
 
 from hw_grader.course.grading import submission_key
 from hw_grader.course.nbgrader_hook import GradeInSandbox
-from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import read_trusted
 from tests.building.from_lessons.tiny_course import cell
 from tools.lesson import ROOT, read_lesson
 from tools.sample_class import MISTAKES, REFERENCE, STARTER, mistakes, source_of, write_class
@@ -64,9 +64,9 @@ def test_a_mistake_brings_its_helpers_and_takes_the_exercises_name():
 
 def test_what_make_grade_recorded_is_found_by_the_writer_of_the_gradebook():
     lesson = next(iter(LESSONS.values()))
-    release = read_release(ROOT / "solutions" / lesson.product)
-    notebook = restore((ROOT / "notebooks" / lesson.product).read_bytes(), release)
+    trusted = read_trusted(ROOT / "solutions" / lesson.product)
+    notebook = restore((ROOT / "notebooks" / lesson.product).read_bytes(), trusted)
     hook = GradeInSandbox()
-    by_writer = submission_key(notebook, release, TimeLimits(hook.cell_s, hook.case_s, hook.total_s))
-    assert by_writer == submission_key(notebook, release, TimeLimits())
+    by_writer = submission_key(notebook, trusted, TimeLimits(hook.cell_s, hook.case_s, hook.total_s))
+    assert by_writer == submission_key(notebook, trusted, TimeLimits())
     assert cell(notebook, "setup").source

@@ -127,10 +127,10 @@ def _package(folder: Path, name: str) -> Path:
         ("So that it can tell which share of the data belongs to it.", NOTEBOOK),
         ('checks.lesson_01.hello(hello, cases=[{"name": "Grace",\n "world_size": 5}])', NOTEBOOK),
         ('CASE = {"world_size": 5, "name": "Grace"}\n', "hw_utils/checks/lesson_01/__init__.py"),
-        ('secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/core/network.py"),
-        ("def greets_from_the_wrong_rank(): ...\n", "hw_utils/core/network.py"),
+        ('secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/core/hardware.py"),
+        ("def greets_from_the_wrong_rank(): ...\n", "hw_utils/core/hardware.py"),
         ("### BEGIN SOLUTION\n", NOTEBOOK),
-        ("from hw_grader.notebook.release import read_release\n", "hw_utils/core/network.py"),
+        ("from hw_grader.notebook.trusted_notebook import read_release\n", "hw_utils/core/hardware.py"),
         ("see solutions/01_tiny_lesson\n", "README.md"),
         ("x = 1\n", "solutions/01_tiny_lesson/notes.txt"),
         ("x = 1\n", "tests/wrong.py"),
@@ -170,10 +170,8 @@ def test_a_hidden_case_that_the_check_shows_is_told():
 
 
 def test_a_leak_stops_the_publication_and_nothing_is_written(course, tmp_path):
-    plant(
-        course, 'secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/core/network.py"
-    )
-    with pytest.raises(PublishFailed, match=r"hw_utils/core/network\.py: has"):
+    plant(course, 'secret_greeting = f"Rank {rank}: Hello, {name}!"\nprint(secret_greeting)\n', "hw_utils/core/link.py")
+    with pytest.raises(PublishFailed, match=r"hw_utils/core/link\.py: has"):
         publish(tmp_path / "students", course)
     assert not (tmp_path / "students").exists()
 

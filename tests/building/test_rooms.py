@@ -24,7 +24,7 @@ ROOMS = {
     "hw_utils.threads": "core",
     "hw_utils.processes": "core gloo scripts virtual",
     "hw_utils.launch": "core gloo processes scripts",
-    "hw_utils.simulate": "core launch scripts virtual",
+    "hw_utils.simulate": "core processes scripts virtual",
     "hw_utils.pictures": "core simulate",
     "hw_utils.hosts": "core launch pictures",
     "hw_utils.commands": "core hosts launch material pictures processes simulate",
@@ -38,7 +38,7 @@ ROOMS = {
     "hw_grader.report": "driving term",
 }
 # What a method imports of a room above when it is called: a run shows itself, and a network can be measured.
-FROM_ABOVE = {("hw_utils.core.run_result", "hw_utils.pictures"), ("hw_utils.core.network.link", "hw_utils.hosts")}
+FROM_ABOVE = {("hw_utils.core.run_result", "hw_utils.pictures"), ("hw_utils.core.hardware.link", "hw_utils.hosts")}
 MOST_ENTRIES = 14  # of one folder: what one still sees at a glance
 
 

@@ -18,7 +18,7 @@ from hw_utils.checks.check import REGISTRY, Check, observe, require_no_deadlock
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.calls.wait_for import wait_table
 from hw_utils.core.errors import Deadlock, Waiting
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 
 
 @pytest.fixture

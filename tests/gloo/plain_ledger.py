@@ -1,6 +1,6 @@
 """The ledger of `launch` said plainly: what a rank notes around each call, and the rows that all notes together make.
 
-`group_calls.py` does this in some 2 us a call, on a board that other processes read; here nothing is quick.
+`recorded_calls.py` does this in some 2 us a call, on a board that other processes read; here nothing is quick.
 """
 
 from __future__ import annotations

@@ -114,10 +114,10 @@ def _run(rank: int, world_size: int, cls: type, method: str, is_raw: bool, file_
     if is_raw:
         dist.destroy_process_group()
     else:
-        from hw_utils.scripts import joining, script  # bare gloo never imports it
+        from hw_utils.scripts import init_process_group, torchrun_script  # bare gloo never imports it
 
-        joining.keep_back()  # there is no group until the test makes one
-        for name in script.environment(rank, world_size, 0, world_size):
+        init_process_group.keep_back()  # there is no group until the test makes one
+        for name in torchrun_script.environment(rank, world_size, 0, world_size):
             os.environ.pop(name, None)  # the test's processes are none of torchrun's
     if not issubclass(cls, BASES):
         _run_alone(cls, method)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hw_utils import simulate
-from hw_utils.pictures.figure.on_page import html_of, without_trust
+from hw_utils.pictures.figure.figures_in_html import html_of, without_trust
 from hw_utils.pictures.player import play
 from hw_utils.pictures.plots import plot_space_time
 from tests.pictures.test_player import SLOW, ring

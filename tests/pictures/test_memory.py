@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from hw_utils import plots
-from hw_utils.core.memory import HOLDERS, Memory
-from hw_utils.core.memory.accounting import RECORD
+from hw_utils.core.memory import OWNERS, Memory
+from hw_utils.core.memory.memory_timeline import RECORD
 from hw_utils.pictures import memory as pictures
-from hw_utils.pictures.figure import on_page
+from hw_utils.pictures.figure import figures_in_html
 from hw_utils.pictures.player import play
 from tests.virtual.runs import run
 
@@ -70,7 +70,7 @@ def test_a_lanes_highest_edge_is_the_peak_and_its_mark():
         edge = min(y for y in edges if rank < y <= rank + 1)
         assert edge == pytest.approx(rank + 1 - memory.peak_bytes(rank) / high)
         assert marks[rank].get_ydata()[0] == pytest.approx(edge)
-    text = on_page.alt_text(ax.figure)
+    text = figures_in_html.alt_text(ax.figure)
     assert f"rank 0 {plots.bytes_text(memory.peak_bytes(0))}, most of it" in text
 
 
@@ -87,7 +87,7 @@ def test_the_timeline_and_the_memory_have_one_time_axis():
 def test_of_many_ranks_those_with_the_highest_peaks_are_drawn():
     ax = plots.plot_memory(made(8, 40))
     assert [tick.get_text() for tick in ax.get_yticklabels()] == [str(rank) for rank in range(24, 40)]
-    assert "24 more ranks are lower" in on_page.alt_text(ax.figure)
+    assert "24 more ranks are lower" in figures_in_html.alt_text(ax.figure)
 
 
 def test_a_thinned_series_keeps_the_peak_the_end_and_their_order():
@@ -102,9 +102,9 @@ def test_a_thinned_series_keeps_the_peak_the_end_and_their_order():
 
 
 def test_a_long_run_is_an_image_in_the_picture_and_a_short_one_is_not():
-    pages = [on_page.html_of(plots.plot_memory(made(n, 2)).figure) for n in (50_000, 50)]
+    pages = [figures_in_html.html_of(plots.plot_memory(made(n, 2)).figure) for n in (50_000, 50)]
     assert ["<image" in page for page in pages] == [True, False]
-    assert all(len(page) < on_page.MOST_BYTES and "currentColor" in page for page in pages)
+    assert all(len(page) < figures_in_html.MOST_BYTES and "currentColor" in page for page in pages)
 
 
 def test_without_memory_there_is_nothing_to_draw():
@@ -120,7 +120,7 @@ def test_the_player_shows_memory_where_the_run_kept_it():
     found = run(train, 2, capacity_bytes=10_000)
     html = play(found)._repr_html_()
     pane = re.search(r'data-view="memory".*?</svg>(.*?)</div>', html, re.S)
-    assert {owner for owner in HOLDERS if f"<title>{owner}</title>" in pane[0]} == set(found.memory.owners)
+    assert {owner for owner in OWNERS if f"<title>{owner}</title>" in pane[0]} == set(found.memory.owners)
     assert pane[0].count('class="cap"') == 2
     assert all(owner in pane[1] for owner in found.memory.owners)
     assert "Dashed: the capacity, 10 kB." in pane[1]

@@ -24,7 +24,7 @@ from hw_utils import Event, Network, Trace, plots
 from hw_utils.core.trace import STREAM
 from hw_utils.pictures import figure as figure_of_plots
 from hw_utils.pictures.chunks import contributors
-from hw_utils.pictures.figure import on_page
+from hw_utils.pictures.figure import figures_in_html
 from tests.pictures.test_memory import made
 
 
@@ -78,7 +78,7 @@ def test_a_timeline_of_devices_has_a_row_a_stream_and_a_row_a_group():
     ax = plots.plot_timeline(stream_trace())
     tops = [round(float(bars.get_paths()[0].vertices[:, 1].min()), 3) for bars in ax.collections]
     assert len(set(tops)) == len(tops) == 2 * (2 + 1) + 2  # ranks 2 and 3 only communicate
-    assert "rank 1: stream 0, stream 1, group 0" in on_page.alt_text(ax.figure)
+    assert "rank 1: stream 0, stream 1, group 0" in figures_in_html.alt_text(ax.figure)
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -108,8 +108,8 @@ def test_a_picture_carries_alt_text_into_the_notebook(name):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_an_output_that_is_not_trusted_has_the_drawing_as_a_picture_and_no_larger(name):
-    inline = on_page.html_of(PICTURES[name](None).figure)
-    output = on_page.without_trust(inline)
+    inline = figures_in_html.html_of(PICTURES[name](None).figure)
+    output = figures_in_html.without_trust(inline)
     assert "<svg" not in output  # JupyterLab would take it out, and leave its words
     (source,) = re.findall(r"src='data:image/svg\+xml,([^']*)'", output)
     drawing = ElementTree.fromstring(unquote(source))
@@ -122,9 +122,9 @@ def test_an_output_that_is_not_trusted_has_the_drawing_as_a_picture_and_no_large
 def test_a_picture_in_a_page_takes_its_text_colour_and_keeps_its_own_figure(name):
     figure = PICTURES[name](None).figure
     before = [text.get_color() for ax in figure.axes for text in ax.texts]
-    drawn = on_page.html_of(figure)
+    drawn = figures_in_html.html_of(figure)
     assert "currentColor" in drawn
-    assert on_page.INK not in drawn
+    assert figures_in_html.INK not in drawn
     assert "<metadata" not in drawn
     assert [text.get_color() for ax in figure.axes for text in ax.texts] == before
     assert "<style" not in drawn
@@ -133,7 +133,7 @@ def test_a_picture_in_a_page_takes_its_text_colour_and_keeps_its_own_figure(name
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_scrolls_before_its_words_fall_below_nine_pixels(name):
-    drawn = on_page.html_of(PICTURES[name](None).figure)
+    drawn = figures_in_html.html_of(PICTURES[name](None).figure)
     least_px, width = (float(re.search(said, drawn)[1]) for said in (r"min-width: (\d+)px", r'viewBox="0 0 ([\d.]+)'))
     widest_px = float(re.search(r"max-width: (\d+)px", drawn)[1])
     sizes = [float(size) for size in re.findall(r'font(?:-size)?:[^;"]*?([\d.]+)px', drawn)]  # of exponents, too
@@ -142,15 +142,15 @@ def test_a_picture_scrolls_before_its_words_fall_below_nine_pixels(name):
 
 
 def test_words_on_a_coloured_ground_stay_black():
-    drawn = on_page.html_of(plots.plot_chunk_frame([[1, 11], [10, 11]]).figure)
-    assert on_page.FIXED in drawn
+    drawn = figures_in_html.html_of(plots.plot_chunk_frame([[1, 11], [10, 11]]).figure)
+    assert figures_in_html.FIXED in drawn
 
 
 def test_a_very_large_drawing_is_a_png_with_its_alt_text():
     ax = figure_of_plots.axes()
     for k in range(400):
         ax.plot(np.random.default_rng(k).random(200), linewidth=0.3)
-    drawn = on_page.html_of(figure_of_plots.alt(ax, 'Four hundred "lines".').figure)
+    drawn = figures_in_html.html_of(figure_of_plots.alt(ax, 'Four hundred "lines".').figure)
     assert '<img alt="Four hundred &quot;lines&quot;."' in drawn
     assert "data:image/png;base64," in drawn
 

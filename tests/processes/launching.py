@@ -8,14 +8,14 @@ import psutil
 import pytest
 
 from hw_utils import WorkerFailed, launch
-from hw_utils.launch import _spares
 from hw_utils.processes import start_by_fork
+from hw_utils.processes.spare_processes import SPARES
 
 
 def processes_left() -> list[psutil.Process]:
     """Processes that the fork server has started and that do not belong to the workers standing by."""
     server = start_by_fork.connect()
-    spare = _spares.pids()
+    spare = SPARES.pids()
     return [p for p in psutil.Process(server.pid).children(recursive=True) if p.pid not in spare]
 
 

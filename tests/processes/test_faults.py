@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hw_utils import TimedOut, launch
 from hw_utils.core.pickling import Unpicklable
-from hw_utils.launch import run_isolated
+from hw_utils.processes.isolated_call import run_isolated
 from tests.processes.launching import failing_launch, lines_of, require_no_process_left
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the fork server and signals are Linux's")

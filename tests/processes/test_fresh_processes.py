@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hw_utils import launch
-from hw_utils.launch import _spares
 from hw_utils.processes import start_by_fork
+from hw_utils.processes.spare_processes import SPARES
 from hw_utils.processes.worker_processes import WorkerProcesses
 from tests.processes.launching import require_no_process_left
 
@@ -38,9 +38,9 @@ def test_another_world_size_than_last_time_works():
 @linux
 def test_processes_that_stood_by_and_died_is_replaced():
     launch(lambda rank, world_size: rank, 2)
-    for pid in _spares.pids():
+    for pid in SPARES.pids():
         psutil.Process(pid).kill()
-    while _spares._workers.is_fresh:
+    while SPARES._workers.is_fresh:
         time.sleep(0.001)
     assert launch(lambda rank, world_size: rank, 2).results == [0, 1]
 
@@ -66,7 +66,7 @@ def test_no_directory_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     launch(lambda rank, world_size: None, 2)
     launch(lambda rank, world_size: None, 2)
-    _spares.drop()
+    SPARES.drop()
     require_no_process_left()
     deadline = time.perf_counter() + 1
     while os.listdir(tmp_path) and time.perf_counter() < deadline:

@@ -12,7 +12,7 @@ from jupyter_client.manager import start_new_kernel
 SETUP = """
 import os, time, torch, torch.distributed as dist
 from hw_utils.processes import start_by_fork; from hw_utils import launch
-from hw_utils.launch import _spares
+from hw_utils.processes.spare_processes import SPARES
 
 def hello(rank, world_size):
     tensor = torch.tensor([float(rank)])
@@ -205,7 +205,7 @@ def _interrupt(notebook: Notebook, cell: str, says: str = "still busy") -> None:
     assert re.search(r"Cell In\[\d+\], line [1-4]", error)
     assert ".py" not in error
     assert back_s < 5, f"{back_s:.2f} s"  # 0.5 s on a machine that does nothing else; `make bench` measures it
-    out = notebook.run("print(launch(hello, 2, echo=False).results, _spares.pids() != set())")
+    out = notebook.run("print(launch(hello, 2, echo=False).results, SPARES.pids() != set())")
     assert out == "[1.0, 1.0] True\n"
     wait_until_gone(busy)
 

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import WorkerFailed, simulate
-from hw_utils.virtual.ranks.own.random_states import SEED
+from hw_utils.virtual.ranks.per_rank_state.random_states import SEED
 from tests.virtual.runs import run
 
 # What a rank is

@@ -14,7 +14,7 @@ import time
 
 from hw_utils import Fold, simulate
 from hw_utils.commands.run_statistics import statistics
-from hw_utils.core.network import Cluster
+from hw_utils.core.hardware import Cluster
 from tests.virtual.programs.shapes import gpt, llama
 from tests.virtual.programs.shapes.megatron import Shape
 

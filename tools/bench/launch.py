@@ -48,18 +48,19 @@ import torch, torch.multiprocessing
 import hello_ranks
 from hello_ranks import hello
 from hw_utils import launch
-from hw_utils.launch import START_S, _spares
+from hw_utils.processes.spare_processes import SPARES
+from hw_utils.processes.supervisor import START_S
 from hw_utils.processes.worker_processes import wait_until
 import accelerate, ipyparallel
 
 N = 4
 
 def spare():
-    wait_until(_spares._workers, lambda: all(m.is_up for m in _spares._workers.members), time.perf_counter() + START_S)
+    wait_until(SPARES._workers, lambda: all(m.is_up for m in SPARES._workers.members), time.perf_counter() + START_S)
 
 def no_spare():
     spare()
-    _spares.drop()
+    SPARES.drop()
     time.sleep(0.2)
 
 def with_spare(): launch(hello, N, echo=False)

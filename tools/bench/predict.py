@@ -21,7 +21,7 @@ import numpy as np
 from tqdm import tqdm
 
 from hw_utils import Fold, simulate
-from hw_utils.core.network import Cluster, Network
+from hw_utils.core.hardware import Cluster, Network
 from tests.virtual.programs.shapes import gpt
 from tests.virtual.programs.shapes.megatron import Shape
 

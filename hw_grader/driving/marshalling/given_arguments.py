@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hw_grader.driving.marshalling.parcels import Parcel, containers_in
+from hw_grader.driving.marshalling.packed_values import Parcel, containers_in
 
 
 class GivenArguments:

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from hw_grader.driving.marshalling.model_states import (
+from hw_grader.driving.marshalling.model_and_optimizer_states import (
     move_memory,
     move_parameters,
     replace_parameters,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hw_grader.driving.marshalling.model_states import (
+from hw_grader.driving.marshalling.model_and_optimizer_states import (
     tensors_of,
 )
 

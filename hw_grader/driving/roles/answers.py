@@ -24,10 +24,10 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
+from hw_grader.driving.marshalling.call_channel import HungUp, Line
 from hw_grader.driving.marshalling.given_arguments import GivenArguments
 from hw_grader.driving.marshalling.lent_objects import Lent
-from hw_grader.driving.marshalling.line import HungUp, Line
-from hw_grader.driving.marshalling.parcels import Parcel, Unpacker
+from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import run_elsewhere
 from hw_grader.driving.marshalling.tensor_lifetimes import Handed
 from hw_grader.driving.opened_answers import Answers, models_of

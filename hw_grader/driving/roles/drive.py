@@ -23,13 +23,13 @@ import torch.distributed as dist
 
 from hw_grader.driving.answer_proxy import answers_at
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
-from hw_grader.driving.marshalling.line import Forged
+from hw_grader.driving.marshalling.call_channel import Forged
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
 from hw_utils.core.source.lines import locate
 from hw_utils.core.source.students_files import add_package, is_students
-from hw_utils.virtual.ranks.own import replaced
+from hw_utils.virtual.ranks.per_rank_state import replaced_functions
 
 add_package(str(Path(__file__).absolute().parents[2]))  # a student's error shows the student's lines
 
@@ -43,9 +43,9 @@ def run_here() -> None:
 
     Its ranks run checks and stand-ins, none of which replaces a function: nothing has to be compared at every run.
     """
-    replaced.trust()
+    replaced_functions.trust()
     sys.modules["hw_utils.simulate"].stay_here()
-    sys.modules["hw_utils.launch"].SPARE_RANKS = 0
+    sys.modules["hw_utils.processes.spare_processes"].SPARE_RANKS = 0
 
 
 def rehearse() -> None:

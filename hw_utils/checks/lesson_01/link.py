@@ -14,7 +14,7 @@ from hw_utils.checks.check import check, observe, require_no_deadlock, require_w
 from hw_utils.checks.common_mistakes import slip
 from hw_utils.checks.lesson_01.messages import ledger_of, number
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import POINT_TO_POINT, Trace
 from hw_utils.simulate import simulate
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hw_utils.checks.check import check
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.material import programs
 from hw_utils.simulate import simulate
 

@@ -11,15 +11,9 @@ import torch
 
 from hw_utils.checks.check import check, observe, require_waits
 from hw_utils.checks.lesson_02 import all_reduce_judge
+from hw_utils.checks.lesson_02.algorithm_causes import why_halving, why_ring, why_tree
+from hw_utils.checks.lesson_02.ledger_judge import require_halving, require_ring, require_tree
 from hw_utils.checks.lesson_02.observed_all_reduce import LARGE, UNTOUCHED, Reduced, share
-from hw_utils.checks.lesson_02.routes_judge import (
-    require_halving,
-    require_ring,
-    require_tree,
-    why_halving,
-    why_ring,
-    why_tree,
-)
 from hw_utils.core.errors import WorkerFailed
 from hw_utils.simulate import simulate
 

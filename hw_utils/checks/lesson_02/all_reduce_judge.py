@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.check import require_no_deadlock
-from hw_utils.checks.lesson_02.all_reduce_causes import ROUNDED, common_cause, why_failed, why_hangs
 from hw_utils.checks.lesson_02.observed_all_reduce import Reduced, contributions
+from hw_utils.checks.lesson_02.value_causes import ROUNDED, common_cause, why_failed, why_hangs
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.core.trace import POINT_TO_POINT, Trace
 

@@ -17,7 +17,7 @@ from hw_utils.checks.lesson_02.costs_judge import (
     require_cost,
     require_crossover,
 )
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 
 _MIXED = {"latency_s": 50e-6, "bandwidth_Bps": 125e6}
 _LATENCY = {"latency_s": 1.0, "bandwidth_Bps": NO_BYTES}

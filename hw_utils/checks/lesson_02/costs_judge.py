@@ -11,8 +11,8 @@ import numpy as np
 from hw_utils.checks.common_mistakes import came
 from hw_utils.core.collective_algorithms import steps
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
-from hw_utils.virtual.traffic.collective_times import replay
+from hw_utils.core.hardware import Network
+from hw_utils.virtual.traffic.schedule_replay import replay
 
 NO_BYTES = 1e300  # a bandwidth with which bytes cost nothing
 

@@ -67,6 +67,11 @@ class Reduced:
         rows = self.trace.of_op(*SENDS).records
         return list(zip(rows["rank"].tolist(), rows["peer"].tolist(), rows["n_bytes"].tolist()))
 
+    @property
+    def n_messages(self) -> int:
+        """Messages of one call, all ranks' together."""
+        return len(self.sends()) // self.calls
+
 
 def contributions(seen: Reduced, value: float, k: int) -> list[int] | None:
     """How often each rank's share is in an element; None if the value is no such sum (or with other seeds)."""

@@ -14,7 +14,7 @@ from hw_utils.checks.check import check
 from hw_utils.checks.lesson_04 import costs_judge
 from hw_utils.checks.lesson_04.costs_judge import TENSOR_BYTES
 from hw_utils.checks.lesson_04.loop import observed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 
 
 class _Equal(nn.Module):

@@ -11,7 +11,7 @@ from torch import nn
 from hw_utils.checks.check import check, observe
 from hw_utils.checks.lesson_04 import loop_judge, seconds
 from hw_utils.core.errors import WorkerFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.material.timed_layers import TakesTime, TimedBatches, TimedSGD
 from hw_utils.simulate import simulate
 

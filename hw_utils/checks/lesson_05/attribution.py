@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_05.expected import all_reduce_of, free, known, number_of, require
+from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, free, known, number_of, require
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_05.expected import all_reduce_of, known, require
-from hw_utils.core.network import Network
+from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, known, require
+from hw_utils.core.hardware import Network
 
 
 def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: int, link: list[float]) -> None:

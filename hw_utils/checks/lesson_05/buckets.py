@@ -11,7 +11,7 @@ import torch
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import is_made_of, note_inputs
-from hw_utils.checks.lesson_05.expected import free
+from hw_utils.checks.lesson_05.expected_numbers import free
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 

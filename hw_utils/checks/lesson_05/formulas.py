@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_05.expected import all_reduce_of, known, number_of, require
-from hw_utils.core.network import Network
+from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, known, number_of, require
+from hw_utils.core.hardware import Network
 
 
 def _two_phases(rank: int, world_size: int, serial_s: float, parallel_s: float) -> None:

@@ -13,7 +13,7 @@ from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
 from hw_utils.material.timed_layers import TimedChain
 from hw_utils.simulate import simulate

@@ -7,7 +7,7 @@ from typing import Any
 
 from hw_utils.checks.check import check
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_05.expected import number_of, require
+from hw_utils.checks.lesson_05.expected_numbers import number_of, require
 from hw_utils.core.errors import CheckFailed
 
 METRICS = ("ratio", "speedup", "efficiency")

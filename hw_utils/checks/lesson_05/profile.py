@@ -8,10 +8,10 @@ from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import slip
-from hw_utils.checks.lesson_05.expected import number_of
+from hw_utils.checks.lesson_05.expected_numbers import number_of
 from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, watched
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
 from hw_utils.material.models import SimpleCNN
 from hw_utils.simulate import simulate

@@ -12,7 +12,7 @@ from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.gradients import ITEM
 from hw_utils.checks.lesson_07.watched_layers import SCATTERS
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
 from hw_utils.material.timed_layers import TimedChain
 from hw_utils.simulate import simulate

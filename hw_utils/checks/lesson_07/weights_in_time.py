@@ -11,7 +11,7 @@ from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS
 from hw_utils.checks.lesson_07.weights import ITEM, judge_passes, least_gathers, train_steps
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Event, Trace
 from hw_utils.simulate import simulate
 

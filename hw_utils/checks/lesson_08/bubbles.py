@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_05.expected import require
+from hw_utils.checks.lesson_05.expected_numbers import require
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.orders import play
 

@@ -16,7 +16,7 @@ from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_06.shards import distance, look_at, n_ranks
 from hw_utils.checks.lesson_08.counting_stage import WatchedStage, stage_weights
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.network import Network
+from hw_utils.core.hardware import Network
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import RECEIVES, SENDS, Trace
 from hw_utils.material.by_hand.interface import interface

@@ -4,5 +4,5 @@
 memory; `c10d_operations` brings the calls of C++ code; `wait_for` words what ranks wait for in them, `mismatch_text`
 calls that do not fit, and `fingerprint` all calls, where a program has them compared; `patched` puts one function in
 another's place.
-Stands on source, errors, trace, network and collective_algorithms; mostly gloo and virtual take them.
+Stands on source, errors, trace, hardware and collective_algorithms; mostly gloo and virtual take them.
 """

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from hw_utils.core.collective_algorithms import Cost
-from hw_utils.core.network.fold import Fold
+from hw_utils.core.hardware.fold import Fold
 from hw_utils.core.trace import Trace
 
 

@@ -14,7 +14,8 @@ NETWORK_FILES = tuple(
     os.path.join(_ROOT, *parts)
     for parts in (
         ("gloo", ""), ("virtual", "traffic", ""), ("virtual", "groups", ""), ("virtual", "stores", ""),
-        ("virtual", "engine.py"), ("virtual", "apart", "packed_tensors.py"), ("virtual", "apart", "remote_work.py"),
+        ("virtual", "engine.py"), ("virtual", "multiprocess", "packed_tensors.py"),
+        ("virtual", "multiprocess", "remote_work.py"),
     )
 )  # fmt: skip
 _IMPORTING = "<frozen importlib"  # whose frames lie between the program and a module that it imports

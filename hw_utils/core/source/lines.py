@@ -12,7 +12,7 @@ from hw_utils.core.source.kernel_cells import cell_name
 
 @dataclass(frozen=True)
 class Where:
-    """A line of the student's code. Reads as `Cell In[5], line 3` or `script.py, line 3`."""
+    """A line of the student's code. Reads as `Cell In[5], line 3` or `torchrun_script.py, line 3`."""
 
     file: str
     line: int

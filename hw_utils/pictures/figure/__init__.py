@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.colors import to_rgb
 
-from hw_utils.pictures.figure import on_page
+from hw_utils.pictures.figure import figures_in_html
 
 COLORS = {
     "compute": "#0072B2",
@@ -43,13 +43,13 @@ def axes(ax=None, *, width: float = 8.0, height: float = 3.6):
 def alt(ax, text: str):
     """Gives the figure of `ax` its alt text, the other Axes' texts kept; returns `ax`.
 
-    A notebook shows the figure as SVG in the page's colours, see on_page.py, and the returned Axes as nothing.
+    A notebook shows the figure as SVG in the page's colours, see figures_in_html.py, and the returned Axes as nothing.
     """
     if not ax.xaxis.get_tick_params().get("labelbottom", True):  # an axis shared with the one below, which says it
         ax.set_xlabel("")
     figure = ax.figure
     figure.alt_texts = [*getattr(figure, "alt_texts", []), text]
-    on_page.show_as_svg(figure)
+    figures_in_html.show_as_svg(figure)
     return ax
 
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from hw_utils.core.memory.accounting import Memory
+from hw_utils.core.memory.memory_timeline import Memory
 from hw_utils.core.run_result import Run
 from hw_utils.core.source.lines import locate
 from hw_utils.core.trace import Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
-from hw_utils.pictures.figure.on_page import address_of
+from hw_utils.pictures.figure.figures_in_html import address_of
 from hw_utils.pictures.lesson_08 import KINDS, Pass
-from hw_utils.pictures.memory import HOLDER_COLORS, describe_memory, lane_bytes
+from hw_utils.pictures.memory import OWNER_COLORS, describe_memory, lane_bytes
 from hw_utils.pictures.player import pipeline, streams, views
 from hw_utils.pictures.plots import describe
 
@@ -148,7 +148,7 @@ def play(
 def _owners(memory: Memory) -> str:
     """What the colours of the memory view stand for."""
     words = "".join(
-        f'<span><span class="patch" style="background:{HOLDER_COLORS[owner]}"></span>{owner}</span>'
+        f'<span><span class="patch" style="background:{OWNER_COLORS[owner]}"></span>{owner}</span>'
         for owner in memory.owners
     )
     cap = f" Dashed: the capacity, {bytes_text(memory.capacity_bytes)}." if memory.capacity_bytes is not None else ""

@@ -13,12 +13,13 @@ from html import escape
 
 import numpy as np
 
-from hw_utils.core.memory.accounting import HOLDERS, Memory
+from hw_utils.core.memory.memory_timeline import Memory
+from hw_utils.core.memory.owners import OWNERS
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
 from hw_utils.pictures.figure.lanes import merged
-from hw_utils.pictures.memory import HOLDER_COLORS, lane_bytes, thinned
+from hw_utils.pictures.memory import OWNER_COLORS, lane_bytes, thinned
 
 LEFT, WIDTH, TOP = 64, 680, 14
 MOST_MESSAGES = 16_000
@@ -121,10 +122,10 @@ def memory(books: Memory, scale: Scale, label: str) -> str:
         floor, high = TOP + shown.row * (rank + 0.94), shown.row * 0.86 / top
         times_s, held = thinned(*books.series(rank), shown.end_s, MOST_AREA_POINTS)
         edges = np.cumsum(held, axis=1)
-        for column, owner in reversed(list(enumerate(HOLDERS))):
+        for column, owner in reversed(list(enumerate(OWNERS))):
             if held[:, column].any():
                 path = area(shown, times_s, floor - high * edges[:, column], floor)
-                parts.append(f'<path style="fill:{HOLDER_COLORS[owner]}" d="{path}"><title>{owner}</title></path>')
+                parts.append(f'<path style="fill:{OWNER_COLORS[owner]}" d="{path}"><title>{owner}</title></path>')
         if books.capacity_bytes is not None:
             y = floor - high * books.capacity_bytes
             parts.append(f'<line class="cap" x1="{LEFT}" x2="{LEFT + WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')

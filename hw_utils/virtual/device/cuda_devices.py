@@ -23,7 +23,7 @@ from torch.utils._device import DeviceContext
 from torch.utils.data import DataLoader
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.core.network import Cluster
+from hw_utils.core.hardware import Cluster
 from hw_utils.virtual.device import sharded_attention, sync_batch_norm, torch_cuda_api
 from hw_utils.virtual.device.streams import TimeLines
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.core.network import Device
+from hw_utils.core.hardware import Device
 from hw_utils.core.trace import STREAM
-from hw_utils.virtual.device.operation_costs import Costs, is_tf32_allowed
+from hw_utils.virtual.device.operation_flops import Costs, is_tf32_allowed
 
 
 class Stream:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.core.network import Cluster
+from hw_utils.core.hardware import Cluster
 from hw_utils.virtual.device.streams import Stream, StreamContext, TimeLines
 
 CUDA, NCCL = "12.8", (2, 27, 5)  # what a program is told that asks for versions

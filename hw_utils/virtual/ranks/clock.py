@@ -25,7 +25,7 @@ from weakref import WeakSet
 
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.source.students_files import is_students
-from hw_utils.virtual.ranks.own.imports import Imports
+from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
 
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from hw_utils.virtual.ranks.own.random_states import TorchStates
+from hw_utils.virtual.ranks.per_rank_state.random_states import TorchStates
 
 is_grad_enabled, is_inference_mode_enabled = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _current_graph_task_id = torch._C._current_graph_task_id

@@ -1,1 +1,1 @@
-"""Key-value stores of virtual ranks: `keys` is what is in them, at the engine; `torch_stores` what a rank asks."""
+"""Key-value stores of virtual ranks: `store_contents`, at the engine, and `torch_stores`, which a rank asks."""

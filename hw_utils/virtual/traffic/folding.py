@@ -14,7 +14,7 @@ import torch
 from torch.optim import optimizer as optimizers
 
 from hw_utils.core import collective_algorithms as algorithms
-from hw_utils.core.network.fold import Fold
+from hw_utils.core.hardware.fold import Fold
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.ranks.shapes.known_values import are_known, forget
 from hw_utils.virtual.traffic import reductions

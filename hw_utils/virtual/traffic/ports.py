@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.collective_algorithms import Cost
-from hw_utils.core.network import Cluster, Network
-from hw_utils.core.network.nccl import Layout, Price, price
-from hw_utils.virtual.traffic import collective_times
+from hw_utils.core.hardware import Cluster, Network
+from hw_utils.core.hardware.nccl_costs import Layout, Price, price
+from hw_utils.virtual.traffic import schedule_replay
 
 
 class Ports:
@@ -35,7 +35,7 @@ class Ports:
 
         steps: what `algorithms.blocks` takes.
         """
-        return collective_times.replay(self, ranks, ready_s, algorithms.blocks(*steps))
+        return schedule_replay.replay(self, ranks, ready_s, algorithms.blocks(*steps))
 
 
 class LevelPorts(Ports):

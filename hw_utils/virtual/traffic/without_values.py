@@ -7,8 +7,8 @@ from contextlib import ExitStack, contextmanager
 
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_known, learn
-from hw_utils.virtual.ranks.shapes.mode import ShapesOnly
-from hw_utils.virtual.ranks.shapes.readers import values_asked_for
+from hw_utils.virtual.ranks.shapes.shapes_mode import ShapesOnly
+from hw_utils.virtual.ranks.shapes.value_readers import values_asked_for
 from hw_utils.virtual.traffic import reductions, tensor_bytes
 from hw_utils.virtual.traffic.messages import matching, requests
 from hw_utils.virtual.traffic.tensor_bytes import NOTHING

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 from hw_utils import launch, simulate
 from hw_utils.core.memory.allocation_sites import NETWORK_FILES
-from hw_utils.core.memory.watch import current
+from hw_utils.core.memory.storage_tracker import current
 from hw_utils.virtual.ranks.greenlets_or_threads import Greenlets, Threads
 from tests.virtual.runs import run
 

@@ -16,14 +16,14 @@ import jsonschema
 import nbformat
 import pytest
 
-from hw_grader.course import exports, gradescope, record_files
+from hw_grader.course import gradescope, record_files, scores
 from hw_grader.course.feedback import MAX_BYTES, page
 from hw_grader.course.similarity import alike, report, runs_text
-from hw_grader.driving.verdict import Record, Verdict
-from hw_grader.notebook.release import read_release
+from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.term.class_list import ClassList
-from hw_grader.term.marks import as_lms
+from hw_grader.term.lms_csv import as_lms
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, as_bytes, make_course, submission
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,7 +83,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_a_real_zero_and_what_could_not_be_graded_look_different_in_the_csv(course):
-    head, *students = rows(exports.as_csv(exports.scores(course, ASSIGNMENT)))
+    head, *students = rows(scores.as_csv(scores.scores(course, ASSIGNMENT)))
     points = {row[0]: row[head.index("points")] for row in students}
     assert points == {"ada": "10", "bob": "5", "cy": "", "dan": "0", "eve": ""}
     states = {row[0]: row[head.index("state")] for row in students}
@@ -100,7 +100,7 @@ def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
 
 def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
     record_files.save(tmp_path, record("=cmd", "pass"))
-    assert rows(exports.as_csv(exports.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
+    assert rows(scores.as_csv(scores.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
 
 
 def test_gradescope_results_follow_the_schema(course):
@@ -114,7 +114,7 @@ def test_gradescope_results_follow_the_schema(course):
 def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
     solution = make_course(tmp_path)
     path = tmp_path / "autograder.zip"
-    gradescope.autograder_zip(path, read_release(solution), solution, ROOT)
+    gradescope.autograder_zip(path, read_trusted(solution), solution, ROOT)
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         assert {
@@ -129,7 +129,7 @@ def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
 @pytest.mark.slow
 def test_the_autograder_grades_in_a_container_without_namespaces(tmp_path):
     solution = make_course(tmp_path / "course")
-    gradescope.autograder_zip(tmp_path / "autograder.zip", read_release(solution), solution, ROOT)
+    gradescope.autograder_zip(tmp_path / "autograder.zip", read_trusted(solution), solution, ROOT)
     box = tmp_path / "autograder"
     with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
         archive.extractall(box / "source")
@@ -186,7 +186,7 @@ def test_feedback_stays_below_one_megabyte():
 
 
 def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
-    release = read_release(make_course(tmp_path))
+    trusted = read_trusted(make_course(tmp_path))
     one = EXERCISES["ping_pong"][0] + EXERCISES["ping_pong"][1]
     copy = "# mine\n" + one.replace("ball", "token").replace("rank == 0", "rank  ==  0")
     other = (
@@ -198,11 +198,11 @@ def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
     )
     notebooks = {
         name: restore(
-            as_bytes(submission({"ping_pong": text, "fit_link": EXERCISES["fit_link"][0] + "    return 0"})), release
+            as_bytes(submission({"ping_pong": text, "fit_link": EXERCISES["fit_link"][0] + "    return 0"})), trusted
         )
         for name, text in (("ada", one), ("bob", copy), ("cy", other))
     }
-    pairs = alike(notebooks, release)
+    pairs = alike(notebooks, trusted)
     assert [(p.exercise, p.first, p.second) for p in pairs] == [("ping_pong", "ada", "bob")]
     assert "ada, bob" in report(pairs)
 
@@ -231,14 +231,14 @@ PACKED = base64.b64encode(zlib.compress(MOVED.encode())).decode()
     ],
 )
 def test_copied_code_is_found_in_helper_cells_and_in_texts_that_are_run(tmp_path, answer, helper, where):
-    release = read_release(make_course(tmp_path))
+    trusted = read_trusted(make_course(tmp_path))
     notebooks = {
-        name: restore(as_bytes(submission({"ping_pong": text}, extra=extra)), release)
+        name: restore(as_bytes(submission({"ping_pong": text}, extra=extra)), trusted)
         for name, text, extra in (("ada", OWN, ""), ("bob", answer, helper))
     }
-    (pair,) = [p for p in alike(notebooks, release) if p.exercise == "ping_pong"]
+    (pair,) = [p for p in alike(notebooks, trusted) if p.exercise == "ping_pong"]
     assert (pair.first, pair.second) == ("ada", "bob")
     assert pair.where.startswith(where)
-    told = report([pair], {name: runs_text(notebook, release) for name, notebook in notebooks.items()})
+    told = report([pair], {name: runs_text(notebook, trusted) for name, notebook in notebooks.items()})
     assert ("bob runs a text as code" in told) is ("exec(" in answer + helper)
     assert "ada runs" not in told

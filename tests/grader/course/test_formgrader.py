@@ -79,8 +79,8 @@ class Server:
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     course = tmp_path_factory.mktemp("formgrader")
-    release = tiny_course(course)
-    hand_in(course, "reference", answered(release))
+    trusted = tiny_course(course)
+    hand_in(course, "reference", answered(trusted))
     hand_in(course, "empty", "")
     return course
 

@@ -18,9 +18,9 @@ from hw_grader import grade
 from hw_grader.course import record_files
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.verdict import Record, Verdict
-from hw_grader.notebook.release import ReleaseError, parse_calls, read_release
+from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebookError, parse_calls, read_trusted
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import inside, needs_sandbox
 from tests.grader.small_course import (
@@ -62,8 +62,8 @@ def course(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory):
-    return read_release(make_course(tmp_path_factory.mktemp("release")))
+def trusted(tmp_path_factory):
+    return read_trusted(make_course(tmp_path_factory.mktemp("release")))
 
 
 @pytest.fixture(scope="module")
@@ -190,24 +190,24 @@ def test_a_worker_that_dies_loses_no_submission(course):
 
 @needs_sandbox
 @pytest.mark.slow
-def test_nine_regrades_in_any_order_are_identical(release, sandbox):
+def test_nine_regrades_in_any_order_are_identical(trusted, sandbox):
     handed_in = {"ada": submission(), "bob": submission(WRONG), "cy": submission(extra="raise ValueError(1)")}
-    first = {s: grade_bytes(as_bytes(n), release, sandbox, s).verdict_part() for s, n in handed_in.items()}
+    first = {s: grade_bytes(as_bytes(n), trusted, sandbox, s).verdict_part() for s, n in handed_in.items()}
     order = list(handed_in) * 3
     random.Random(0).shuffle(order)
     for student in order:
-        assert grade_bytes(as_bytes(handed_in[student]), release, sandbox, student).verdict_part() == first[student]
+        assert grade_bytes(as_bytes(handed_in[student]), trusted, sandbox, student).verdict_part() == first[student]
 
 
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.alone
-def test_noise_costs_no_point_on_two_loaded_cores(release, sandbox):
+def test_noise_costs_no_point_on_two_loaded_cores(trusted, sandbox):
     load = "import time\nend = time.monotonic() + 250\nwhile time.monotonic() < end: pass"
     burning = [subprocess.Popen([sys.executable, "-c", load]) for _ in range(2)]
     try:
         for n in range(10):
-            record = grade_bytes(as_bytes(submission(extra=NOISE + f"\n# {n}")), release, sandbox, "ada")
+            record = grade_bytes(as_bytes(submission(extra=NOISE + f"\n# {n}")), trusted, sandbox, "ada")
             assert record.points == MAX_POINTS, (n, record.reason)
     finally:
         for process in burning:
@@ -217,28 +217,28 @@ def test_noise_costs_no_point_on_two_loaded_cores(release, sandbox):
 
 @needs_sandbox
 @pytest.mark.slow
-def test_grading_twice_needs_no_more_memory_than_once(release, sandbox):
+def test_grading_twice_needs_no_more_memory_than_once(trusted, sandbox):
     import psutil
 
     for _ in range(3):
-        grade_bytes(as_bytes(submission()), release, sandbox, "ada")
+        grade_bytes(as_bytes(submission()), trusted, sandbox, "ada")
     process = psutil.Process()
     parent = inside(sandbox)[0][-1]
     before = process.memory_info().rss, parent.memory_info().rss
     for _ in range(10):
-        grade_bytes(as_bytes(submission()), release, sandbox, "ada")
+        grade_bytes(as_bytes(submission()), trusted, sandbox, "ada")
     after = process.memory_info().rss, parent.memory_info().rss
     assert all(b - a < 10 * 2**20 for a, b in zip(before, after))
 
 
 @needs_sandbox
 @pytest.mark.slow
-def test_a_reference_that_fails_its_own_check_is_said_before_a_class_is_graded(release, sandbox, tmp_path):
+def test_a_reference_that_fails_its_own_check_is_said_before_a_class_is_graded(trusted, sandbox, tmp_path):
     path = make_course(tmp_path)
-    assert calibrated(read_release(path), path, tmp_path, TimeLimits()).runs_all is False
+    assert calibrated(read_trusted(path), path, tmp_path, TimeLimits()).runs_all is False
     path.write_text(path.read_text().replace("Hello, {name}!", "Bye, {name}!"))
     with pytest.raises(CalibrationError, match="does not pass its own checks: check-hello"):
-        calibrated(read_release(path), path, tmp_path, TimeLimits())
+        calibrated(read_trusted(path), path, tmp_path, TimeLimits())
 
 
 def test_without_bubblewrap_grading_refuses_and_names_the_package(course):
@@ -275,7 +275,7 @@ def test_a_check_cell_holds_checks_and_nothing_else():
     assert (call.check, call.names, call.cases, call.hidden) == ("lesson_02.ring", ("f", "net.size"), [{"n": 1}], True)
     for bad in ("print(1)", "x = checks.lesson_02.ring(f)", "checks.lesson_02.ring(f())",
                 "checks.lesson_02.ring(f, seed=1)", "checks.lesson_02.ring(f, cases=make())", "import os"):  # fmt: skip
-        with pytest.raises(ReleaseError, match="cell: "):
+        with pytest.raises(TrustedNotebookError, match="cell: "):
             parse_calls(bad, "cell", hidden=False)
 
 

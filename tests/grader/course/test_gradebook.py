@@ -13,11 +13,11 @@ from nbgrader.dbutil import _temp_alembic_ini
 from hw_grader.course import record_files
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import submission_key
-from hw_grader.driving.verdict import Record, Verdict
-from hw_grader.notebook.release import read_release
+from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import read_trusted
 from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, cell, tiny_course
 
 BOOK = NOTEBOOK.removesuffix(".ipynb")
@@ -28,15 +28,15 @@ def write(tmp_path):
     """Writes ada's notebook with the given text into a gradebook, as after grading it; gives the text's grade."""
     prepare_nbgrader()
     notebook = answered(tiny_course(tmp_path))
-    release = read_release(tmp_path / "solutions" / NAME / NOTEBOOK)
+    trusted = read_trusted(tmp_path / "solutions" / NAME / NOTEBOOK)
     writer = Writer(tmp_path, TimeLimits())
     writer.prepare(NAME)
 
     def written(text: str, points: float | None = None) -> tuple[float | None, bool]:
         cell(notebook, "why_ranks").source = text
-        restored = restore(json.dumps(notebook).encode(), release)
-        verdicts = [Verdict(check.grade_id, "pass", check.points, check.points, "", "ok") for check in release.checks]
-        key = submission_key(restored, release, TimeLimits())
+        restored = restore(json.dumps(notebook).encode(), trusted)
+        verdicts = [Verdict(check.grade_id, "pass", check.points, check.points, "", "ok") for check in trusted.checks]
+        key = submission_key(restored, trusted, TimeLimits())
         record_files.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
         writer.write(Submission("ada", NAME, restored=json.dumps(restored).encode()), BOOK)
         with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:

@@ -16,20 +16,20 @@ import pytest
 from nbconvert.exporters import HTMLExporter
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course import exports, gradescope, record_files
+from hw_grader.course import gradescope, record_files, scores
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.nbgrader_hook import write_verdicts
-from hw_grader.driving.verdict import Record, visible
-from hw_grader.notebook.release import read_release
+from hw_grader.driving.grading_record import Record, visible
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.report import read_results, to_html, to_table
 from hw_grader.sandbox.sandbox import Sandbox
 from hw_grader.term.class_list import ClassList
-from hw_grader.term.marks import as_lms
+from hw_grader.term.lms_csv import as_lms
 from hw_utils.checks.lesson_01.first_output import _NOTHING_SENT
 from hw_utils.core import errors
 from tests.grader.course.test_grade import ROOT
@@ -57,9 +57,9 @@ def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("told")
     path = make_course(root)
     path.write_text(path.read_text().replace("'n_rounds': 7}", f"'n_rounds': {RARE}}}"))
-    release = read_release(path)
-    assert RARE in repr(release.checks)
-    return root, release
+    trusted = read_trusted(path)
+    assert RARE in repr(trusted.checks)
+    return root, trusted
 
 
 @pytest.fixture(scope="module")
@@ -77,19 +77,19 @@ def verdict_of(record: Record):
 @pytest.mark.parametrize("name", ATTACKS)
 def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, name):
     """Each attack is right in the cases that the student sees."""
-    root, release = course
+    root, trusted = course
     data = as_bytes(submission({"ping_pong": ATTACKS[name] + BODY}))
-    record = grade_bytes(data, release, sandbox, name, TimeLimits())
+    record = grade_bytes(data, trusted, sandbox, name, TimeLimits())
     verdict = verdict_of(record)
     assert verdict.hidden
     assert verdict.points == 0
-    notebook = restore(as_bytes(submission({"ping_pong": "pass"})), release)
-    write_verdicts(notebook, record, release)
+    notebook = restore(as_bytes(submission({"ping_pong": "pass"})), trusted)
+    write_verdicts(notebook, record, trusted)
     record_files.save(root, record)
-    rows = exports.scores(root, ASSIGNMENT)
+    rows = scores.scores(root, ASSIGNMENT)
     channels = {
         "gradescope": json.dumps(gradescope.as_gradescope(record)),
-        "csv": exports.as_csv(rows),
+        "csv": scores.as_csv(rows),
         "canvas": as_lms("canvas", root, ASSIGNMENT, ClassList([])),
         "autograded": json.dumps(notebook),
         "feedback": page(notebook, {}),
@@ -104,14 +104,14 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
 @pytest.mark.slow
 def test_the_line_that_raises_in_a_hidden_case_is_not_told(course, sandbox):
     """A function of a thousand lines could raise on the one whose number is the case's."""
-    _, release = course
+    _, trusted = course
     told = []
     for n_lines in (0, 50):
         raises = "    if n_rounds > 700:\n" + "\n" * n_lines + "        raise IndexError\n"
         data = as_bytes(submission({"ping_pong": HEAD + raises + BODY}))
-        record = grade_bytes(data, release, sandbox, "eve", TimeLimits())
-        notebook = restore(as_bytes(submission({"ping_pong": "pass"})), release)
-        write_verdicts(notebook, record, release)
+        record = grade_bytes(data, trusted, sandbox, "eve", TimeLimits())
+        notebook = restore(as_bytes(submission({"ping_pong": "pass"})), trusted)
+        write_verdicts(notebook, record, trusted)
         told.append([verdict_of(record).shown, page(notebook, {}), gradescope.as_gradescope(record)["tests"]])
         assert verdict_of(record).hidden
     assert told[0] == told[1]
@@ -120,11 +120,11 @@ def test_the_line_that_raises_in_a_hidden_case_is_not_told(course, sandbox):
 @needs_sandbox
 @pytest.mark.slow
 def test_seconds_in_a_hidden_case_are_not_told(course):
-    _, release = course
+    _, trusted = course
     waits = "    import select\n    if n_rounds > 700:\n        select.select([], [], [], 3)\n"  # real seconds
     text = HEAD + waits + BODY
     with Sandbox() as sandbox:
-        record = grade_bytes(as_bytes(submission({"ping_pong": text})), release, sandbox, "eve", TimeLimits())
+        record = grade_bytes(as_bytes(submission({"ping_pong": text})), trusted, sandbox, "eve", TimeLimits())
     assert record.seconds > 3
     assert gradescope.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
 
@@ -133,10 +133,10 @@ def test_seconds_in_a_hidden_case_are_not_told(course):
 @pytest.mark.slow
 def test_what_one_check_keeps_the_next_one_cannot_tell(course, sandbox):
     """check-ping_pong's hidden case is put into a file; fit_link's visible case would say it."""
-    _, release = course
+    _, trusted = course
     keeps = HEAD + KEEPS + BODY
     tells = "def fit_link(sizes_bytes, seconds):\n" + TELLS
-    record = grade_bytes(as_bytes(submission({"ping_pong": keeps, "fit_link": tells})), release, sandbox, "eve")
+    record = grade_bytes(as_bytes(submission({"ping_pong": keeps, "fit_link": tells})), trusted, sandbox, "eve")
     shown = {v.grade_id: v.shown for v in record.verdicts}
     assert "FileNotFoundError" in shown["check-fit_link"]
     assert RARE not in str(shown)
@@ -249,8 +249,8 @@ def test_what_acts_on_a_terminal_or_turns_a_line_is_written_out(sign):
 
 
 def test_the_verdict_on_an_error_says_nothing_to_a_terminal(course):
-    _, release = course
-    verdict = _verdict(release.checks[0], "fail", "a\x1b[2J", shown="b\u202e", detail="c\0")
+    _, trusted = course
+    verdict = _verdict(trusted.checks[0], "fail", "a\x1b[2J", shown="b\u202e", detail="c\0")
     assert [verdict.reason, verdict.shown, verdict.detail] == ["a\\x1b[2J", "b\\u202e", "c\\x00"]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from nbgrader.api import Gradebook
 
-from hw_grader.course import exports, record_files
+from hw_grader.course import record_files, scores
 from hw_grader.course.gradebook import Writer
 from hw_grader.course.grading import submission_key
-from hw_grader.driving.verdict import Record, Verdict
-from hw_grader.grade import releases, submissions
+from hw_grader.driving.grading_record import Record, Verdict
+from hw_grader.grade import submissions, trusted_notebooks
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, MAX_POINTS, as_bytes, hand_in, make_course, submission
@@ -47,28 +47,28 @@ def graded_course(root: Path, config: str) -> Path:
         folder = hand_in(root, student, as_bytes(submission()))
         if when:
             (folder / "timestamp.txt").write_text(when + "\n")
-    (release,) = releases(root)
+    (trusted,) = trusted_notebooks(root)
     writer = Writer(root, TimeLimits())
-    writer.prepare(release.assignment)
+    writer.prepare(trusted.assignment)
     with Gradebook(f"sqlite:///{root / 'gradebook.db'}") as gradebook:
         gradebook.update_or_create_assignment(ASSIGNMENT, duedate=DUE)
-    for handed_in in submissions(root, release):
+    for handed_in in submissions(root, trusted):
         right = {f"check-{name}" for name in HANDED_IN[handed_in.student][1]}
         verdicts = [
             Verdict(c.grade_id, "pass", c.points, c.points, "right", "ok")
             if c.grade_id in right
             else Verdict(c.grade_id, "fail", 0.0, c.points, "wrong", "wrong")
-            for c in release.checks
+            for c in trusted.checks
         ]
-        key = submission_key(restore(handed_in.data, release), release, TimeLimits())
-        record_files.save(root, Record(ASSIGNMENT, handed_in.student, release.notebook, key, verdicts))
-        writer.write(handed_in, release.notebook)
+        key = submission_key(restore(handed_in.data, trusted), trusted, TimeLimits())
+        record_files.save(root, Record(ASSIGNMENT, handed_in.student, trusted.notebook, key, verdicts))
+        writer.write(handed_in, trusted.notebook)
     return root
 
 
 def marks(root: Path) -> dict[str, tuple[float, float]]:
     """(points, penalty) of everybody, as the CSV says."""
-    rows = csv.DictReader(io.StringIO(exports.as_csv(exports.scores(root, ASSIGNMENT))))
+    rows = csv.DictReader(io.StringIO(scores.as_csv(scores.scores(root, ASSIGNMENT))))
     return {row["student"]: (float(row["points"]), float(row["late_penalty"])) for row in rows}
 
 
@@ -95,5 +95,5 @@ def test_a_plugin_of_the_courses_own_takes_points_for_each_day_and_no_mark_is_ne
     root = graded_course(tmp_path, A_DAY)
     assert penalties(root) == {"ada": 0, "bob": 6, "cy": 1, "dan": 0}  # never more than the points
     assert marks(root) == {"ada": (MAX_POINTS, 0), "bob": (MAX_POINTS - 6, 6), "cy": (0, 1), "dan": (MAX_POINTS, 0)}
-    said = exports.as_csv(exports.scores(root, ASSIGNMENT))
+    said = scores.as_csv(scores.scores(root, ASSIGNMENT))
     assert "all right" in said  # what was said about the answers is not changed

@@ -8,8 +8,8 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.notebook.release import read_release
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
 
@@ -32,8 +32,8 @@ def filled_in(solution: Path) -> bytes:
 @needs_sandbox
 @pytest.mark.parametrize("solution", SOLUTIONS, ids=lambda path: path.parent.name)
 def test_a_whole_solution_that_is_graded_apart_loses_no_point(solution):
-    release = read_release(solution)
-    record = grade_bytes(filled_in(solution), release, SHARED.get(), "ada", TimeLimits())
+    trusted = read_trusted(solution)
+    record = grade_bytes(filled_in(solution), trusted, SHARED.get(), "ada", TimeLimits())
     lost = {v.grade_id: (v.state, v.reason) for v in record.verdicts if v.points < v.max_points}
-    assert (lost, record.points) == ({}, release.max_points)
-    assert release.max_points > 0
+    assert (lost, record.points) == ({}, trusted.max_points)
+    assert trusted.max_points > 0

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.driving.driver_processes import Driving, Jails
-from hw_grader.driving.judge_processes import Judge, judge_of
+from hw_grader.driving.judge_client import Judge, judge_of
 from hw_grader.sandbox.sandbox import SHARED
 from hw_utils.core import pickling
 from tests.checks import right_answers, wrong_answers

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from hw_grader.driving.marshalling.lent_objects import Lent
-from hw_grader.driving.marshalling.model_states import set_state, state_of
-from hw_grader.driving.marshalling.parcels import Parcel, Unpacker
+from hw_grader.driving.marshalling.model_and_optimizer_states import set_state, state_of
+from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import Shell
 
 

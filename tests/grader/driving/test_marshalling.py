@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hw_grader.driving.marshalling.line import Forged, Line
-from hw_grader.driving.marshalling.parcels import Parcel, Unpacker, containers_in
+from hw_grader.driving.marshalling.call_channel import Forged, Line
+from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker, containers_in
 from hw_utils import Network
 
 FAST = Network(latency_s=0, bandwidth_Bps=1e9)

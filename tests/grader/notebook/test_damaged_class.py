@@ -11,9 +11,9 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.verdict import Record
-from hw_grader.notebook.release import read_release
+from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import (
@@ -227,17 +227,17 @@ def strange_cells(notebook):
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory):
-    return read_release(make_course(tmp_path_factory.mktemp("damaged")))
+def trusted(tmp_path_factory):
+    return read_trusted(make_course(tmp_path_factory.mktemp("damaged")))
 
 
 @pytest.fixture(scope="module")
-def graded(release):
+def graded(trusted):
     with Sandbox() as sandbox:
 
         @functools.cache
         def grade(data: bytes) -> Record:
-            return grade_bytes(data, release, sandbox, "student")
+            return grade_bytes(data, trusted, sandbox, "student")
 
         yield grade
 
@@ -277,27 +277,27 @@ def test_a_wrong_answer_gains_nothing_from_damage(graded, name):
     assert graded(DAMAGE[name](submission(WRONG))).points == 0
 
 
-def test_a_deleted_exercise_costs_its_own_points_only_and_says_so(release):
+def test_a_deleted_exercise_costs_its_own_points_only_and_says_so(trusted):
     notebook = submission()
     notebook["cells"].remove(*cells_of(notebook, "ping_pong"))
-    restored = restore(as_bytes(notebook), release)
+    restored = restore(as_bytes(notebook), trusted)
     assert "ping_pong: the cell was missing" in restored.metadata["hw_grader"]["notes"]
     ids = [c.metadata.get("nbgrader", {}).get("grade_id") for c in restored.cells]
     assert sorted(filter(None, ids)) == sorted(["setup", *EXERCISES, *(f"check-{name}" for name in EXERCISES)])
 
 
-def test_every_restored_notebook_has_each_graded_cell_once(release):
+def test_every_restored_notebook_has_each_graded_cell_once(trusted):
     for name, way in DAMAGE.items():
-        restored = restore(way(submission()), release)
+        restored = restore(way(submission()), trusted)
         ids = [c.metadata.get("nbgrader", {}).get("grade_id") for c in restored.cells]
-        assert sorted(filter(None, ids)) == sorted(release.marked), name
+        assert sorted(filter(None, ids)) == sorted(trusted.marked), name
 
 
 @pytest.mark.parametrize(("encoding", "end"), [("utf-16", ""), ("utf-16-le", ""), ("latin-1", ""), ("utf-8", "\n\0\0")])
-def test_a_file_in_another_encoding_or_with_a_filled_up_end_keeps_its_answers(release, encoding, end):
+def test_a_file_in_another_encoding_or_with_a_filled_up_end_keeps_its_answers(trusted, encoding, end):
     notebook = submission()
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell("caf\xe9"))
-    restored = restore((json.dumps(notebook, ensure_ascii=False) + end).encode(encoding), release)
+    restored = restore((json.dumps(notebook, ensure_ascii=False) + end).encode(encoding), trusted)
     assert "unreadable" not in restored.metadata.hw_grader
     (hello,) = (c for c in restored.cells if c.metadata.get("nbgrader", {}).get("grade_id") == "hello")
     assert hello.source == "".join(EXERCISES["hello"][:2])

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hw_grader.course.reader import Reader, handed_in
+from hw_grader.course.read_submissions import Reader, handed_in
 from hw_grader.grade import submissions
-from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import MAX_NAME_BYTES, entries, find_submission, remove_links, student_name
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from tests.grader.small_course import ASSIGNMENT, EXERCISES, NOTEBOOK, as_bytes, hand_in, make_course, submission
 
 FOLDERS = {}
@@ -155,7 +155,7 @@ def a_name_that_is_no_text(path: Path):
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
-    return root, read_release(make_course(root)), root / "solutions" / ASSIGNMENT / f"{NOTEBOOK}.ipynb"
+    return root, read_trusted(make_course(root)), root / "solutions" / ASSIGNMENT / f"{NOTEBOOK}.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -165,11 +165,11 @@ def reader():
     reader.close()
 
 
-def is_a_row(found, release: Release) -> nbformat.NotebookNode:
+def is_a_row(found, trusted: TrustedNotebook) -> nbformat.NotebookNode:
     """The notebook of a submission that has all that grading needs."""
     notebook = nbformat.from_dict(json.loads(found.restored))
     ids = [c.metadata.get("nbgrader", {}).get("grade_id") for c in notebook.cells]
-    assert sorted(filter(None, ids)) == sorted(release.marked)
+    assert sorted(filter(None, ids)) == sorted(trusted.marked)
     json.dumps([found.notes, found.timestamp]).encode()
     "".join(found.notes).encode()
     assert found.key
@@ -178,13 +178,13 @@ def is_a_row(found, release: Release) -> nbformat.NotebookNode:
 
 @pytest.mark.parametrize("name", sorted(FOLDERS))
 def test_a_folder_of_any_kind_is_a_row_that_says_why(name, tmp_path, course, reader, request):
-    _, release, solution = course
+    _, trusted, solution = course
     path = tmp_path / "eve" / ASSIGNMENT
     path.mkdir(parents=True)
     request.addfinalizer(lambda: subprocess.run(["rm", "-rf", path], check=True))  # Python's own way is recursive
     FOLDERS[name](path)
-    found = reader.read(path, "eve", release, solution, TimeLimits())
-    notebook = is_a_row(found, release)
+    found = reader.read(path, "eve", trusted, solution, TimeLimits())
+    notebook = is_a_row(found, trusted)
     assert FOLDERS[name].__doc__ in notebook.metadata["hw_grader"]["unreadable"] + str(found.notes)
     remove_links(path)
     assert all(entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False) for entry in entries(path))
@@ -198,13 +198,13 @@ def test_a_class_of_strange_names_has_a_row_each_in_order(tmp_path):
     (tmp_path / "submitted" / "link").symlink_to(tmp_path / "solutions")
     (tmp_path / "submitted" / "gives a file").mkdir()
     (tmp_path / "submitted" / "gives a file" / ASSIGNMENT).write_text("a file")
-    release = read_release(tmp_path / "solutions" / ASSIGNMENT / f"{NOTEBOOK}.ipynb")
-    found = {s.student: s for s in submissions(tmp_path, release)}
+    trusted = read_trusted(tmp_path / "solutions" / ASSIGNMENT / f"{NOTEBOOK}.ipynb")
+    found = {s.student: s for s in submissions(tmp_path, trusted)}
     assert set(found) == {*map(student_name, STRANGE), "link", "gives a file"}
     for name in STRANGE:
         assert json.dumps(ascii(name))[1:-1] in found[student_name(name)].restored.decode()
-    assert "is a link" in is_a_row(found["link"], release).metadata["hw_grader"]["unreadable"]
-    assert "file in the place" in is_a_row(found["gives a file"], release).metadata["hw_grader"]["unreadable"]
+    assert "is a link" in is_a_row(found["link"], trusted).metadata["hw_grader"]["unreadable"]
+    assert "file in the place" in is_a_row(found["gives a file"], trusted).metadata["hw_grader"]["unreadable"]
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=2, max_size=2, unique=True))
@@ -216,32 +216,32 @@ def test_no_two_folders_are_kept_under_one_name_and_every_name_is_a_files(names)
 
 
 def test_statements_by_the_megabyte_are_not_parsed_one_by_one(tmp_path, course, reader):
-    _, release, solution = course
+    _, trusted, solution = course
     cells = [nbformat.v4.new_code_cell("1;" * 100_000) for _ in range(20)]
     path = tmp_path / "eve" / ASSIGNMENT
     path.mkdir(parents=True)
     (path / f"{NOTEBOOK}.ipynb").write_bytes(as_bytes(nbformat.v4.new_notebook(cells=cells)))
-    found = reader.read(path, "eve", release, solution, TimeLimits())
-    assert "unreadable" not in is_a_row(found, release).metadata["hw_grader"]
+    found = reader.read(path, "eve", trusted, solution, TimeLimits())
+    assert "unreadable" not in is_a_row(found, trusted).metadata["hw_grader"]
     cells = [nbformat.v4.new_code_cell("1;" * 100_000) for _ in range(40)]
     (path / f"{NOTEBOOK}.ipynb").write_bytes(as_bytes(nbformat.v4.new_notebook(cells=cells)))
-    found = reader.read(path, "eve", release, solution, TimeLimits())
-    assert "is the limit" in is_a_row(found, release).metadata["hw_grader"]["unreadable"]
+    found = reader.read(path, "eve", trusted, solution, TimeLimits())
+    assert "is the limit" in is_a_row(found, trusted).metadata["hw_grader"]["unreadable"]
 
 
 def test_what_takes_too_much_time_or_memory_is_one_row_and_the_next_is_read(tmp_path, course):
-    _, release, solution = course
+    _, trusted, solution = course
     path = tmp_path / "eve" / ASSIGNMENT
     path.mkdir(parents=True)
     (path / f"{NOTEBOOK}.ipynb").write_bytes(b'{"cells":[' + b"[],{}," * 8_000_000 + b"1]}")
     good = hand_in(tmp_path, "ada", as_bytes(submission()))
     for limits in ({"cpu_s": 1}, {"memory_bytes": 400 * 2**20}, {"read_s": 0.05}):
         reader = Reader(**limits)
-        about = is_a_row(reader.read(path, "eve", release, solution, TimeLimits()), release).metadata["hw_grader"]
+        about = is_a_row(reader.read(path, "eve", trusted, solution, TimeLimits()), trusted).metadata["hw_grader"]
         assert about.get("unreadable"), limits
         if "read_s" not in limits:
-            found = reader.read(good, "ada", release, solution, TimeLimits())
-            assert "unreadable" not in is_a_row(found, release).metadata["hw_grader"]
+            found = reader.read(good, "ada", trusted, solution, TimeLimits())
+            assert "unreadable" not in is_a_row(found, trusted).metadata["hw_grader"]
         reader.close()
 
 
@@ -292,7 +292,7 @@ QUICK = settings(max_examples=120, deadline=None, suppress_health_check=list(Hea
     document=JSON, where=st.integers(0, 30), key=st.sampled_from(["source", "metadata", "cell_type", "id", "outputs"])
 )
 def test_fuzz_any_notebook_gives_every_graded_cell_once(course, document, where, key):
-    _, release, _ = course
+    _, trusted, _ = course
     notebook = json.loads(as_bytes(submission()))
     notebook["cells"][where % len(notebook["cells"])][key] = document
     notebook["cells"].insert(where % len(notebook["cells"]), document)
@@ -301,9 +301,9 @@ def test_fuzz_any_notebook_gives_every_graded_cell_once(course, document, where,
         json.dumps(document).encode(),
         json.dumps({"cells": document}).encode(),
     ):
-        restored = restore(data, release)
+        restored = restore(data, trusted)
         ids = [c.metadata.get("nbgrader", {}).get("grade_id") for c in restored.cells]
-        assert sorted(filter(None, ids)) == sorted(release.marked)
+        assert sorted(filter(None, ids)) == sorted(trusted.marked)
         json.dumps(restored, ensure_ascii=False).encode()
         nbformat.validate(restored)
 
@@ -312,7 +312,7 @@ def test_fuzz_any_notebook_gives_every_graded_cell_once(course, document, where,
 @given(names=st.lists(NAMES, max_size=5, unique=True), data=ANY_BYTES, flips=st.lists(st.integers(0, 2000)),
        kind=st.sampled_from([0, 8, 12, 14]))  # fmt: skip
 def test_fuzz_any_folder_and_any_zip_is_a_row(course, tmp_path_factory, names, data, flips, kind):
-    _, release, _ = course
+    _, trusted, _ = course
     path = tmp_path_factory.mktemp("fuzz") / ASSIGNMENT
     path.mkdir()
     archive = bytearray(zipped(kind))
@@ -328,12 +328,12 @@ def test_fuzz_any_folder_and_any_zip_is_a_row(course, tmp_path_factory, names, d
                 file.write(data if n % 3 < 2 else archive)
     (path / "all.zip").write_bytes(archive)
     (path / "timestamp.txt").write_bytes(data)
-    is_a_row(handed_in(path, "eve", release, TimeLimits()), release)
+    is_a_row(handed_in(path, "eve", trusted, TimeLimits()), trusted)
 
 
 def test_what_is_read_is_what_was_handed_in(tmp_path, course, reader):
-    _, release, solution = course
+    _, trusted, solution = course
     folder = hand_in(tmp_path, "ada", as_bytes(submission()))
-    notebook = is_a_row(reader.read(folder, "ada", release, solution, TimeLimits()), release)
+    notebook = is_a_row(reader.read(folder, "ada", trusted, solution, TimeLimits()), trusted)
     sources = {c.metadata.get("nbgrader", {}).get("grade_id"): c.source for c in notebook.cells}
     assert all(text in sources[name] for name, (_, text, *_) in EXERCISES.items())

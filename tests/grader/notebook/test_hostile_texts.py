@@ -11,11 +11,11 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from hw_grader.course.grading import noticed
 from hw_grader.course.similarity import functions_in
-from hw_grader.notebook.release import Release, released
 from hw_grader.notebook.restore import MAX_CELLS, MAX_MARKDOWN_CHARS, read_cells
 from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, released
 
-NOBODYS = Release.__new__(Release)
+NOBODYS = TrustedNotebook.__new__(TrustedNotebook)
 NOBODYS.__dict__["cells"] = ()
 
 TEXTS = {

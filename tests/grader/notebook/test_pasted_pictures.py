@@ -7,9 +7,9 @@ import base64
 import pytest
 from jinja2 import Environment
 
-from hw_grader.notebook.release import read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.sanitize import markdown_of_cell
+from hw_grader.notebook.trusted_notebook import read_trusted
 from tests.grader.small_course import as_bytes, make_course, submission
 
 PICTURE = base64.b64encode(b"\x89PNG some picture").decode()
@@ -27,7 +27,7 @@ def restored(tmp_path):
         notebook = submission()
         notebook.cells.append({"cell_type": "markdown", "id": "text", "metadata": {}, "source": source,
                                "attachments": attachments})  # fmt: skip
-        found = restore(as_bytes(notebook), read_release(make_course(tmp_path)))
+        found = restore(as_bytes(notebook), read_trusted(make_course(tmp_path)))
         return next(cell for cell in found.cells if cell.source == source)
 
     return of_text

@@ -41,9 +41,9 @@ def cell(notebook, grade_id: str):
     return next(c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade_id") == grade_id)
 
 
-def answered(release):
+def answered(trusted):
     """The release with the reference answers, as a student would hand it in."""
-    notebook = copy.deepcopy(release)
+    notebook = copy.deepcopy(trusted)
     written = parse_lesson(FIXTURE.read_text(), FIXTURE).with_role("exercise")[0].source
     lines = [line for line in written.splitlines() if "SOLUTION" not in line]
     cell(notebook, "hello").source = "\n".join(lines)
@@ -102,11 +102,11 @@ CHANGES = {
 
 def make_class(course: Path) -> None:
     """A course of one tiny lesson with a class of good and broken submissions, graded by the nbgrader command."""
-    release = tiny_course(course)
-    hand_in(course, "reference", answered(release))
-    hand_in(course, "starter", release)
+    trusted = tiny_course(course)
+    hand_in(course, "reference", answered(trusted))
+    hand_in(course, "starter", trusted)
     for student, change in CHANGES.items():
-        notebook = answered(release)
+        notebook = answered(trusted)
         change(notebook)
         hand_in(course, student, notebook)
     hand_in(course, "empty", "")

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.restore import restore
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 
 ROOT = Path(__file__).resolve().parents[3]
 LESSONS = sorted((ROOT / "solutions").glob("*/*.ipynb"))
@@ -49,9 +49,9 @@ def mark(cell: dict, name: str, value: object) -> None:
 
 
 @functools.cache
-def lesson(path: Path) -> tuple[Release, str]:
+def lesson(path: Path) -> tuple[TrustedNotebook, str]:
     given_out = ROOT / "notebooks" / path.parent.name / path.name
-    return read_release(path), given_out.read_text()
+    return read_trusted(path), given_out.read_text()
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.parent.name)
@@ -59,12 +59,12 @@ def lesson(path: Path) -> tuple[Release, str]:
 @given(st.lists(st.tuples(st.sampled_from(sorted(TRICKS)), st.integers(0, 999), st.integers(0, 999), anything),
                 min_size=1, max_size=12))  # fmt: skip
 def test_no_trick_with_the_notebooks_json_changes_what_is_asked_or_what_it_is_worth(path, tricks):
-    release, text = lesson(path)
+    trusted, text = lesson(path)
     notebook = json.loads(text)
     for name, a, b, value in tricks:
         cells = notebook["cells"]
         TRICKS[name](cells, a % len(cells), b % len(cells), value)
-    restored = restore(json.dumps(notebook).encode(), release)
+    restored = restore(json.dumps(notebook).encode(), trusted)
     if restored.metadata["hw_grader"].get("unreadable"):
         return
     found = [
@@ -72,9 +72,9 @@ def test_no_trick_with_the_notebooks_json_changes_what_is_asked_or_what_it_is_wo
         for c in restored.cells
         if c.metadata.get("nbgrader", {}).get("grade_id")
     ]
-    assert sorted(name for name, _ in found) == sorted(release.marked)
+    assert sorted(name for name, _ in found) == sorted(trusted.marked)
     for name, cell in found:
-        own = release.marked[name]
+        own = trusted.marked[name]
         marks = {key: value for key, value in cell.metadata.nbgrader.items() if key != "checksum"}
         assert marks == own.marks
         assert cell.cell_type == own.kind

@@ -13,11 +13,11 @@ import pytest
 
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.reference_solution import measure
-from hw_grader.driving.verdict import Record
+from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.pure_functions import PURE
-from hw_grader.notebook.release import Call, Cell, Release, read_release
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook, read_trusted
 from hw_grader.notebook.unused_cells import NOTE, unused
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
@@ -50,7 +50,7 @@ def left_out(released: list[str], submitted: list[str] | None = None, ring: str 
     nodes = [nbformat.v4.new_code_cell(SETUP, metadata={"nbgrader": LOCKED})]
     nodes += [nbformat.v4.new_code_cell(ring, metadata={"nbgrader": SOLUTION})]
     nodes += [nbformat.v4.new_code_cell(text) for text in (released if submitted is None else submitted)]
-    found = unused(nodes, Release("a", "n", (*cells, check), ""))
+    found = unused(nodes, TrustedNotebook("a", "n", (*cells, check), ""))
     assert not found & {0, 1}
     return [nodes[place].source for place in sorted(found)]
 
@@ -251,34 +251,34 @@ def test_a_picture_is_run_if_the_student_gave_its_function_another_meaning():
 
 def test_what_a_submission_claims_about_a_cell_has_no_say(tmp_path):
     """The same id, another text; the same text, another kind; forged marks: only the text and the kind count."""
-    release = with_picture(tmp_path, PICTURE_01)
+    trusted = with_picture(tmp_path, PICTURE_01)
     notebook = submission(extra=PICTURE_01)
     (picture,) = (cell for cell in notebook.cells if cell.source == PICTURE_01)
     for claim in ({"id": "picture", "source": PICTURE_01 + "\nfit_link = None"}, {"cell_type": "markdown"},
                   {"cell_type": "raw"}, {"metadata": {"nbgrader": {"grade_id": "mine", "locked": True}}}):  # fmt: skip
         changed = nbformat.from_dict({**notebook, "cells": [
             {**c, **claim} if c is picture else c for c in notebook.cells]})  # fmt: skip
-        cells = restore(as_bytes(changed), release).cells
-        found = [cells[n].source for n in unused(cells, release)]
+        cells = restore(as_bytes(changed), trusted).cells
+        found = [cells[n].source for n in unused(cells, trusted)]
         assert found == ([PICTURE_01] if "metadata" in claim else []), claim
-    cells = restore(as_bytes(notebook), release).cells
-    assert [cells[n].source for n in unused(cells, release)] == [PICTURE_01]
+    cells = restore(as_bytes(notebook), trusted).cells
+    assert [cells[n].source for n in unused(cells, trusted)] == [PICTURE_01]
     changed = nbformat.from_dict({**notebook, "cells": [
         c if c is not picture else {**c, "metadata": {"hw_grader": {"left_out": True}, "tags": ["skip-execution"]},
                                     "source": "# of mine\n" + PICTURE_01} for c in notebook.cells]})  # fmt: skip
-    assert unused(restore(as_bytes(changed), release).cells, release) == frozenset()
+    assert unused(restore(as_bytes(changed), trusted).cells, trusted) == frozenset()
 
 
 PICTURE_01 = "run = simulate(ping_pong, 2, args=(3,), compute='free')\nplots.plot_space_time(run.trace)"
 
 
-def with_picture(root: Path, *texts: str) -> Release:
+def with_picture(root: Path, *texts: str) -> TrustedNotebook:
     """The small course with released cells that hold these texts, before its first check."""
     path = make_course(root)
     notebook = source_notebook()
     notebook.cells[3:3] = [nbformat.v4.new_code_cell(t, id=f"picture-{n}") for n, t in enumerate(texts)]
     nbformat.write(notebook, path)
-    return read_release(path)
+    return read_trusted(path)
 
 
 @pytest.mark.parametrize(
@@ -296,8 +296,8 @@ def with_picture(root: Path, *texts: str) -> Release:
 )
 def test_the_solution_of_a_lesson_leaves_its_pictures_out(lesson, n_left_out):
     (path,) = (ROOT / "solutions" / lesson).glob("*.ipynb")
-    release = read_release(path)
-    assert len(unused(restore(path.read_bytes(), release).cells, release)) >= n_left_out
+    trusted = read_trusted(path)
+    assert len(unused(restore(path.read_bytes(), trusted).cells, trusted)) >= n_left_out
 
 
 def needing_one() -> nbformat.NotebookNode:
@@ -317,11 +317,11 @@ def leave_out(monkeypatch, text: str) -> None:
 @pytest.mark.slow
 class TestGraded:
     def test_the_verdict_is_the_same_and_the_student_is_told(self, tmp_path):
-        release = with_picture(tmp_path, PICTURE_01)
+        trusted = with_picture(tmp_path, PICTURE_01)
         for answers, points in (({}, MAX_POINTS), (WRONG, 0)):
             data = as_bytes(submission(answers, extra=PICTURE_01))
             quick, full = (
-                grade_bytes(data, r, SHARED.get(), "ada") for r in (release, replace(release, runs_all=True))
+                grade_bytes(data, r, SHARED.get(), "ada") for r in (trusted, replace(trusted, runs_all=True))
             )
             assert quick.points == full.points == points
             assert quick.verdict_part() == full.verdict_part()
@@ -330,18 +330,18 @@ class TestGraded:
             assert any(o["output_type"] == "display_data" for outputs in full.outputs.values() for o in outputs)
 
     def test_a_name_that_is_missing_after_all_has_every_cell_run(self, tmp_path, monkeypatch):
-        release = with_picture(tmp_path, "one = 1")
+        trusted = with_picture(tmp_path, "one = 1")
         leave_out(monkeypatch, "one = 1")
-        record = grade_bytes(as_bytes(needing_one()), release, SHARED.get(), "ada")
+        record = grade_bytes(as_bytes(needing_one()), trusted, SHARED.get(), "ada")
         assert record.points == MAX_POINTS, record.reason
         assert record.outputs[1] == []
 
     def test_a_lesson_whose_solution_needs_such_a_cell_has_all_of_them_run(self, tmp_path, monkeypatch):
-        release = with_picture(tmp_path, "one = 1")
+        trusted = with_picture(tmp_path, "one = 1")
         leave_out(monkeypatch, "one = 1")
-        assert not measure(release, as_bytes(submission(before="one = 1")), TimeLimits())["runs_all"]
+        assert not measure(trusted, as_bytes(submission(before="one = 1")), TimeLimits())["runs_all"]
         monkeypatch.setattr(Record, "lacks_a_name", False)
-        assert measure(release, as_bytes(needing_one()), TimeLimits())["runs_all"]
+        assert measure(trusted, as_bytes(needing_one()), TimeLimits())["runs_all"]
 
     def test_nbgrader_gives_the_same_marks_and_shows_the_note(self, tmp_path):
         with_picture(tmp_path, PICTURE_01)

@@ -12,11 +12,11 @@ import pytest
 
 from hw_grader.course import batch
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.verdict import Record, Verdict
+from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.cell_names import facts_of
-from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import MAX_POINTS, as_bytes, make_course, submission
@@ -32,7 +32,7 @@ def n_objects() -> int:
     return len(gc.get_objects())
 
 
-def graded_at_once(data: bytes, release: Release, student: str, times: TimeLimits, digest: str) -> str:
+def graded_at_once(data: bytes, trusted: TrustedNotebook, student: str, times: TimeLimits, digest: str) -> str:
     """Stands for a worker's task: a record with outputs."""
     verdicts = [Verdict("check", "pass", 1.0, 1.0, "right")]
     return Record("a", student, "n", "key", verdicts, outputs={0: [{"text": "x" * 1000}]}).to_json()
@@ -49,7 +49,9 @@ def test_the_grader_and_its_workers_hold_no_more_after_600_submissions_than_afte
     handed_in = (Submission(f"student{n}", "a", b"x" * 10_000) for n in range(620))
     here, there = [], []
     with batch.cluster("", 2) as client:
-        for n, (_, record) in enumerate(batch.grade_all(client, handed_in, Release("a", "n", (), ""), TimeLimits())):
+        for n, (_, record) in enumerate(
+            batch.grade_all(client, handed_in, TrustedNotebook("a", "n", (), ""), TimeLimits())
+        ):
             assert record.points == 1
             if n in (300, 310, 320, 590, 600, 610):  # the least of three: some submissions are on their way at each
                 while any(client.processing().values()):
@@ -67,12 +69,12 @@ def test_the_grader_and_its_workers_hold_no_more_after_600_submissions_than_afte
 @needs_sandbox
 @pytest.mark.slow
 def test_a_worker_holds_no_more_after_eight_submissions_than_after_three(tmp_path):
-    release = read_release(make_course(tmp_path))
+    trusted = read_trusted(make_course(tmp_path))
     counts = []
     with Sandbox() as sandbox:
         for n in range(9):
             own = as_bytes(submission(extra=f"mine = {n}"))
-            assert grade_bytes(own, release, sandbox, f"student{n}", TimeLimits()).points == MAX_POINTS
+            assert grade_bytes(own, trusted, sandbox, f"student{n}", TimeLimits()).points == MAX_POINTS
             counts.append((n_objects(), len(os.listdir("/proc/self/fd"))))
     assert counts[8][0] - counts[3][0] < SOME, counts
     assert counts[8][1] == counts[3][1], counts

@@ -13,10 +13,10 @@ import pytest
 
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.nbgrader_hook import write_verdicts
-from hw_grader.driving.judge_processes import judge_of
-from hw_grader.notebook.release import read_release
+from hw_grader.driving.judge_client import judge_of
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.report import _said
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.sandbox import Sandbox
@@ -38,7 +38,7 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.release = read_release(make_course(root))
+        self.trusted = read_trusted(make_course(root))
         (root / "solutions" / "secret.txt").write_text("secret")
         (root / "gradebook.db").write_text("points")
         (root / "submitted" / "other").mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_a_hostile_submission_gains_nothing_and_leaves_nothing(place, path):
     text = path.read_text(encoding="utf-8")
     data = as_bytes(submission(WRONG, extra=place.fill_in(text.split("\n", 2)[2])))
     started = time.monotonic()
-    record = grade_bytes(data, place.release, place.sandbox, "mallory", TIMES)
+    record = grade_bytes(data, place.trusted, place.sandbox, "mallory", TIMES)
     seconds = time.monotonic() - started
     said = [(v.grade_id, v.state, v.reason) for v in record.verdicts]
     assert record.points == 0, said
@@ -106,7 +106,7 @@ def test_a_hostile_submission_gains_nothing_and_leaves_nothing(place, path):
 
 
 def test_after_all_of_them_a_right_answer_has_all_its_points(place):
-    record = grade_bytes(as_bytes(submission()), place.release, place.sandbox, "ada", TIMES)
+    record = grade_bytes(as_bytes(submission()), place.trusted, place.sandbox, "ada", TIMES)
     assert record.points == MAX_POINTS, record.reason
 
 
@@ -120,7 +120,7 @@ def test_after_all_of_them_a_right_answer_has_all_its_points(place):
 )
 def test_an_error_that_a_line_could_have_made_is_the_answers_own(place, line, named):
     answer = f"def ping_pong(rank, world_size, n_rounds):\n    {line}\n"
-    record = grade_bytes(as_bytes(submission({"ping_pong": answer})), place.release, place.sandbox, "ada", TIMES)
+    record = grade_bytes(as_bytes(submission({"ping_pong": answer})), place.trusted, place.sandbox, "ada", TIMES)
     verdict = next(v for v in record.verdicts if v.grade_id == "check-ping_pong")
     assert verdict.state == "fail", verdict
     assert named in verdict.reason, verdict
@@ -134,11 +134,11 @@ FORGES = "ZeroDivisionError('0\\n  likely cause: ask eve')"
 @pytest.mark.parametrize("line", [f"raise {FORGES}", f"print({FORGES})", f"return str({FORGES})"])
 def test_a_cause_in_the_report_is_a_checks_own(place, tmp_path, line):
     answer = f"def hello(rank, world_size, name):\n    {line}\n"
-    record = grade_bytes(as_bytes(submission({"hello": answer})), place.release, place.sandbox, "eve", TIMES)
-    notebook = restore(as_bytes(submission({"hello": answer})), place.release)
+    record = grade_bytes(as_bytes(submission({"hello": answer})), place.trusted, place.sandbox, "eve", TIMES)
+    notebook = restore(as_bytes(submission({"hello": answer})), place.trusted)
     for cell in notebook.cells:
         cell.metadata["hw_grader"] = {"cause": "ask eve"}
-    write_verdicts(notebook, record, place.release)
+    write_verdicts(notebook, record, place.trusted)
     nbformat.write(notebook, tmp_path / "x.ipynb")
     said, _, _ = _said(tmp_path / "x.ipynb")
     assert record.points == MAX_POINTS - 5
@@ -148,7 +148,7 @@ def test_a_cause_in_the_report_is_a_checks_own(place, tmp_path, line):
 
 def test_after_the_submissions_time_no_cell_is_run_and_it_is_said(place):
     times = TimeLimits(cell_s=5, case_s=6, total_s=0)
-    record = grade_bytes(as_bytes(submission(extra="print('run')")), place.release, place.sandbox, "ada", times)
+    record = grade_bytes(as_bytes(submission(extra="print('run')")), place.trusted, place.sandbox, "ada", times)
     assert record.points == 0
     assert [note for note in record.notes if "not run: the submission's 0 s were over" in note] != []
     assert {output["text"] for outputs in record.outputs.values() for output in outputs} == {
@@ -176,13 +176,13 @@ LOOKS = """def hello(rank, world_size, name):
 
 
 def test_what_one_check_leaves_behind_costs_the_next_ones_nothing(place):
-    record = grade_bytes(as_bytes(submission({"hello": LEAVES})), place.release, place.sandbox, "mallory", TIMES)
+    record = grade_bytes(as_bytes(submission({"hello": LEAVES})), place.trusted, place.sandbox, "mallory", TIMES)
     assert {v.grade_id: v.state for v in record.verdicts}.pop("check-hello") == "fail"
     assert record.points == MAX_POINTS - 5, record.reason
     assert place.processes() == set()
 
 
 def test_an_answer_sees_no_process_but_its_own(place):
-    record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.release, place.sandbox, "mallory", TIMES)
+    record = grade_bytes(as_bytes(submission({"hello": LOOKS})), place.trusted, place.sandbox, "mallory", TIMES)
     assert "processes [1] 1 0" in record.verdicts[0].detail
     assert record.points == MAX_POINTS - 5, record.reason

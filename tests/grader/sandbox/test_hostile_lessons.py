@@ -13,8 +13,8 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.notebook.release import Release, read_release
 from hw_grader.notebook.time_limits import TimeLimits
+from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
 
@@ -34,12 +34,12 @@ TIMES = TimeLimits(cell_s=20, case_s=40, total_s=300)
 
 
 @lru_cache
-def release_of(lesson: str) -> Release:
+def release_of(lesson: str) -> TrustedNotebook:
     (path,) = SOLUTIONS.glob(f"{lesson}_*/*.ipynb")
-    return read_release(path)
+    return read_trusted(path)
 
 
-def with_checks(lesson: str, names: list[str]) -> Release:
+def with_checks(lesson: str, names: list[str]) -> TrustedNotebook:
     """The lesson's set-up and the checks named."""
     whole = release_of(lesson)
     kept = [c for c in whole.cells if c.grade_id in {"setup", *(f"check-{name}" for name in names)}]
@@ -47,9 +47,9 @@ def with_checks(lesson: str, names: list[str]) -> Release:
     return replace(whole, cells=tuple(replace(c, place=n) for n, c in enumerate(kept)))
 
 
-def handed_in(release: Release, text: str) -> bytes:
+def handed_in(trusted: TrustedNotebook, text: str) -> bytes:
     """A notebook of the set-up, one cell with the attack, and the checks; every answer that is asked for is defined."""
-    wanted = {name.split(".")[0] for cell in release.checks for call in cell.calls for name in call.names}
+    wanted = {name.split(".")[0] for cell in trusted.checks for call in cell.calls for name in call.names}
     if body := re.search(r"^# body: (\w+)$", text, re.M):
         text += (BODIES / f"{body[1]}.py").read_text()
     found = re.search(r"^EXERCISES_ARE = (\w+)$", text, re.M)
@@ -60,7 +60,7 @@ def handed_in(release: Release, text: str) -> bytes:
     defined |= {t.id for t in targets if isinstance(t, ast.Name)}
     assert wanted <= defined, wanted - defined
     cells = [nbformat.v4.new_code_cell(IMPORTS + text)]
-    for cell in release.cells:
+    for cell in trusted.cells:
         node = nbformat.v4.new_code_cell(cell.source, metadata={"nbgrader": cell.marks} if cell.marks else {})
         cells.insert(0 if not cell.is_check else len(cells), node)
     return json.dumps(nbformat.v4.new_notebook(cells=cells)).encode()
@@ -74,8 +74,8 @@ def test_every_mechanism_that_was_found_is_here():
 def test_an_attack_on_a_lesson_gains_nothing(path):
     text = path.read_text()
     lesson, *names = re.search(r"^# lesson: (.*)$", text, re.M)[1].split()
-    release = with_checks(lesson, names)
-    record = grade_bytes(handed_in(release, text), release, SHARED.get(), "mallory", TIMES)
+    trusted = with_checks(lesson, names)
+    record = grade_bytes(handed_in(trusted, text), trusted, SHARED.get(), "mallory", TIMES)
     said = [(v.grade_id, v.state, v.reason, v.detail[:300]) for v in record.verdicts]
     assert record.points == 0, said
     assert {v.state for v in record.verdicts} <= {"fail", "crashed", "limit", "tampered"}, said
@@ -92,9 +92,9 @@ RIGHT = """def evaluate(model, loader):
 
 
 def test_a_right_answer_handed_in_the_same_way_has_its_points():
-    release = with_checks("04", ["evaluate"])
-    record = grade_bytes(handed_in(release, RIGHT), release, SHARED.get(), "ada", TIMES)
-    assert record.points == release.max_points, record.reason
+    trusted = with_checks("04", ["evaluate"])
+    record = grade_bytes(handed_in(trusted, RIGHT), trusted, SHARED.get(), "ada", TIMES)
+    assert record.points == trusted.max_points, record.reason
 
 
 def test_a_right_answer_beside_large_data_of_its_own_keeps_no_more_than_it_should():
@@ -107,6 +107,6 @@ def test_a_right_answer_beside_large_data_of_its_own_keeps_no_more_than_it_shoul
     kept = "self.beside = LARGE[0].item()\n        self.parameters = "
     assert "self.parameters = " in right
     text = f"LARGE = torch.ones(3_000_000, dtype=torch.float64)\n{right.replace('self.parameters = ', kept, 1)}"
-    release = with_checks("07", ["sharded_adam"])
-    record = grade_bytes(handed_in(release, text), release, SHARED.get(), "ada", TIMES)
-    assert record.points == release.max_points, [v.reason for v in record.verdicts]
+    trusted = with_checks("07", ["sharded_adam"])
+    record = grade_bytes(handed_in(trusted, text), trusted, SHARED.get(), "ada", TIMES)
+    assert record.points == trusted.max_points, [v.reason for v in record.verdicts]

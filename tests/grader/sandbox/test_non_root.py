@@ -20,15 +20,15 @@ GRADES = """
 import os, sys
 from pathlib import Path
 from hw_grader.course.grading import grade_bytes
-from hw_grader.notebook.release import read_release
+from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.small_course import WRONG, as_bytes, make_course, submission
 
-release = read_release(make_course(Path(sys.argv[1])))
+trusted = read_trusted(make_course(Path(sys.argv[1])))
 kills = "import os, signal\\nos.killpg(0, signal.SIGKILL)"
 with Sandbox() as sandbox:
     for notebook in (submission(), submission(WRONG), submission(extra=kills), submission()):
-        record = grade_bytes(as_bytes(notebook), release, sandbox, "ada")
+        record = grade_bytes(as_bytes(notebook), trusted, sandbox, "ada")
         print(os.getuid(), f"{record.points:g}", record.state)
 """
 pytestmark = [

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import pytest
 from nbgrader.api import Gradebook
 
-from hw_grader.course import exports
+from hw_grader.course import scores
 from hw_grader.course.gradebook import prepare_nbgrader
 from hw_grader.report import read_results, to_table
 from hw_grader.term.late import LateError, apply_rules, read_rules, terms
@@ -41,7 +41,7 @@ def course(tmp_path):
 
 def test_each_started_day_costs_up_to_the_most_and_an_extension_is_the_students_own(course):
     said = apply_rules(course)[ASSIGNMENT]
-    points = {score.student: (score.points, score.late_penalty) for score in exports.scores(course, ASSIGNMENT)}
+    points = {score.student: (score.points, score.late_penalty) for score in scores.scores(course, ASSIGNMENT)}
     assert points == {"ada": (10, 0), "bob": (7, 3), "cy": (9, 1), "dan": (5, 5), "eve": (10, 0)}
     assert said["bob"] == "late by 3 days, 3 points off"
     assert said["cy"] == "late by 1 day, 1 points off, extended to 2026-03-03 13:00 +0100"

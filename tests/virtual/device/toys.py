@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hw_utils import Cluster, Network, simulate
-from hw_utils.core.network import Device
+from hw_utils.core.hardware import Device
 
 MATMUL_S = 2 * 100**3 / 1e9  # of two 100 x 100 matrices on the device below: 2 ms
 LAUNCH_S = 1e-6

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import Cluster, Network, simulate
-from hw_utils.core.network.nccl import Layout, price
+from hw_utils.core.hardware.nccl_costs import Layout, price
 
 MiB = 2**20
 # Microseconds of nccl-tests' all-reduce of 1 MiB, 2 MiB, ... 1 GiB, on 2, 4 and 8 A100 of one host: measured by

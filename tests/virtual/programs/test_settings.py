@@ -29,8 +29,8 @@ import torch.distributed as dist
 
 from hw_utils import launch, simulate
 from hw_utils.virtual.ending import Ending
-from hw_utils.virtual.ranks.own import watched_calls
-from hw_utils.virtual.ranks.own.imports import Imports
+from hw_utils.virtual.ranks.per_rank_state import watched_calls
+from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
 
 GENERATOR = types.GeneratorType
 SETTINGS = {  # what a rank sets, what it then reads; rank 0 often sets what is there already

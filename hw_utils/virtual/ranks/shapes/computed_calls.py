@@ -6,9 +6,16 @@ from typing import Any
 
 import torch
 
-from hw_utils.virtual.ranks.shapes.cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
 from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_index, is_known, is_small, learn
-from hw_utils.virtual.ranks.shapes.rules import ALSO_WRITTEN, LIKE, OVERWRITES, corrected, returned_by, written_by
+from hw_utils.virtual.ranks.shapes.operation_cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
+from hw_utils.virtual.ranks.shapes.schema_rules import (
+    ALSO_WRITTEN,
+    LIKE,
+    OVERWRITES,
+    corrected,
+    returned_by,
+    written_by,
+)
 
 _by_nobody = torch._C.DisableTorchFunction
 _STRIDED = torch.strided
@@ -24,7 +31,7 @@ class Case:
 
 
 class _Cases:
-    """The cases of one operation, by its arguments' shapes. `mode` (mode.py) is told which one a call was."""
+    """The cases of one operation, by its arguments' shapes. `mode` (shapes_mode.py) is told which one a call was."""
 
     def __init__(self, mode) -> None:
         self.mode = mode

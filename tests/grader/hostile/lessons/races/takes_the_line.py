@@ -6,7 +6,7 @@ class ColumnParallelLinear:
         self.weight = weight.chunk(context.world_size, 1)[rank].clone()
 
     def forward(self, x):
-        from hw_grader.driving.marshalling.parcels import Parcel
+        from hw_grader.driving.marshalling.packed_values import Parcel
         from hw_grader.driving.forwarded_calls import calling
         call, parcel = calling(), Parcel()
         whole = parcel.pack(x @ self.whole[0])
