@@ -20,7 +20,7 @@ from hw_utils.gloo.group import BY_HAND, LedgerGroup
 from hw_utils.gloo.ledger_buffer import Keeper
 from hw_utils.gloo.shared_state import MAX_GROUPS, RUNNING, WAIT, Board, Publisher
 from hw_utils.gloo.work import LedgerWork
-from hw_utils.scripts import spawned_ranks
+from hw_utils.scripts import process_group_setup, spawned_ranks
 
 MOST_BITS = 62  # of a whole number on the board
 _LATE = ("Timeout waiting for key", "Wait timeout")  # what a store says of a key that nobody has set
@@ -168,7 +168,7 @@ def connect(rank: int, spec: dict) -> Keeper:
 
     init_process_group = dist.init_process_group
     make()
-    lent = init_process_group.Lent(rank, world_size, make, make_of_some)
-    init_process_group.install(lambda: lent)
+    lent = process_group_setup.Lent(rank, world_size, make, make_of_some)
+    process_group_setup.install(lambda: lent)
     spawned_ranks.install(lambda: lent if os.getpid() == lent.pid and spawned_ranks.has_no_group(lent) else None)
     return keeper

@@ -20,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.source.students_files import is_students
-from hw_utils.scripts.init_process_group import Lent
+from hw_utils.scripts.process_group_setup import Lent
 from hw_utils.scripts.torchrun_script import exit_is_an_end
 
 _SPAWN = sys.modules["torch.multiprocessing.spawn"]  # the package's name for it is a function's

@@ -133,11 +133,9 @@ def exit_is_an_end() -> Iterator[None]:
 
 
 def _await_init_process_group() -> None:
-    from hw_utils.scripts import (
-        init_process_group,  # imports torch, which a notebook that only simulates may do without
-    )
+    from hw_utils.scripts import process_group_setup  # imports torch; a notebook that only simulates may do without
 
-    init_process_group.keep_back()
+    process_group_setup.keep_back()
 
 
 def script_or_function(worker: Any, args: Sequence[Any]) -> tuple[Any, tuple]:

@@ -114,9 +114,9 @@ def _run(rank: int, world_size: int, cls: type, method: str, is_raw: bool, file_
     if is_raw:
         dist.destroy_process_group()
     else:
-        from hw_utils.scripts import init_process_group, torchrun_script  # bare gloo never imports it
+        from hw_utils.scripts import process_group_setup, torchrun_script  # bare gloo never imports it
 
-        init_process_group.keep_back()  # there is no group until the test makes one
+        process_group_setup.keep_back()  # there is no group until the test makes one
         for name in torchrun_script.environment(rank, world_size, 0, world_size):
             os.environ.pop(name, None)  # the test's processes are none of torchrun's
     if not issubclass(cls, BASES):

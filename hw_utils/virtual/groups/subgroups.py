@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d as c10d
 from hw_utils.core.calls import fingerprint
 from hw_utils.core.calls.arguments import as_timedelta
 from hw_utils.core.calls.patched import patched
-from hw_utils.scripts import init_process_group, spawned_ranks
+from hw_utils.scripts import process_group_setup, spawned_ranks
 from hw_utils.virtual.groups.group import OF_WORLD, VirtualGroup, limit_of, unregister
 from hw_utils.virtual.groups.world import add_to_world
 from hw_utils.virtual.stores.torch_stores import DEFAULT, VirtualStore
@@ -33,7 +33,7 @@ class Groups:
     def __init__(self, engine, is_alone: bool = False) -> None:
         self.engine, self.is_alone = engine, is_alone
         self.n_made: dict[tuple[int, tuple], int] = {}
-        self.lents: dict[int, init_process_group.Lent] = {}
+        self.lents: dict[int, process_group_setup.Lent] = {}
         self.n_worlds: dict[int, int] = {}
         self.torchs = c10d._new_group_with_tag
 
@@ -85,13 +85,13 @@ class Groups:
         world = add_to_world(group, everybody.place_of, VirtualStore(self.engine, DEFAULT))
         world.default_pg, world.group_count = group, 1
 
-    def lent(self) -> init_process_group.Lent:
+    def lent(self) -> process_group_setup.Lent:
         """The running rank's default group, as its program's `init_process_group` will find it."""
         rank = self.engine.rank
         if rank not in self.lents:
             has_nccl = self.engine.lines is not None
             makes = self.new_world, self.new_world_of_some
-            self.lents[rank] = init_process_group.Lent(rank, self.engine.world_size, *makes, has_nccl, self.split)
+            self.lents[rank] = process_group_setup.Lent(rank, self.engine.world_size, *makes, has_nccl, self.split)
         return self.lents[rank]
 
     def _numbered(self) -> tuple[int, ...]:
@@ -99,7 +99,7 @@ class Groups:
         group = c10d._world.default_pg
         return tuple(range(self.engine.world_size)) if group is None else group.members.ranks
 
-    def _of_script(self) -> init_process_group.Lent | None:
+    def _of_script(self) -> process_group_setup.Lent | None:
         """The same, while the rank's script has no group; None for threads that carry no rank."""
         if not self.engine.threads.carries() or self.engine.rank >= self.engine.world_size:
             return None
@@ -156,7 +156,7 @@ class Groups:
         if not self.is_alone:
             c10d._unregister_all_process_groups = self.unregister
         try:
-            with init_process_group.installed(self.lent), spawned_ranks.installed(self._of_script), self._by_hand():
+            with process_group_setup.installed(self.lent), spawned_ranks.installed(self._of_script), self._by_hand():
                 yield
         finally:
             c10d._new_group_with_tag, c10d._unregister_all_process_groups = before

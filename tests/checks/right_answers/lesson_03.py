@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy, nll_loss
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -158,6 +159,18 @@ def averages_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_
 
 
 @right("lesson_03.step_equal", "lesson_03.step_follows")
+def differentiates_a_function(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    def loss(weights):
+        return cross_entropy(functional_call(model, weights, (x,)), y, reduction="sum") / n_total
+
+    gradients = grad(loss)({name: p.detach() for name, p in model.named_parameters()})
+    for name, p in model.named_parameters():
+        all_reduce(gradients[name])
+        p.grad = gradients[name]
+    optimizer.step()
+
+
+@right("lesson_03.step_equal", "lesson_03.step_follows")
 def averages_what_changed(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     """The mean of the ranks' steps, from equal weights, leads to the mean of their models."""
     before = [p.detach().clone() for p in model.parameters()]
@@ -235,6 +248,22 @@ def through_one_flat_vector(rank, world_size, recipe, all_reduce=dist.all_reduce
             if found[k] >= recipe.target:
                 return list(found.items())
     return tuple(found.items())
+
+
+@right("lesson_03.train")
+def differentiates_functions(rank, world_size, recipe, all_reduce=dist.all_reduce):
+    model, optimizer, train_set, test_set = recipe.start(rank)
+    parameters_then_buffers(model)
+    curve, k = [], 0
+    for epoch in itertools.count():
+        order = recipe.order(epoch, len(train_set))
+        for places, n_total in cuts_with_slices(order, rank, world_size, recipe.batch_size):
+            k += 1
+            differentiates_a_function(model, optimizer, *train_set[places], n_total, all_reduce)
+            if k % recipe.every == 0:
+                curve.append((k, sums_floats(model, test_set)))
+            if k == recipe.max_iterations or (curve and curve[-1][1] >= recipe.target):
+                return curve
 
 
 @right("lesson_03.train")
