@@ -223,7 +223,7 @@ def losses(row: Row) -> list[str]:
     by_reason: dict[str, list[Mark]] = {}
     for mark in row.marks:
         if mark.lost:
-            reason = re.sub(r"^\w+ is not written yet\.", "not written yet.", mark.reason or "wrong")
+            reason = re.sub(r"^[\w.]+ is not written yet\.", "not written yet.", mark.reason or "wrong")
             by_reason.setdefault(reason, []).append(mark)
     texts = []
     for reason, marks in by_reason.items():

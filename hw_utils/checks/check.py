@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from hw_utils.core.calls.wait_for import stand_alone
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs, ranks_text
 from hw_utils.core.plain_data import encode, plain
 from hw_utils.core.run_result import Run
+from hw_utils.core.source.lines import Where, function_at
+from hw_utils.core.source.students_files import is_students
 from hw_utils.core.trace import Trace
 
 Case = Mapping[str, Any]
@@ -93,10 +96,10 @@ class Check:
         except NotImplementedError as error:
             if not is_stubs(error):
                 raise
-            raise self._not_written() from None
+            raise self._not_written(_students_line(error)) from None
         except WorkerFailed as error:
             if all(is_stubs(failure.exception) for failure in error.failures):
-                raise self._not_written() from None
+                raise self._not_written(error.failures[0].where) from None
             error.note = self._note(error, case)
             raise
         except Exception as error:
@@ -119,9 +122,10 @@ class Check:
         finally:
             torch.set_grad_enabled(was_on)
 
-    def _not_written(self) -> CheckFailed:
+    def _not_written(self, where: Where | None) -> CheckFailed:
+        stub = function_at(where.file, where.line) if where else ""
         return CheckFailed(
-            f"{self.name.split('.')[-1]} is not written yet.",
+            f"{stub or self.name.split('.')[-1]} is not written yet.",
             cause="the stub still raises NotImplementedError: write the function in its cell and run that.",
             hint=self.hint,
         )
@@ -165,6 +169,12 @@ class Check:
 
 # Where neither judge nor check knows better.
 _LOOK = "call your function with {case}, print what it has after every step, and work the same out by hand."
+
+
+def _students_line(error: Exception) -> Where | None:
+    """The innermost line of the student's that the error comes from."""
+    found = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
+    return Where(found[-1].filename, found[-1].lineno or 0) if found else None
 
 
 def _add_note(error: Exception, text: str) -> None:

@@ -93,12 +93,24 @@ def test_an_error_for_which_other_ranks_waited_is_told_with_its_case_too():
     assert re.search("rank 1 waited for rank 0\nthis was the check's case n=2\n  likely cause: .*what then", told), told
 
 
-def test_an_unwritten_answer_is_said_to_be_unwritten(double):
-    def stub(n):
+class HalfWritten:
+    def __call__(self, n):
+        return self.half(n)
+
+    def half(self, n):
         raise NotImplementedError
 
-    with pytest.raises(CheckFailed, match="double is not written yet"):
-        double(stub)
+
+def test_an_unwritten_answer_or_what_it_calls_is_said_to_be_unwritten(double):
+    def doubled(n):
+        raise NotImplementedError
+
+    with pytest.raises(CheckFailed, match=r"^doubled is not written yet\."):
+        double(doubled)
+    with pytest.raises(CheckFailed, match=r"^doubled is not written yet\."):
+        double(lambda n: doubled(n))
+    with pytest.raises(CheckFailed, match=r"^HalfWritten\.half is not written yet\."):
+        double(HalfWritten())
 
 
 def test_what_a_module_cannot_do_is_no_stub(double):

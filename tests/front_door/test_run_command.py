@@ -77,9 +77,9 @@ def test_a_network_that_is_none_is_refused_with_an_example(network, capsys):
 
 def started(text: str, options: list[str], folder: Path, **pipes) -> subprocess.Popen:
     """The command on two ranks of a script, whose temporary files are in folder/files."""
-    (folder / "torchrun_script.py").write_text(text)
+    (folder / "script.py").write_text(text)
     (folder / "files").mkdir()
-    command = [sys.executable, "-m", "hw_utils", "run", "torchrun_script.py", "--ranks", "2", *options]
+    command = [sys.executable, "-m", "hw_utils", "run", "script.py", "--ranks", "2", *options]
     environment = {**os.environ, "TMPDIR": str(folder / "files"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "torchs")}
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, **pipes)
 

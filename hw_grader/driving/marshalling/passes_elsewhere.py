@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._functorch import peek_interpreter_stack
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._C._functorch import peek_interpreter_stack, pop_dynamic_layer_stack, push_dynamic_layer_stack
 
 from hw_grader.driving.marshalling.model_and_optimizer_states import tensors_of
 from hw_utils.core.calls.dispatch import beneath_transforms
@@ -94,7 +93,7 @@ def outside_transforms() -> Iterator[None]:
     """While it lasts, no transform of torch.func wraps what is made."""
     with ExitStack() as stack:
         while peek_interpreter_stack() is not None:
-            stack.enter_context(temporarily_pop_interpreter_stack())
+            stack.callback(push_dynamic_layer_stack, pop_dynamic_layer_stack())
         yield
 
 

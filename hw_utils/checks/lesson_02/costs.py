@@ -147,8 +147,8 @@ def _why_part(network: Network, rule: str, ratio: float = 1.0) -> str:
 
 
 _COSTS = [
-    {"world_sizes": [16, 2, 4], "n_bytes": 840, **_LATENCY},
-    {"world_sizes": [16, 2, 4], "n_bytes": 840, **_BYTES},
+    {"world_sizes": [32, 2, 4], "n_bytes": 960, **_LATENCY},
+    {"world_sizes": [32, 2, 4], "n_bytes": 960, **_BYTES},
     {"world_sizes": [1, 2, 3, 5, 6, 7, 8, 60], "n_bytes": 840_000, **_MIXED},
     {"world_sizes": [3, 7, 9], "n_bytes": 1000, **_FAST},  # N does not divide the bytes: the formula does not mind
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import re
@@ -12,7 +13,7 @@ from hw_utils.core.source.kernel_cells import cell_name
 
 @dataclass(frozen=True)
 class Where:
-    """A line of the student's code. Reads as `Cell In[5], line 3` or `torchrun_script.py, line 3`."""
+    """A line of the student's code. Reads as `Cell In[5], line 3` or `train.py, line 3`."""
 
     file: str
     line: int
@@ -34,6 +35,25 @@ class Frame:
 def locate(file: str, line: int) -> Where:
     """The line with its cell number and its text; call it in the process that ran the cell."""
     return Where(file, line, cell_name(file), linecache.getline(file, line).strip())
+
+
+def function_at(file: str, line: int) -> str:
+    """Which function stands at this line, with its class: `train`, `FullySharded.backward`; "" if none does.
+
+    By the text, as `linecache` has it: a process that never ran the code can tell, too.
+    """
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ""
+    around = [node for node in ast.walk(tree) if isinstance(node, _NAMED) and node.lineno <= line <= node.end_lineno]
+    names: list[str] = []
+    for inside, node in zip([None, *around], around):  # outermost first
+        names = [*(names if isinstance(inside, ast.ClassDef) else ()), node.name]
+    return ".".join(names) if around and not isinstance(around[-1], ast.ClassDef) else ""
+
+
+_NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def place_mark(file: str, line: int) -> str:
