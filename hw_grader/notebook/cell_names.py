@@ -187,7 +187,7 @@ def _caught(nodes: list[ast.AST]) -> set[str]:
 
 
 def _runs_nothing(statement: ast.stmt) -> bool:
-    """Whether a statement of a cell only names things: an import, a definition, a literal."""
+    """Whether a statement of a cell only names things: an import, a definition, a literal, or ends a stub."""
     if isinstance(statement, ast.Import | ast.ImportFrom | ast.Pass):
         return True
     if isinstance(statement, ast.FunctionDef):
@@ -202,6 +202,8 @@ def _runs_nothing(statement: ast.stmt) -> bool:
         return all(isinstance(target, ast.Name) for target in statement.targets) and _is_only_named(statement.value)
     if isinstance(statement, ast.AnnAssign):
         return isinstance(statement.target, ast.Name) and _is_plain(statement.annotation) and _is_plain(statement.value)
+    if isinstance(statement, ast.Raise):
+        return ast.unparse(statement) in ("raise NotImplementedError", "raise NotImplementedError()")
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 

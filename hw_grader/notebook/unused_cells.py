@@ -88,16 +88,16 @@ def unused(cells: list[NotebookNode], trusted: TrustedNotebook) -> frozenset[int
         return frozenset()
     open_ = {n for n in code if not cells[n].metadata.get("nbgrader") and cells[n].source.rstrip("\n") in given}
     facts = {n: facts_of(cells[n].source) for n in code}
-    trusted = {n for n in code if marks[n] in locked}
+    given_back = {n for n in code if marks[n] in locked}  # as they were, whatever was handed in
     answers = {name.split(".")[0] for check in trusted.checks for call in check.calls for name in call.names}
-    return _Search(facts, trusted, open_, answers).without()
+    return _Search(facts, given_back, open_, answers).without()
 
 
 class _Search:
     """The largest set of cells that can be left out together."""
 
-    def __init__(self, facts: dict[int, Facts | None], trusted: set[int], open_: set[int], answers: set[str]) -> None:
-        self.facts, self.trusted, self.open, self.answers = facts, trusted, open_, answers
+    def __init__(self, facts: dict[int, Facts | None], given_back: set[int], open_: set[int], answers: set[str]):
+        self.facts, self.given_back, self.open, self.answers = facts, given_back, open_, answers
         self.binders: dict[str, list[int]] = {}
         for n, found in facts.items():
             for name in found.binds if found else ():
@@ -133,7 +133,7 @@ class _Search:
     def _hides_something(self, n: int) -> bool:
         """Whether a cell may read any name, or changes what other cells have imported."""
         found = self.facts[n]
-        if found.is_dynamic and n not in self.trusted:
+        if found.is_dynamic and n not in self.given_back:
             return True
         return any(name in self.facts[m].imports for name in found.patches for m in self.binders.get(name, ()))
 

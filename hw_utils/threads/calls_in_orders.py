@@ -84,6 +84,7 @@ class CallsInOrders:
         self.world_size, self.n_calls, self.error = world_size, len(args), None
         self.explorer = Explorer(lambda: kind(world_size), Calls(method, brought, args), world_size, timeout_s)
         self.codes: dict[CodeType, int] = {}
+        self._numbered: dict[int, tuple[int, CodeType]] = {}  # by id: the hash of a code is slow
         self.ways: dict[tuple, int] = {}
         self.told: set[str] = set()
 
@@ -123,7 +124,11 @@ class CallsInOrders:
     def _way(self, steps: list[tuple]) -> int:
         frames: dict[int, int] = {}
         way = tuple(
-            (frames.setdefault(frame, len(frames)), self.codes.setdefault(code, len(self.codes)), offset)
-            for frame, code, offset in steps
+            (frames.setdefault(frame, len(frames)), self._number_of(code), offset) for frame, code, offset in steps
         )
         return self.ways.setdefault(way, len(self.ways))
+
+    def _number_of(self, code: CodeType) -> int:
+        if id(code) not in self._numbered:
+            self._numbered[id(code)] = self.codes.setdefault(code, len(self.codes)), code
+        return self._numbered[id(code)][0]

@@ -7,6 +7,7 @@ lost. So in between is a place to switch. Of numpy's operations those are seen t
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections import defaultdict
@@ -134,13 +135,20 @@ def _memory_of(array: np.ndarray) -> torch.UntypedStorage | np.ndarray:
 
 def _read_and_written(func: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:
     """The tensor of which an operation reads each number, and writes another one there."""
-    if torch.Tag.pointwise not in func.tags:
+    is_pointwise, is_in_place = _kind_of(func)
+    if not is_pointwise or not (is_in_place or "out" in kwargs):
         return None
-    name, given = func._schema.name.rpartition(":")[2], [a for a in args if isinstance(a, torch.Tensor)]
-    if "out" in kwargs and isinstance(kwargs["out"], torch.Tensor):
-        out = kwargs["out"]
+    given = [a for a in args if isinstance(a, torch.Tensor)]
+    if isinstance(out := kwargs.get("out"), torch.Tensor):
         return out if any(a.data_ptr() == out.data_ptr() for a in given) else None
-    return given[0] if name.endswith("_") and name not in _WRITES_ONLY and given else None
+    return given[0] if is_in_place and given else None
+
+
+@functools.cache
+def _kind_of(func: Any) -> tuple[bool, bool]:
+    """Whether an operation takes number by number, and whether it reads what it overwrites, by its name."""
+    name = func._schema.name.rpartition(":")[2]
+    return torch.Tag.pointwise in func.tags, name.endswith("_") and name not in _WRITES_ONLY
 
 
 def _students_frame() -> FrameType | None:

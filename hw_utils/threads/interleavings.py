@@ -106,21 +106,23 @@ class _Interleaving:
 
     def tracer(self, rank: int) -> Callable:
         """What `sys.settrace` takes on the thread of a rank."""
-        steppers: dict[CodeType, Callable] = {}
+        steppers: dict[int, tuple[Callable | None, bool, CodeType]] = {}  # by id: the hash of a code is slow
         mine = self.passed[rank]
 
         def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
             code = frame.f_code
-            points = points_in(code)
-            if not points or (is_of_a_container(code) and not _calls_a_container(frame.f_back)):
+            known = steppers.get(id(code))
+            if known is None:
+                stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
+                known = steppers[id(code)] = (stepper, is_of_a_container(code), code)
+            stepper, is_containers, _ = known
+            if stepper is None or (is_containers and not _calls_a_container(frame.f_back)):
                 return None
-            if code not in steppers:
-                steppers[code] = self._stepper(rank, code, points, mine)
-            frame.f_trace = steppers[code]  # first: then Python 3.13 begins with this very frame, not with the next
+            frame.f_trace = stepper  # first: then Python 3.13 begins with this very frame, not with the next
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self.n_frames += 1
             self.frames[id(frame)] = self.n_frames
-            return steppers[code]
+            return stepper
 
         return on_call
 
@@ -237,6 +239,7 @@ class Explorer:
     def run(self, orders: list[tuple]) -> list[Outcome]:
         """The outcome of each order, (at, to, seed) of a plan, up to the first that does not end well."""
         self.turns.caller = _thread.get_ident()
+        self.turns.gather()
         if self.shared is None:  # and Python 3.12 shows a thread's steps from the next thread on
             first, changed = self._run_one(_Plan(), frozenset())
             if first.results is None:

@@ -17,6 +17,7 @@ from tests.virtual.programs.shapes.megatron import MixedAdam, Shape, Stage
 from tests.virtual.runs import run
 
 GiB = 2**30
+FEWER = 8  # of the layers of a model in one stage, once it was run whole: 48 that are alike take half a minute
 TENSOR_PARALLEL = 8
 
 
@@ -73,10 +74,11 @@ def first_stage(rank: int, world_size: int, row: Row, shape: Shape) -> float:
     return between_s
 
 
-def books(name: str, *, sequence_parallel: bool, recompute: str):
+def books(name: str, *, sequence_parallel: bool, recompute: str, of_layers: int = 1):
+    """of_layers: one layer of so many runs; they are alike, and each keeps the same."""
     row = ROWS[name]
     shape = Shape(
-        row.width, row.heads, row.layers // row.stages // row.chunks, row.micro_batch,
+        row.width, row.heads, row.layers // row.stages // row.chunks // of_layers, row.micro_batch,
         sequence_parallel=sequence_parallel, recompute=recompute,
     )  # fmt: skip
     return run(first_stage, TENSOR_PARALLEL, row, shape, values="shapes", memory=True, timeout_s=600)
@@ -96,13 +98,15 @@ def test_states_and_activations_are_those_that_were_published(name: str):
     at_the_end = plain.memory.held_bytes(0)
     states = sum(at_the_end[owner] for owner in ("parameters", "gradients", "optimizer")) / GiB
     assert states == pytest.approx(row.states_GiB, rel=0.01)
-    both = books(name, sequence_parallel=True, recompute="selective")
-    assert activations_GiB(both) == pytest.approx(row.sequence_selective_GiB, rel=0.01)
+    fewer = FEWER if row.stages == 1 else 1
+    both = books(name, sequence_parallel=True, recompute="selective", of_layers=fewer)
+    assert fewer * activations_GiB(both) == pytest.approx(row.sequence_selective_GiB, rel=0.01)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sequence_parallel", "recompute"), [(True, "none"), (False, "selective"), (False, "full")])
 def test_what_each_way_to_save_activations_leaves_is_what_was_published(sequence_parallel: bool, recompute: str):
     row = ROWS["22B"]
-    found = activations_GiB(books("22B", sequence_parallel=sequence_parallel, recompute=recompute))
+    books_of_some = books("22B", sequence_parallel=sequence_parallel, recompute=recompute, of_layers=FEWER)
+    found = FEWER * activations_GiB(books_of_some)
     assert 100 * found / row.activations_GiB == pytest.approx(row.percent[sequence_parallel, recompute], rel=0.01)
