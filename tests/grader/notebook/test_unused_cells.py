@@ -125,7 +125,8 @@ PASSING = ["torch.manual_seed(0)", "x = torch.rand(3)", REPORTS,
            "from hw_utils import data\nimages = data.digits()"]  # fmt: skip
 DEFINES = ["import random",
            "class Mine(torch.nn.Module):\n    limit = 3\n\n    def forward(self, x):\n        return x + 1",
-           "limit: int = 3", "'A text.'", "calls = {'a': None}\nraise NotImplementedError()", "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
+           "limit: int = 3", "'A text.'", "calls = {'a': None}\nraise NotImplementedError()",
+           "def f(x: torch.Tensor, of=dist.all_reduce) -> list[int]:\n    return f(of)",
            "@torch.no_grad()\ndef f(x):\n    return torch.rand(x)", "sizes = [1, (2, 3), {'a': -4}]",
            "@dataclass(frozen=True)\nclass Found:\n    losses: list[float]\n    best: int = 0",
            "import threading\nf = lambda x, n=3: limits.append(x)\nGUARD = threading.Lock()"]  # fmt: skip
