@@ -84,8 +84,13 @@ class Cells:
             self._error("KeyboardInterrupt", KeyboardInterrupt(), ["KeyboardInterrupt"])
         finally:
             sys.stdout, sys.stderr = out, err
-        code = self.shell.compile.cache(source, self.shell.execution_count - 1)
-        return {"ok": ok, "outputs": self.outputs, "file": code, "count": self.shell.execution_count - 1}
+        count = self.shell.execution_count - 1
+        return {"ok": ok, "outputs": self.outputs, "file": self._file_of(count), "count": count}
+
+    def _file_of(self, count: int) -> str:
+        """What tracebacks call the cell of that number: its name is of the text that IPython has made of the source."""
+        names = reversed(self.shell.compile._filename_map.items())
+        return next((name for name, number in names if number == count), "")
 
     def write(self, name: str, text: str) -> None:
         """Adds text to a stream, as long as there is room."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -197,6 +198,14 @@ def test_nine_regrades_in_any_order_are_identical(trusted, sandbox):
     random.Random(0).shuffle(order)
     for student in order:
         assert grade_bytes(as_bytes(handed_in[student]), trusted, sandbox, student).verdict_part() == first[student]
+
+
+@needs_sandbox
+def test_a_hang_is_told_with_the_line_of_the_students_cell(trusted, sandbox):
+    waits = "def ping_pong(rank, world_size, n_rounds):\n    ball = torch.zeros(1)\n    dist.recv(ball, 1 - rank)"
+    record = grade_bytes(as_bytes(submission({"ping_pong": waits})), trusted, sandbox, "ada")
+    (told,) = (verdict.shown for verdict in record.verdicts if verdict.grade_id == "check-ping_pong")
+    assert re.search(r"0 +recv +rank 1 +Cell In\[\d+\], line 3  dist\.recv\(ball, 1 - rank\)\n", told), told
 
 
 @needs_sandbox
