@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 MAX_BYTES = 64 * 2**20
+MAX_BITS = 10_000  # of a whole number: Python writes no longer ones, as JSON or otherwise
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}  # an array asks for its name in Python, which takes long
 EXACT = (Fraction, Decimal)  # numbers that formulas are computed with
@@ -33,13 +34,20 @@ def plain(value: Any, *, depth: int = 0) -> Any:
     kind = type(value)
     if depth > 50:
         return {"unknown": "nested too deeply"}
+    if kind is int and value.bit_length() > MAX_BITS:
+        return {"unknown": f"whole number of {value.bit_length():,} bits"}
     if value is None or kind in (bool, int, float, str):
         return value
     if kind in (list, tuple):
         return [plain(v, depth=depth + 1) for v in value]
     if kind in (dict, OrderedDict, defaultdict, Counter):
         return {str(k): plain(v, depth=depth + 1) for k, v in dict.items(value)}
-    if kind in (torch.Tensor, torch.nn.Parameter):
+    is_tensor = kind in (torch.Tensor, torch.nn.Parameter)
+    if is_tensor and (value.layout != torch.strided or value.is_meta):
+        return _unknown(value)
+    if (is_tensor or kind is np.ndarray) and value.nbytes > MAX_BYTES:
+        return {"unknown": f"{kind.__name__} of {value.nbytes:,} bytes"}
+    if is_tensor:
         tensor = value.detach().cpu()
         if tensor.dtype == torch.bfloat16:
             tensor = tensor.float()

@@ -69,6 +69,13 @@ def test_objects_with_a_will_of_their_own_do_not_cross(value):
     assert plain([value]) == [{"unknown": type(value).__name__}]
 
 
+def test_what_has_no_memory_of_its_own_or_too_much_is_named_and_not_copied():
+    assert plain(torch.ones(3, device="meta")) == plain(torch.eye(2).to_sparse()) == {"unknown": "Tensor"}
+    assert plain(torch.ones(1).expand(10**11)) == {"unknown": "Tensor of 400,000,000,000 bytes"}
+    assert plain(np.broadcast_to(1.0, (10**6, 10**6))) == {"unknown": "ndarray of 8,000,000,000,000 bytes"}
+    assert plain(-(10**5000)) == {"unknown": "whole number of 16,610 bits"}
+
+
 def test_a_list_that_holds_itself_does_not_cross():
     knot: list = []
     knot.append(knot)

@@ -16,7 +16,7 @@ import torch
 
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_utils.core.hardware import Network
-from hw_utils.core.plain_data import EXACT, as_float
+from hw_utils.core.plain_data import EXACT, MAX_BITS, as_float
 
 DTYPES = {
     str(d): d
@@ -41,8 +41,11 @@ class Parcel:
 
         Raises:
             TypeError: something in it is neither plain nor a tensor nor lent.
+            ValueError: a whole number in it is too long to be written.
         """
         kind = type(value)
+        if kind is int and value.bit_length() > MAX_BITS:
+            raise ValueError(f"a whole number of {value.bit_length():,} bits")
         if value is None or kind in (bool, int, str):
             return value
         if kind is float:

@@ -173,8 +173,12 @@ class Call:
         message |= {"random": parcel.pack(torch.get_rng_state()), "grad": torch.is_grad_enabled()}
         made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
         message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
-        message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
-        return message, parcel.blob()
+        try:
+            message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
+            return message, parcel.blob()
+        except (MemoryError, RecursionError, RuntimeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"[:100]
+            raise TypeError(_UNREADABLE.format(type(value).__name__, why)) from None
 
     def _do(self) -> Any:
         message, kept = self.message, self.lent.kept
@@ -294,6 +298,9 @@ def _tell_of_step(optimizer: torch.optim.Optimizer, args: Any, options: Any) -> 
     """The driver's clock is the one that a step takes time of."""
     if rank_of_call() is not None:
         calling().ask({"stepped": True}, [])
+
+
+_UNREADABLE = "what your code returned cannot be read, it is a {} that is too large, too deep or without memory ({})"
 
 
 def _hooks(things: list) -> Iterator[list]:

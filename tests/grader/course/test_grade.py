@@ -208,6 +208,19 @@ def test_a_hang_is_told_with_the_line_of_the_students_cell(trusted, sandbox):
     assert re.search(r"0 +recv +rank 1 +Cell In\[\d+\], line 3  dist\.recv\(ball, 1 - rank\)\n", told), told
 
 
+ODD = ["10**5000", "torch.ones(3, device='meta')", "functools.reduce(lambda x, _: [x], range(10**4), 1)"]
+
+
+@needs_sandbox
+@pytest.mark.parametrize("value", ODD)
+def test_what_cannot_be_read_is_said_of_the_value_and_not_of_the_code(trusted, sandbox, value):
+    text = f"import functools\ndef ping_pong(rank, world_size, n_rounds):\n    return {value}"
+    record = grade_bytes(as_bytes(submission({"ping_pong": text})), trusted, sandbox, "ada")
+    (verdict,) = (v for v in record.verdicts if v.grade_id == "check-ping_pong")
+    assert verdict.state == "fail"
+    assert re.search("what your code returned cannot be read, it is a (int|list|Tensor)", verdict.shown), verdict.shown
+
+
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.alone

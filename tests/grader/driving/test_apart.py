@@ -52,6 +52,7 @@ SUBTLE = (
     "remembers_models_by_shape", "RemembersItsCut", "remembers_the_output",
 )  # fmt: skip
 
+FEW_ORDERS = 150  # of threads: the plainest one, and a switch at each of the first points; the others are made nearby
 pytestmark = needs_sandbox
 
 
@@ -122,7 +123,8 @@ def _in_turn(k: int) -> Callable[[list[dict]], list[dict]]:
     def chosen(cases: list[dict]) -> list[dict]:
         some = [case for case in cases if case.get("n_rounds") != 0]  # in which something travels
         own = some[-1 - k % len(some)]
-        return [case for case in cases if case is own or "float16" in case.values()]
+        found = [case for case in cases if case is own or "float16" in case.values()]
+        return [{**case, "n_interleavings": FEW_ORDERS} if "n_interleavings" in case else case for case in found]
 
     return chosen
 
