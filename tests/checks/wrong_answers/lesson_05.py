@@ -1237,6 +1237,43 @@ class CountsInNoSyncAndLeavesLate(Overlapped):
             self.missing[k] -= 1
 
 
+@wrong("lesson_05.overlap_in_time", says="0 all_reduce calls.*after no_sync.. not every bucket goes off")
+class StartsNothingBehindNoSync(Overlapped):
+    def gradient_is_there(self, k):
+        self.missing[k] -= 1
+        while self.syncing and 0 in self.missing[len(self.flights) :][:1]:
+            self.start_next()
+
+    def start_the_rest(self):
+        pass
+
+
+@wrong("lesson_05.overlap_in_time", says="the second step: 0 all_reduce calls.*everything starts over")
+class SendsOnce(Overlapped):
+    begun = False
+
+    def start_over(self):
+        if not self.begun:
+            super().start_over()
+        self.begun = True
+
+
+@wrong("lesson_05.scaling_metrics", says="of 1, 3 ranks divides by zero.*comm_s is 0: the ratio is math.inf")
+def divides_by_no_communication(profiles):
+    alone_s = profiles[1]["iteration_s"]
+    return {
+        n: {
+            "ratio": p["comp_s"] / p["comm_s"],
+            "speedup": n * alone_s / p["iteration_s"],
+            "efficiency": alone_s / p["iteration_s"],
+        }
+        for n, p in profiles.items()
+    }
+
+
+wrong_values("lesson_05.ring_bytes", "one_step_a_phase_around", lambda n, b: 2 * b / n, says="that is one step a phase")
+
+
 @wrong("lesson_05.overlap_in_time", says="a barrier takes time too")
 class MeetsInWait(Overlapped):
     def wait(self):
