@@ -249,7 +249,8 @@ checks.lesson_03.average(average, cases=[{"world_size": 4, "own": False}, {"worl
 # $$G(x) = \frac{1}{n_\text{total}} \sum_{\text{all examples}} \nabla \ell_i(x)$$
 #
 # What has to stand in front of a rank's own sum, if the models are *averaged* afterwards? A rank without examples steps
-# and averages too: with momentum the model still moves.
+# and averages too: with momentum or weight decay the model
+# still moves.
 #
 # **Predict.** Without momentum, what goes wrong first if the average comes *before* the local step?
 

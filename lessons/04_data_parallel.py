@@ -485,8 +485,8 @@ for batch_norm in (True, False):
 
 # %% [markdown]
 # **Task 4.4** (5 minutes, 4 points). Add the method `"ddp"` to `worker` in 4.3 (3 points), and fill in `calls`: the
-# all-reduces that one rank starts in one iteration of VGG-11, with your `all_reduce_mean` and with DDP (1 point).
-# Target: both numbers as the ledger has them.
+# all-reduces that one rank starts in one iteration of VGG-11, the first one aside, with your `all_reduce_mean` and with
+# DDP (1 point). Target: both numbers as the ledger has them.
 #
 # <details><summary>Hint 1: count in the picture</summary>
 #

@@ -97,7 +97,7 @@ def _require_rank(seen: Reduced, call: int, rank: int, why: Explain) -> None:
     k = int(np.flatnonzero((got != expected).ravel())[0])
     place = f"element {k}" if len(seen.shape) < 2 else f"element {k} (row by row)"
     value, wanted = got.ravel()[k].item(), expected.ravel()[k].item()
-    shares = "" if cause.startswith(ROUNDED) else _digits(seen, value, k)
+    shares = "" if call or cause.startswith(ROUNDED) else _digits(seen, value, k)
     shown = value if isinstance(value, int) else f"{value:.10g}"
     raise CheckFailed(
         f"{seen.what}{again}: on rank {rank}, {place} is {shown}, expected {wanted}{shares}.", cause=cause

@@ -117,6 +117,12 @@ def require_crossover(value: Any, world_size: int, network: Network) -> None:
     )
 
 
+def _steps_of(tree: tuple[float, float], world_size: int, levels) -> tuple[float, float]:
+    """A tree's line with another number of steps a phase."""
+    times = levels(world_size) / (world_size - 1).bit_length()
+    return tree[0] * times, tree[1] * times
+
+
 def _why_lines(got: float, world_size: int, network: Network) -> str:
     """A cause that follows from where other lines would meet."""
     far, n = 1_000_000 * world_size, world_size
@@ -139,14 +145,16 @@ def _why_lines(got: float, world_size: int, network: Network) -> str:
         ),
         "a ring's phase has N - 1 steps, not N.": meet(right, (ring_0 * n / (n - 1), ring_b)),
         "a ring's step moves a chunk, D / N, and not D.": meet(right, (ring_0, ring_b * n)),
+        f"{n} is not a power of two: the number of steps is rounded up.": meet(_steps_of(right, n, math.log2), around),
+        f"{n} is not a power of two: the number of steps is rounded up, not down.": meet(
+            _steps_of(right, n, lambda n: int(math.log2(n))), around
+        ),
         "that is seconds: times bytes a second it is bytes.": expected / network.bandwidth_Bps,
         "the latency is missing: it stands above, times the rounds that the ring has more.": (
             expected / network.latency_s if network.latency_s else math.inf
         ),
     }
     named = [cause for cause, value in causes.items() if math.isclose(got, value, rel_tol=1e-6)]
-    if not named and any(got == float(f"{expected:.{n_digits}g}") for n_digits in range(1, 6)):
-        return "right but rounded: six digits are asked, leave the number as it is."
     if not named and math.isclose(got, expected, rel_tol=1e-3):
         return "close, and not to six digits: solve for the size, no search step by step that ends too early."
     return named[0] if named else "set both times equal and solve for the size."
@@ -176,6 +184,7 @@ def _why_crossover(got: float, expected: float, world_size: int) -> str:
             return text + "."
     if got == int(got) and abs(got - expected) <= 1:
         return "right but for its fraction: leave it a float."
-    if world_size & (world_size - 1):
-        return f"{world_size} is not a power of two: the tree's logarithm is rounded up."
+    roundings = {round(expected, n) for n in range(-6, 6)} | {float(f"{expected:.{n}g}") for n in range(1, 6)}
+    if got in roundings and math.isclose(got, expected, rel_tol=0.05):
+        return "right but rounded: six digits are asked, leave the number as it is."
     return ""

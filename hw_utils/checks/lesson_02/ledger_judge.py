@@ -25,8 +25,8 @@ def require_tree(seen: Reduced) -> None:
             f" ({tensors(seen, sum(b for _, _, b in seen.sends()))}); a tree sends {wanted} whole tensors.",
             cause=_why_not_tree(seen, wanted),
         )
-    require_rounds(seen, down.rounds + up.rounds, "a tree", _why_slow_tree)
     require_waits(seen.trace, seen.what)
+    require_rounds(seen, down.rounds + up.rounds, "a tree", _why_slow_tree)
 
 
 def _why_not_tree(seen: Reduced, wanted: int) -> str:
@@ -81,8 +81,8 @@ def require_ring(seen: Reduced) -> None:
             f"a ring sends {total * sum(ring.sent_bytes)}.",
             cause=_why_bytes(seen, sent, sizes),
         )
-    require_rounds(seen, ring.rounds, "a ring", _why_slow_ring)
     require_waits(seen.trace, seen.what)
+    require_rounds(seen, ring.rounds, "a ring", _why_slow_ring)
 
 
 def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
@@ -102,6 +102,8 @@ def _why_bytes(seen: Reduced, sent: list[int], sizes) -> str:
         return "whole rows travel: cut elements, not rows. Flatten first (view(-1)), then cut evenly (tensor_split)."
     if longest > sizes.max():
         return "some chunks are longer than they need be: cut as evenly as possible (tensor_split)."
+    if sum(sent) == right and seen.n_messages == 2 * seen.world_size * (seen.world_size - 1):
+        return "the chunks are cut unevenly: their lengths differ by one element at most with tensor_split."
     if {b for _, _, b in seen.sends()} - set(sizes.tolist()):
         return "something else travels beside the chunks: every rank knows the lengths without being told."
     if sum(sent) > right:
@@ -169,8 +171,8 @@ def require_halving(seen: Reduced) -> None:
                 f"sends {2 * (n - 1) / n:.4g} from every rank.",
                 cause="some ranks send more than others. In every step both partners send, and half of what they have.",
             )
-    require_rounds(seen, allowed, "halving and doubling", lambda seen: _why_slow_halving(seen))
     require_waits(seen.trace, seen.what)
+    require_rounds(seen, allowed, "halving and doubling", lambda seen: _why_slow_halving(seen))
 
 
 def _why_slow_halving(seen: Reduced) -> str:

@@ -64,7 +64,8 @@ def _read_batches(ranks: Any, what: str) -> tuple[list[list[list[int]]], list[li
     for rank, mine in enumerate(ranks):
         try:
             pairs = [(np.asarray(p), n) for p, n in mine]
-            whole = all(p.ndim == 1 and _are_places(p) and type(n) is int for p, n in pairs)
+            whole = all(p.ndim == 1 and p.dtype.kind == "i" and type(n) is int for p, n in pairs)
+            whole = whole and not any(isinstance(p, list) for p, _ in mine)
         except (TypeError, ValueError):
             whole = False
         if not whole:
@@ -77,17 +78,14 @@ def _read_batches(ranks: Any, what: str) -> tuple[list[list[list[int]]], list[li
     return places, totals
 
 
-def _are_places(part: np.ndarray) -> bool:
-    """What a data set can be indexed with; an empty Python list comes as float64, an empty float tensor as float32."""
-    return part.dtype.kind == "i" or (part.size == 0 and part.dtype == np.float64)
-
-
 def _why_no_pairs(mine: Any) -> str:
     pairs = [pair for pair in mine if isinstance(pair, list) and len(pair) == 2] if isinstance(mine, list) else []
     if pairs and any(isinstance(n, np.ndarray) and n.ndim and type(p) is int for p, n in pairs):
         return "the two are swapped: first this rank's examples, then how many all ranks take together."
     if pairs and any(isinstance(n, np.ndarray) for _, n in pairs):
         return "how many all ranks take together is a plain int: len(piece)."
+    if pairs and any(isinstance(p, list) for p, _ in pairs):
+        return "this rank's examples are a list: a part of `order` is a tensor, and stays one (no tolist)."
     if pairs and any(np.asarray(p).dtype.kind == "f" and np.asarray(p).size for p, _ in pairs):
         return "the entries of `order` stay the integers that they are."
     if pairs and any(np.asarray(p).dtype.kind == "f" for p, _ in pairs):

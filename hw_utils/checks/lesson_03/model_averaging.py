@@ -19,13 +19,16 @@ from hw_utils.core.trace import Trace
 UNSAVED = "2.offset"  # the buffer that is no part of a saved state
 
 
-def marked_model(rank: int, dtype: str = "float32") -> nn.Module:
+def marked_model(rank: int, dtype: str = "float32", tied: bool = False) -> nn.Module:
     """A model whose numbers name their rank: every tensor of rank r holds 10**r * [4/3, 7/3, ...].
 
     Its last weight is frozen: nobody trains it, and it is a parameter like the others. Its last buffer is one that
-    `state_dict()` leaves out, and a buffer like the others.
+    `state_dict()` leaves out, and a buffer like the others. tied: its first weight is another layer's, too.
     """
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
+    if tied:
+        model.append(nn.Linear(3, 2))
+        model[3].weight = model[0].weight
     model[2].register_buffer(UNSAVED.rpartition(".")[2], torch.zeros(3), persistent=False)
     model.to(getattr(torch, dtype))[2].weight.requires_grad_(False)
     with torch.no_grad():
@@ -44,8 +47,8 @@ def _tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     return saved | {name: buffer.detach() for name, buffer in model.named_buffers() if name not in saved}
 
 
-def _marks(rank: int, dtype: str = "float32") -> dict[str, np.ndarray]:
-    return {name: tensor.double().numpy() for name, tensor in _tensors(marked_model(rank, dtype)).items()}
+def _marks(rank: int, *kind: Any) -> dict[str, np.ndarray]:
+    return {name: tensor.double().numpy() for name, tensor in _tensors(marked_model(rank, *kind)).items()}
 
 
 def _kept_by(
@@ -53,7 +56,7 @@ def _kept_by(
 ) -> tuple[bool, bool, list[str]]:
     """Whether a marked model's parameters are the objects they were, and are trained, or frozen, as they were; the
     names of the tensors that lie in other memory than before."""
-    pairs = list(zip(model.named_parameters(), marked_model(0).parameters()))
+    pairs = list(zip(model.named_parameters(), marked_model(0, tied=len(model) > 3).parameters()))
     return (
         all(now is parameters.get(name) for (name, now), _ in pairs),
         all(now.requires_grad == before.requires_grad for (_, now), before in pairs),
@@ -61,8 +64,8 @@ def _kept_by(
     )
 
 
-def _state(state: Any, rank: int, what: str, dtype: str = "float32") -> dict[str, np.ndarray]:
-    expected = {name: t.numpy() for name, t in _tensors(marked_model(rank, dtype)).items()}
+def _state(state: Any, rank: int, what: str, *kind: Any) -> dict[str, np.ndarray]:
+    expected = {name: t.numpy() for name, t in _tensors(marked_model(rank, *kind)).items()}
     if not isinstance(state, dict) or state.keys() != expected.keys():
         raise CheckFailed(f"{what}: the model of rank {rank} has lost or gained tensors.")
     got = {name: np.asarray(value) for name, value in state.items()}
@@ -187,13 +190,16 @@ def _is_buffer(name: str) -> bool:
     return "running" in name or "num" in name or name == UNSAVED
 
 
-def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str = "float32") -> None:
+def _judge_average(
+    data: dict[str, Any], world_size: int, own: bool, dtype: str = "float32", tied: bool = False
+) -> None:
     what = f"average on {ranks_of(world_size)}" + (" with a given all_reduce" if own else "")
+    what += ", a weight in two layers" if tied else ""
     results = results_of(data, world_size, what, hang="every rank must call the same all-reduces in the same order.")
     if not all(isinstance(result, list) and len(result) == 4 and type(result[1]) is int for result in results):
         raise CheckFailed(f"{what}: expected a model, its calls and its gradients from every rank.")
-    states = [_state(state, rank, what, dtype) for rank, (state, *_) in enumerate(results)]
-    marks = [_marks(rank, dtype) for rank in range(world_size)]
+    states = [_state(state, rank, what, dtype, tied) for rank, (state, *_) in enumerate(results)]
+    marks = [_marks(rank, dtype, tied) for rank in range(world_size)]
     tolerance = 1e-5 if dtype == "float32" else 1e-12
     for rank, state in enumerate(states):
         for name in [n for n in marks[0] if not _is_buffer(n)]:
@@ -231,7 +237,10 @@ def _judge_average(data: dict[str, Any], world_size: int, own: bool, dtype: str 
         raise CheckFailed(
             f"{what}: every value is right after {n_calls} all-reduces a rank; {n_parameters} parameters need one "
             "each.",
-            cause="the mean of means is the same mean: average once, and nothing but the parameters."
+            cause="a weight that two layers have is one parameter: model.parameters() gives it once, the layers one "
+            "by one give it twice."
+            if tied
+            else "the mean of means is the same mean: average once, and nothing but the parameters."
             if n_calls % n_parameters == 0
             else "a parameter goes whole: no all-reduce for a part of it, and none for anything else.",
         )
@@ -260,6 +269,7 @@ _GRADIENT = 0.5  # what every gradient is before, plus 10**rank
     cases=[
         *({"world_size": w, "own": own} for w, own in ((1, False), (2, False), (5, False), (3, True))),
         {"world_size": 3, "own": False, "dtype": "float64"},
+        {"world_size": 3, "own": False, "tied": True},
     ],
     ok="every parameter is the mean over the ranks, whichever all-reduce is given.",
     hint="the hints of exercise 3.1c",
@@ -269,11 +279,11 @@ _GRADIENT = 0.5  # what every gradient is before, plus 10**rank
         "hint 1 of exercise 3.1c": "in place|parameter.data|go through all",
     },
 )
-def average(average, /, world_size: int, own: bool, dtype: str = "float32"):
+def average(average, /, world_size: int, own: bool, dtype: str = "float32", tied: bool = False):
     """What each rank's model holds after `average(model)`, or with an all-reduce that counts its calls."""
 
     def worker(rank, world_size):
-        model, calls = marked_model(rank, dtype), []
+        model, calls = marked_model(rank, dtype, tied), []
         parameters, tensors = dict(model.named_parameters()), _tensors(model)
         for parameter in parameters.values():
             parameter.grad = torch.full_like(parameter, _GRADIENT + 10**rank)

@@ -146,9 +146,10 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
     if k == 0:
         return "the weights were changed before the first step."
     gone = [r for r, part in enumerate(problem.shares(list(problem.chunks())[k - 1])) if not len(part)]
-    if problem.momentum and gone:
+    if gone and (problem.momentum or problem.decay):
+        what = "momentum" if problem.momentum else "weight decay"
         return (
-            f"rank {gone[0]} has no examples at this step, but it has momentum: optimizer.step() there too, with a "
+            f"rank {gone[0]} has no examples at this step, but it has {what}: optimizer.step() there too, with a "
             "gradient of zeros, not without one."
         )
     if problem.momentum and k > 1:
@@ -157,8 +158,7 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
     x = states[rank][k - 1].astype(float)
     chunk = list(problem.chunks())[k - 1]
     parts = problem.shares(chunk)
-    whole = problem.gradient(states[rank][k - 1], chunk)
-    own = [problem.gradient(states[rank][k - 1], part) for part in parts]
+    whole, *own = (problem.gradient(states[rank][k - 1], part) + problem.decay * x for part in (chunk, *parts))
     own_sum = [g * len(part) for g, part in zip(own, parts)]
     candidates = [
         (n * (x - a * whole), "the models are summed and not divided by the number of ranks."),
@@ -193,6 +193,10 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         ),
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
         (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
+        (
+            x - a * (whole - problem.decay * x),
+            "the weight decay is missing: the optimizer has it, so step with the optimizer that is given.",
+        ),
         (np.floor(x - a * whole), "the models' mean is rounded down: / divides, // cuts."),
         (x + a * whole, "the step goes uphill: minus alpha G."),
         (

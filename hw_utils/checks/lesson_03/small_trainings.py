@@ -99,6 +99,7 @@ class Problem:
     world_size: int
     n_steps: int
     momentum: float = 0.0
+    decay: float = 0.0  # of the weights, by the optimizer
     begun: float = 0.0  # what stands in every gradient when the first step comes
 
     @property
@@ -112,7 +113,7 @@ class Problem:
         return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), self.step, momentum=self.momentum)
+        return torch.optim.SGD(model.parameters(), self.step, momentum=self.momentum, weight_decay=self.decay)
 
     def examples(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.net == "lenet":

@@ -73,10 +73,11 @@ def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.nd
 
 def _what_step(problem: Problem) -> str:
     momentum = f", momentum {problem.momentum:g}" if problem.momentum else ""
+    decay = f", weight decay {problem.decay:g}" if problem.decay else ""
     net = "LeNet-5" if problem.net == "lenet" else "a small model"
     ranks = f"{ranks_of(problem.world_size)} of {problem.batch_size}"
     begun = ", gradients of something else in p.grad before" * bool(problem.begun)
-    return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}{begun}"
+    return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}{decay}{begun}"
 
 
 def _judge_equal(data: dict[str, Any], **case) -> None:
@@ -169,7 +170,7 @@ def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list
     speed = np.zeros_like(states[0])
     for before, after in pairwise(states):
         new = (before - after) / problem.step
-        yield [after, new, new - problem.momentum * speed]
+        yield [after, new, new - problem.momentum * speed - problem.decay * before]
         speed = new
 
 
@@ -182,10 +183,11 @@ def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list
         {**_SMALL, "world_size": 4, "momentum": 0.9},
         {**_SMALL, "world_size": 3, "n_examples": 22},  # the last batch: 2, 1 and 1 examples
         {**_SMALL, "world_size": 4, "n_examples": 26, "momentum": 0.9},  # two ranks have none
+        {**_SMALL, "world_size": 4, "n_examples": 26, "decay": 0.1},
         {**_SMALL, "world_size": 2, "begun": 0.5},
         {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 8},
     ],
-    ok="N ranks of batch B follow one worker of batch N B, with momentum and a short last batch too.",
+    ok="N ranks of batch B follow one worker of batch N B, with momentum, weight decay and a short last batch too.",
     hint="the hints of exercise 3.1d",
     look="with one rank, compare one weight after a step with weight - lr * gradient of the mean loss.",
     hints={

@@ -42,6 +42,11 @@ def _why_calls(got: float, method: str, measured: Mapping[str, int]) -> str:
         return "that is more than one iteration, or more than one rank: what one rank starts in one iteration is asked."
     if method == "all_reduce":
         return "count the tensors in model.parameters(), biases and batch norm included."
+    if got == 2:
+        return (
+            "all bytes over 25 MiB, rounded up, are another number: a bucket holds whole tensors, and the first one is "
+            "full at 1 MiB. Count the bars of a later iteration in the picture."
+        )
     return "look at a later iteration: DistributedDataParallel arranges its buckets after the first one."
 
 
@@ -63,7 +68,10 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
             (sent / 1e6, "these are megabytes: bytes are asked."),
             (sent / 1e3, "these are kilobytes: bytes are asked."),
             (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
-            (sent / 2, "half of it: a ring has two phases."),
+            (
+                sent / 2,
+                "half of it: a ring has two phases." if method == "all_reduce" else "half of what this rank sends.",
+            ),
             (
                 sum(trace.bytes_sent(r) for r in range(world_size)) / world_size,
                 "that is the mean over the ranks: each has its own number.",
@@ -77,7 +85,7 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
         raise CheckFailed(
             f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
             f" the ledger says {sent:,}.",
-            cause=_why_bytes(got, causes, world_size, rank) or _why_own_function(trace, method),
+            cause=_why_own_function(trace, method) or _why_bytes(got, causes, world_size, rank),
         )
     _judge_odd_bytes(data, trace, method, world_size)
 
@@ -132,7 +140,8 @@ def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -
     if math.isclose(got, measured, rel_tol=1e-6):
         return
     known = _mistakes(data, measured, world_size, n_tensors, method)
-    cause = next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
+    cause = _why_own_function(Trace.from_plain(data["run"]["trace"]), method)
+    cause = cause or next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
     if not cause and math.isclose(got, measured, rel_tol=1e-2):
         cause = "right to two digits, so rounded: return it as it is."
     if not cause and world_size == 1:
@@ -162,6 +171,7 @@ def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, metho
         ("these are bits: bandwidth_Bps is in bytes a second, and n_bytes in bytes.", total(n_bytes=8)),
         ("n_bytes counts bytes already, not elements.", total(n_bytes=4)),
         ("the latency is missing: every message pays it.", total(latency=0)),
+        ("half of the latencies: the way there pays them, and the way back.", total(latency=0.5)),
         ("the bytes are missing.", total(n_bytes=0)),
         (
             "a gather and a scatter, one after the other: the way there and the way back."

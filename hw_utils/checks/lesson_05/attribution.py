@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, free, known, number_of, require
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
@@ -90,6 +91,37 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
             if min(e.start_s for e in trace.of_rank(0).of_op("all_reduce")) < 0.9 * each
             else _who_is_slow(own, has_barrier="barrier" in trace.ops and not serial_s),
         )
+    due_s = [each * (slow if rank == world_size - 1 else 1.0) for rank in range(world_size)]
+    _require_own_compute(what, Trace.from_plain(data["trace"]), [due_s[0] + serial_s, *due_s[1:]])
+    dtypes = {dtype for result in data["results"] for dtype in result}
+    if dtypes != {"float32"}:
+        raise CheckFailed(
+            f"{what}: the all_reduce takes as long as it should, and is of {', '.join(sorted(dtypes - {'float32'}))}.",
+            cause="the vector has 10,000 float32: 40,000 bytes of another dtype are another vector.",
+        )
+
+
+def _require_own_compute(what: str, trace: Trace, due_s: list[float]) -> None:
+    """Raises CheckFailed unless each rank was busy for so long before its all_reduce."""
+    busy_s = [_busy_s(trace.of_rank(rank)) for rank in range(len(due_s))]
+    short = [busy < 0.995 * due for busy, due in zip(busy_s, due_s)]
+    for rank, (busy, due) in enumerate(zip(busy_s, due_s)):
+        if short[rank] or busy > 1.005 * due:
+            raise CheckFailed(
+                f"{what}: the step takes as long as it should, but rank {rank} is busy for {busy:g} s before the "
+                f"all_reduce, expected {due:g} s.",
+                cause="the all_reduce comes before the compute: a step ends with it, when its gradients are there."
+                if all(short)
+                else "every rank computes: none just waits for the slowest one in the all_reduce."
+                if short[rank]
+                else "the serial part is rank 0's alone, and a straggler's time the last rank's.",
+            )
+
+
+def _busy_s(mine: Trace) -> float:
+    """Seconds that a rank did not wait in calls until it came to its all_reduce."""
+    start_s = next(e.start_s for e in mine.of_op("all_reduce") if e.n_bytes == 40_000)
+    return start_s - sum(e.wait_end_s - e.wait_start_s for e in mine if e.end_s <= start_s)
 
 
 def _who_is_slow(waits_s: dict[int, float], *, has_barrier: bool) -> str:
@@ -125,9 +157,16 @@ def _who_is_slow(waits_s: dict[int, float], *, has_barrier: bool) -> str:
     look="print time.perf_counter() on every rank after each line of the step.",
 )
 def step_under(worker, /, world_size: int, conditions: dict[str, float]):
-    """One step of 1 s compute and 40 kB of gradients under the given conditions."""
+    """One step of 1 s compute and 40 kB of gradients under the given conditions, and of which dtypes they are."""
     network = Network(latency_s=1e-3, bandwidth_Bps=1e6)
-    return observe(lambda: free(worker, world_size, dict(conditions), network=network))
+
+    def noted(rank: int, world_size: int) -> list[str]:
+        carried = note_inputs()
+        worker(rank, world_size, dict(conditions))
+        reduced = [t for kind, inputs in carried if kind == "all_reduce" for t in inputs if t.nbytes == 40_000]
+        return [str(t.dtype).removeprefix("torch.") for t in reduced]
+
+    return observe(lambda: free(noted, world_size, network=network))
 
 
 def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actual_s: float) -> None:

@@ -119,6 +119,7 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
         "that is sent and received together: what a rank sends is asked.": 2 * sent,
         "these are bits: bytes are asked.": 8 * sent,
         "these are elements: bytes are asked.": sent / 4,
+        "that is one step a phase: a phase has N - 1.": 2.0 * n_bytes / world_size,
         "that is one chunk, one step: there are N - 1 steps in each of two phases.": n_bytes / world_size,
         "chunks may be fractions on paper: / and not //, and nothing rounded.": (
             2.0 * (world_size - 1) * (n_bytes // world_size),
@@ -146,7 +147,7 @@ def _judge_ring_bytes(data: Any, world_size: int, n_bytes: int) -> None:
 @check(
     "lesson_05.ring_bytes",
     judge=_judge_ring_bytes,
-    cases=[{"world_size": n, "n_bytes": m} for n, m in ((5, 1000), (1, 100), (2, 100), (3, 100), (16, 1600))],
+    cases=[{"world_size": n, "n_bytes": m} for n, m in ((7, 1400), (1, 100), (2, 100), (3, 100), (16, 1600))],
     ok="a rank of the ring sends what the ledger of all_reduce says.",
     hint="hint 3 of exercise 5.1",
     look="list what one rank of 3 sends, step by step, and add up.",

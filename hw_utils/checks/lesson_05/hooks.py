@@ -195,6 +195,8 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
                 cause = "buckets that were not full when backward ended are never started: start them in wait()."
             elif n_bytes == n_syncs * (trained_bytes + 8 * 4):
                 cause = "the frozen layer travels too: it has no gradient."
+            elif len(mine) == n_syncs * len(_bucket_sizes(bucket_bytes)):
+                cause = "each bucket goes once, in a vector longer than its gradients: nothing is added to them."
             raise CheckFailed(
                 f"{what}: rank {rank} reduced {n_bytes} bytes, expected {n_syncs * trained_bytes}.", cause=cause
             )

@@ -72,6 +72,11 @@ def _judge_in_time(
             f"{what}: {len(events)} all_reduce calls on rank 0, expected {n_layers}.",
             cause="one all_reduce a bucket: both of its gradients in one flat vector."
             if len(events) == 2 * n_layers
+            else "after no_sync() not every bucket goes off: a gradient that came in it is not counted, and what it "
+            "switches off is on again behind it."
+            if in_no_sync and len(events) < n_layers
+            else "nothing is sent in the second step: at the end of wait() everything starts over (start_over)."
+            if is_second and not events
             else "every bucket is started once: in the hook when it is complete, or in wait().",
         )
     if any(e.waited is None for e in events):

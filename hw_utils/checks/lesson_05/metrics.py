@@ -14,6 +14,12 @@ METRICS = ("ratio", "speedup", "efficiency")
 
 
 def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
+    if "divides_by_0" in data:
+        sizes = ", ".join(str(int(row[0])) for row in profiles)
+        raise CheckFailed(
+            f"scaling_metrics of the profiles of {sizes} ranks divides by zero.",
+            cause="where one rank is alone comm_s is 0: the ratio is math.inf there, and nothing is divided by it.",
+        )
     if "rows" not in data:
         raise CheckFailed(
             f"scaling_metrics returned {data['kind']}; expected a dict, world size to metrics.",
@@ -102,7 +108,10 @@ def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: 
 def scaling_metrics(function, /, profiles: list[list[float]]):
     """Metrics from profiles, world size to comp_s, comm_s, iteration_s."""
     keys = ("comp_s", "comm_s", "iteration_s")
-    metrics = function({int(n): dict(zip(keys, times)) for n, *times in profiles})
+    try:
+        metrics = function({int(n): dict(zip(keys, times)) for n, *times in profiles})
+    except ZeroDivisionError:
+        return {"divides_by_0": True}
     if not isinstance(metrics, dict):
         return {"kind": type(metrics).__name__}
     return {"rows": [[n, row] for n, row in metrics.items()]}

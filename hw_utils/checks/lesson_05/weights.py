@@ -142,7 +142,8 @@ def judge_weights(what: str, results: list[dict[str, Any]], n_iterations: int, *
             raise CheckFailed(
                 f"{what}: the weights of rank {rank} do not follow SGD (step {LR}, momentum {MOMENTUM}) with the "
                 "mean gradient of all ranks.",
-                cause=_why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"]), waits_late),
+                cause=_why_still(paths, n_steps=result["n_steps"])
+                or _why_weights(paths, gradients, scale, len(results[0]["steps"][0]["scores"]), waits_late),
             )
     for rank, (result, steps) in enumerate(zip(results, own)):
         _require_own_gradients(f"{what}: rank {rank}", result["put_in"], [gradient for gradient, _ in steps])
@@ -193,12 +194,22 @@ def _same_way(path: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.abs(path - expected).max() <= tolerance)
 
 
+def _why_still(paths: list[np.ndarray], n_steps: int) -> str:
+    """The cause, if no weight ever moves."""
+    if not all(_same_way(path, path[:1].repeat(len(path), axis=0)) for path in paths):
+        return ""
+    if n_steps:
+        return (
+            "they never move: optimizer.step() is called, and finds gradients of zeros, or none. They are cleared "
+            "before backward, and nothing clears them between backward and the step."
+        )
+    return "they never move: optimizer.step() ends the iteration."
+
+
 def _why_weights(
     paths: list[np.ndarray], gradients: np.ndarray, scale: float, batch_size: int, waits_late: bool
 ) -> str:
     n = len(paths)
-    if all(_same_way(path, paths[0][:1].repeat(len(path), axis=0)) for path in paths):
-        return "they never move: optimizer.step() ends the iteration."
     if any(not _same_way(path[:1], paths[0][:1]) for path in paths):
         return "ranks start from different weights: take model and optimizer from fresh_start, once, before the loop."
     if len(gradients) > 1 and all(_same_way(path[:-1], path[:1].repeat(len(path) - 1, axis=0)) for path in paths):

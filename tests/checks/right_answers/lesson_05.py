@@ -420,6 +420,17 @@ def waits_always(rank, world_size, conditions):
 
 
 @right("lesson_05.step_under")
+def counts_the_ready(rank, world_size, conditions):
+    """What lets all wait for rank 0 is a small all-reduce."""
+    if "serial_s" in conditions:
+        time.sleep(conditions["serial_s"] if rank == 0 else 0.0)
+        dist.all_reduce(torch.ones((), dtype=torch.int64))
+    turns = max(1.0, world_size / conditions.get("cores", world_size))
+    time.sleep(turns * (conditions.get("straggler", 1.0) if rank == world_size - 1 else 1.0))
+    dist.all_reduce(torch.zeros(10_000))
+
+
+@right("lesson_05.step_under")
 def broadcasts_the_start(rank, world_size, conditions):
     """Everybody waits for a number of rank 0's."""
     serial_s = conditions.get("serial_s", 0)

@@ -823,6 +823,44 @@ def ring_goes_right_with_the_left_ones_chunks(tensor):
     _ring(tensor, exchange=lambda leaving, to, arriving, from_: _exchange(leaving, from_, arriving, to))
 
 
+@wrong("lesson_02.ring_sum", says="transposed.* in its second call: .*kept from one call to the next")
+def ring_keeps_its_chunks(tensor, parts={}):  # noqa: B006, the mistake is meant
+    rank, n = _here()
+    data = tensor.contiguous().view(-1)
+    chunks = parts.setdefault((rank, tensor.data_ptr(), n), data.tensor_split(n))
+    for step in range(2 * n - 2):
+        arriving = chunks[(rank + step) % n]
+        buffer = torch.empty_like(arriving)
+        _exchange(chunks[(rank - 1 + step) % n], (rank - 1) % n, buffer, (rank + 1) % n)
+        arriving.copy_(arriving + buffer if step < n - 1 else buffer)
+    tensor.copy_(data.view(tensor.shape))
+
+
+for _check, _flat_copy in (("tree", tree_forgets_to_copy_back), ("ring", ring_works_on_a_flat_copy)):
+    wrong_values(
+        f"lesson_02.{_check}_sum", f"{_check}_sum_of_a_copy", _flat_copy, says="transposed.*flatten, reshape and"
+    )
+
+
+@wrong("lesson_02.ring_all_reduce", says="the chunks are cut unevenly: their lengths differ by one")
+def ring_cuts_short_at_the_end(tensor):
+    _ring(tensor, split=lambda t, n: [t[k * -(-len(t) // n) : (k + 1) * -(-len(t) // n)] for k in range(n)])
+
+
+@wrong("lesson_02.tree_all_reduce", says="never waits for its isend")
+def tree_never_waits_on_the_way_back(tensor):
+    rank, world_size = _here()
+    data = tensor.contiguous()
+    _reduce(data, rank, world_size)
+    for level in reversed(_levels(world_size)):
+        distance = 2**level
+        if rank % (2 * distance) == distance:
+            dist.recv(data, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < world_size:
+            dist.isend(data, rank + distance)
+    tensor.copy_(data)
+
+
 # 2.3 costs ---------------------------------------------------------------------------------------------------
 
 wrong_values(
@@ -865,6 +903,11 @@ _RINGS = {
     "one_phase": (lambda n, m, net: (n - 1) * _hop_s(m / n, net), "one phase"),
     "n_minus_one_chunks": (lambda n, m, net: 2 * (n - 1) * _hop_s(m / max(n - 1, 1), net), "cut into N chunks"),
     "n_steps": (lambda n, m, net: 2 * n * _hop_s(m / n, net), "N - 1 steps, not N"),
+    "half_of_the_bytes": (lambda n, m, net: 2 * (n - 1) * _hop_s(m / n / 2, net), "half of the bytes"),
+    "a_chunk_less": (
+        lambda n, m, net: 2 * (n - 1) * (net.latency_s + m * (n - 1) / n**2 / net.bandwidth_Bps),
+        "look at the bytes",
+    ),
     "whole": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net), "one chunk, not the whole tensor"),
     "divided": (lambda n, m, net: 2 * (n - 1) * _hop_s(m, net) / n, "only the bytes are divided"),
     "bytes_only": (lambda n, m, net: 2 * (n - 1) / n * m / net.bandwidth_Bps, "look at the latency"),
@@ -896,6 +939,19 @@ _CROSSINGS = {
     "times_n": (lambda n, net: _crossing(n, net, levels=_up(n)) * n, "N times too much"),
     "bits": (lambda n, net: _crossing(n, net, levels=_up(n)) * 8, "bits instead of bytes|N times"),
     "not_rounded": (lambda n, net: _crossing(n, net, levels=math.log2(n)), "is never slower: 0|not a power of two"),
+    "not_rounded_up_from_5": (
+        lambda n, net: _crossing(n, net, levels=math.log2(n) if n > 3 else _up(n)),
+        r"rounded up\.\n",
+    ),
+    "rounded_down_from_5": (
+        lambda n, net: _crossing(n, net, levels=int(math.log2(n)) if n > 3 else _up(n)),
+        "rounded up, not down",
+    ),
+    "one_decimal": (lambda n, net: round(_crossing(n, net, levels=_up(n)), 1), "right but rounded"),
+    "by_log2_of_n": (
+        lambda n, net: _crossing(n, net, levels=_up(n)) / math.log2(n),
+        "not the same.*set both times equal",
+    ),
     "constant": (lambda n, net: 6250.0, "not the same"),
     "infinite": (lambda n, net: math.inf, "expected a number"),
     "none_for_never": (lambda n, net: _crossing(n, net, levels=_up(n)) or None, "is None, expected 0.*never slower"),

@@ -579,6 +579,34 @@ def leaves_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduc
         mean_model(model, all_reduce)
 
 
+@wrong("lesson_03.step_follows", says="rank 2 has no examples at this step, but it has weight decay")
+def steps_without_gradients_when_empty(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    if len(x):
+        (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    elif optimizer.state:
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+    optimizer.step()
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="weight decay 0.1: .*the weight decay is missing: the optimizer has it")
+def steps_by_another_optimizer(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0
+    local_step(model, optimizer, x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.average", says="a weight in two layers: .*8 all-reduces a rank; 7 param.*two layers have is one")
+def averages_layer_by_layer(model, all_reduce=dist.all_reduce):
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            all_reduce(parameter.data)
+            parameter.data /= dist.get_world_size()
+
+
 @wrong("lesson_03.average", says="0.weight of rank 0 lies in other memory.*who holds a view")
 def gives_parameters_other_memory(model, all_reduce=dist.all_reduce):
     parameters = list(model.parameters())
@@ -1190,6 +1218,11 @@ def empties_the_order(order, rank, world_size, batch_size):
     own = order.clone()
     order.zero_()
     return deal(own, rank, world_size, batch_size)
+
+
+@wrong("lesson_03.batches", says="this rank's examples are a list: a part of `order` is a tensor")
+def makes_lists_of_batches(order, rank, world_size, batch_size):
+    return [(part.tolist(), n) for part, n in deal(order, rank, world_size, batch_size)]
 
 
 @wrong("lesson_03.batches", says="an empty batch is order\\[:0\\]")

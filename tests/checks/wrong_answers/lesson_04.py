@@ -1015,6 +1015,7 @@ for _name, _calls, _says in [
     ("nothing", {"all_reduce": None, "ddp": None}, "is not filled in"),
     ("one_each", {"all_reduce": 1, "ddp": 1}, "count the tensors in model.parameters"),
     ("only_weights", {"all_reduce": 17, "ddp": 3}, "count the tensors in model.parameters"),
+    ("bytes_over_25_mib", {"all_reduce": 34, "ddp": 2}, "a bucket holds whole tensors, and the first one is full at"),
     ("first_iteration", {"all_reduce": 34, "ddp": 1}, "arranges its buckets after the first one"),
     ("as_many_as_tensors", {"all_reduce": 34, "ddp": 34}, "the other method's number"),
     ("text", {"all_reduce": "34", "ddp": 3}, "must be a number"),
@@ -1080,7 +1081,7 @@ for _name, _function, _says in [
     ("one_latency_for_all", _seconds(per_tensor=False), "every tensor is a collective of its own"),
     ("one_way", _seconds(n_messages=lambda n: n - 1), "half of the messages"),
     ("whole_tensors_around_the_ring", _seconds(ring=False), "a message of a ring is one chunk"),
-    ("all_at_once", _seconds(n_messages=lambda n: 2), "half of the messages"),
+    ("all_at_once", _seconds(n_messages=lambda n: 2), "N - 1 messages, one after the other, and that twice"),
     ("in_milliseconds", lambda *given: 1e3 * _seconds()(*given), "these are milliseconds"),
     ("in_bits", lambda m, n, s, b, k, w: _seconds()(m, n, s, 8 * b, k, w), "these are bits"),
     ("of_one_tensor", lambda m, n, s, b, k, w: _seconds()(m, n, s, b / k, k, w), "nothing is divided by n_tensors"),
@@ -1093,9 +1094,28 @@ for _name, _function, _says in [
         lambda m, n, s, b, k, w: _seconds()(m, n, s, b, 0, w) + 2 * k * w.latency_s * (m != "one"),
         "each of the N - 1 messages of a phase pays the latency",
     ),
+    (
+        "half_of_the_latencies",
+        lambda m, n, s, b, k, w: _seconds()(m, n, s, b, k / 2, w),
+        "half of the latencies: the way there",
+    ),
     ("for_four_ranks", _seconds(compute=lambda s, n: s / 4), "divided by 4, however many"),
 ]:
     wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)
+
+
+def _gathers_all(model):
+    for p in model.parameters():
+        every = [torch.empty_like(p.grad) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, p.grad)
+        p.grad = sum(every) / len(every)
+
+
+for _check, _formula in (("bytes_sent", bytes_sent), ("predicted_s", _seconds())):
+    wrong_values(
+        f"lesson_04.{_check}", f"{_check}_beside_an_all_gather", _formula, _gathers_all, all_reduce_mean,
+        says="your own gather_scatter calls all_gather: first the checks of its own exercise",
+    )  # fmt: skip
 
 
 @wrong("lesson_04.all_reduce_traffic", says="it calls barrier.*may go on")

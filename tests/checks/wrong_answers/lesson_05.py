@@ -137,12 +137,12 @@ def _other_optimizer(rank, batch_size):
 for _name, _change, _says in [
     ("forgets_to_divide", {"divide": 0}, "that is the sum of the gradients"),
     ("divides_by_n_twice", {"divide": 2}, "divided by world_size twice"),
-    ("takes_no_step", {"step": ""}, "they never move: optimizer.step"),
+    ("takes_no_step", {"step": ""}, "they never move: optimizer.step.. ends"),
     ("steps_before_it_reduces", {"step": "before"}, "ranks drift apart: step with what the all_reduce left"),
     ("steps_on_rank_0", {"step": "rank 0"}, "rank 1 do not follow SGD.*ranks drift apart"),
     ("never_clears", {"clear": False}, "optimizer.zero_grad\\(\\) before backward"),
     ("never_clears_nor_divides", {"clear": False, "divide": 0}, "optimizer.zero_grad\\(\\) before backward"),
-    ("clears_before_the_step", {"clears_late": True}, "they never move"),
+    ("clears_before_the_step", {"clears_late": True}, "is called, and finds gradients of zeros, or none"),
     ("two_backwards", {"backward": 2}, "ran backward through the model 6 times"),
     ("adds_up_the_loss", {"reduction": "sum"}, "the loss is the mean over the batch"),
     ("weights_of_its_own", {"start": _own_weights}, "ranks start from different weights"),
@@ -1237,11 +1237,59 @@ class CountsInNoSyncAndLeavesLate(Overlapped):
             self.missing[k] -= 1
 
 
+@wrong("lesson_05.overlap_in_time", says="0 all_reduce calls.*after no_sync.. not every bucket goes off")
+class StartsNothingBehindNoSync(Overlapped):
+    def gradient_is_there(self, k):
+        self.missing[k] -= 1
+        while self.syncing and 0 in self.missing[len(self.flights) :][:1]:
+            self.start_next()
+
+    def start_the_rest(self):
+        pass
+
+
+@wrong("lesson_05.overlap_in_time", says="the second step: 0 all_reduce calls.*everything starts over")
+class SendsOnce(Overlapped):
+    begun = False
+
+    def start_over(self):
+        if not self.begun:
+            super().start_over()
+        self.begun = True
+
+
+@wrong("lesson_05.scaling_metrics", says="of 1, 3 ranks divides by zero.*comm_s is 0: the ratio is math.inf")
+def divides_by_no_communication(profiles):
+    alone_s = profiles[1]["iteration_s"]
+    return {
+        n: {
+            "ratio": p["comp_s"] / p["comm_s"],
+            "speedup": n * alone_s / p["iteration_s"],
+            "efficiency": alone_s / p["iteration_s"],
+        }
+        for n, p in profiles.items()
+    }
+
+
+wrong_values("lesson_05.ring_bytes", "one_step_a_phase_around", lambda n, b: 2 * b / n, says="that is one step a phase")
+
+
 @wrong("lesson_05.overlap_in_time", says="a barrier takes time too")
 class MeetsInWait(Overlapped):
     def wait(self):
         super().wait()
         dist.barrier()
+
+
+@wrong("lesson_05.overlap", says="each bucket goes once, in a vector longer than its gradients")
+class PadsItsBuckets(Overlapped):
+    def flat(self, bucket):
+        return torch.cat([super().flat(bucket), torch.zeros(3, dtype=bucket[0].dtype)])
+
+    def start_next(self):
+        super().start_next()
+        handle, flat = self.flights[-1]
+        self.flights[-1] = (handle, flat[:-3])
 
 
 # 5.5 attribution
@@ -1343,6 +1391,28 @@ for _name, _function, _says in [
     ("the_ranks_left_over", _turns(lambda n, cores: max(1, n - cores)), "the other way round"),
 ]:
     wrong_values("lesson_05.step_under", _name, _function, says=_says)
+
+
+wrong_values(
+    "lesson_05.step_under", "as_many_bytes_of_float16", _turns(_evenly, n_elements=20_000, dtype=torch.float16),
+    says="takes as long as it should, and is of float16.*40,000 bytes of another dtype",
+)  # fmt: skip
+
+
+@wrong("lesson_05.step_under", says="rank 0 is busy for 0 s before the all_reduce, expected 1 s.*every rank computes")
+def only_the_last_computes(rank, world_size, conditions):
+    if rank == 0:
+        time.sleep(conditions.get("serial_s", 0.0))
+    if "serial_s" in conditions:
+        dist.barrier()
+    if rank == world_size - 1:
+        time.sleep(conditions.get("straggler", 1.0) * max(1.0, world_size / conditions.get("cores", world_size)))
+    dist.all_reduce(torch.zeros(10_000))
+
+
+@wrong("lesson_05.step_under", says="rank 2 is busy for 1.5 s .* expected 1 s.*a straggler's time the last rank's")
+def two_are_slow(rank, world_size, conditions):
+    _step(rank, world_size, conditions, who=rank if rank >= world_size - 2 else -1)
 
 
 @wrong("lesson_05.step_under", says="under way while the rank computes")
