@@ -1071,6 +1071,85 @@ class KeepsListsOfTheWhole(_Sharded):
         self.kept.append(self.whole.tolist())
 
 
+@wrong("lesson_07.fully_sharded", says="last forward pass .* bytes more.*gathered vectors stay until forward is over")
+class KeepsAllThatAPassGathers(_Sharded):
+    """In a list that is empty again when the pass is over."""
+
+    def forward(self, x):
+        self.local = []
+        x = super().forward(x)
+        self.local = []
+        return x
+
+    def backward(self, gradient):
+        self.local = []
+        shards = super().backward(gradient)
+        self.local = []
+        return shards
+
+    def use(self, k):
+        self.gather(k)
+        self.local.append(self.flights[k][1])
+        super().use(k)
+
+
+class _WaitsForTheOneBefore(_Sharded):
+    """Of all reduce_scatters one is under way."""
+
+    def backward(self, gradient):
+        self.one, self.local = None, []
+        shards = super().backward(gradient)
+        self.one, self.local = None, []
+        return shards
+
+    def scatter(self, whole, shard, size):
+        if self.one is not None:
+            self.one.wait()
+        flat = _flat([whole], len(shard) * size)
+        self.one = dist.reduce_scatter(shard, list(flat.split(len(shard))), async_op=True)
+        self.keep(flat)
+        return [self.one]
+
+    def keep(self, flat):
+        pass
+
+
+@wrong("lesson_07.fully_sharded", says="last backward pass .* bytes more.*whole gradients, or gathered weights, stay")
+class KeepsAllWholeGradients(_WaitsForTheOneBefore):
+    """Until backward is over."""
+
+    def keep(self, flat):
+        self.local.append(flat)
+
+
+@wrong("lesson_07.fully_sharded", says="last backward pass .* bytes more.*whole gradients, or gathered weights, stay")
+class KeepsWhatItGathersGoingBack(_WaitsForTheOneBefore):
+    def use(self, k):
+        self.gather(k)
+        if hasattr(self, "local"):
+            self.local.append(self.flights[k][1])
+        super().use(k)
+
+    def forward(self, x):
+        vars(self).pop("local", None)
+        return super().forward(x)
+
+
+@wrong("lesson_07.fully_sharded", says="a view keeps all of what it is|its shard alone, in a tensor of its own")
+class GivesViewsOfTheWhole(_WaitsForTheOneBefore):
+    """Each shard is received at the front of the whole gradient."""
+
+    def backward(self, gradient):
+        self.found = []
+        super().backward(gradient)
+        return [shard.div_(dist.get_world_size()) for shard in vars(self).pop("found")[::-1]]
+
+    def scatter(self, whole, shard, size):
+        memory = torch.empty(len(shard) * size, dtype=shard.dtype)
+        self.found.append(memory[: len(shard)])
+        return super().scatter(whole, self.found[-1], size)
+
+
 @wrong("lesson_07.fully_sharded", says="full cannot be set")
 class FillsByHand(_Sharded):
     def use(self, k):
