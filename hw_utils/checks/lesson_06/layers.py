@@ -159,11 +159,12 @@ def _layer_cases(axis: int, **settings: Any) -> list[dict]:
     """N divides only what is cut, so that who looks at the other size shows."""
     large = [(4, 504, 512) if axis else (4, 512, 504)]  # a weight that nobody overlooks, in whatever form it is kept
     sizes = ((1, 3, 4), (2, 7, 6), (4, 6, 8), (8, 7, 16)) if axis else ((1, 3, 4), (2, 6, 7), (4, 8, 6), (8, 16, 7))
-    return [
+    cases = [
         {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, **settings}
         for dtype in ("float64", "float32")
         for n, d_in, d_out in [*sizes, *large[: dtype == "float64"]]
     ]
+    return [*cases, {**cases[1], "stepped": True}]
 
 
 def _forward_cases(axis: int) -> list[dict]:
@@ -179,7 +180,7 @@ _COLUMN_HINTS = {
     "hint 3 of exercise 6.3a": "on the object and not on the class",
     "hint 2 of exercise 6.3a": "cannot be multiplied|upstream gradient|slice the gradient|x is whole|x.T @ g"
     "|share of the|columns' share",
-    "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another",
+    "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another|no second copy",
 }
 _ROW_HINTS = {
     "hint 3 of exercise 6.3a": "on the object",
@@ -187,7 +188,7 @@ _ROW_HINTS = {
     "|not reduced",
     "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
     "hint 2 of exercise 6.3a": "x.T @ g",
-    "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another",
+    "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another|no second copy",
 }
 _BY_EYE = (
     "print the shapes of x, of self.weight and of what is gathered or reduced, and write the product out for N = 2."

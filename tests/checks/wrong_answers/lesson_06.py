@@ -1563,6 +1563,52 @@ class StacksBelowEachOther(_Column):
         return torch.cat(self.context.all_gather(x @ self.weight, self.rank, self.group_id))
 
 
+class _WithACopy:
+    """Its part of the weight a second time, `own`, with which it computes."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        if self.n * self.size != weight.shape[self.axis]:
+            raise ValueError(f"{weight.shape} over {self.n} ranks")
+        self.own = self.weight.clone()
+
+
+@wrong(COLUMN_F, says="after a step on self.weight.*keep no second copy")
+class ComputesWithACopy(_WithACopy, _Column):
+    def forward(self, x):
+        self.x = x
+        return self.gather(x @ self.own)
+
+
+@wrong(COLUMN_B, says="after a step.*input gradient.*keep no second copy")
+class GoesBackWithACopy(_WithACopy, _Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return self.reduce(mine @ self.own.T)
+
+
+@wrong(ROW_F, says="after a step on self.weight.*keep no second copy")
+class RowComputesWithACopy(_WithACopy, _Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return self.reduce(self.x @ self.own)
+
+
+@wrong(ROW_B, says="after a step.*input gradient.*keep no second copy")
+class RowGoesBackWithACopy(_WithACopy, _Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.gather(grad_output @ self.own.T)
+
+
+@wrong(COLUMN_F, says="with 1 rank.* bytes alive.*contiguous.. of the whole copies nothing")
+class CopiesOnlyWhatIsNotContiguous(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.weight = weight[:, self.mine].contiguous()
+
+
 @wrong(COLUMN_F, says="view of the whole weight")
 class KeepsAView(_Column):
     def __init__(self, weight, rank, context, group_id):
