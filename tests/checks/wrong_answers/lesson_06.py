@@ -1098,6 +1098,37 @@ def never_clears_gradients(model, optimizer, x, y, context, rank):
     return loss.item()
 
 
+@wrong(WEIGHTED, says="steps on 7, 3, 8 examples.*the first step's number of all examples")
+def remembers_the_total(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y, reduction="sum")
+    loss.backward()
+    parameters = list(model.parameters())
+    flat = torch.cat([*(p.grad.flatten() for p in parameters), torch.tensor([float(len(x))]).double()])
+    flat = context.all_reduce(flat, rank, "g")
+    optimizer.total = getattr(optimizer, "total", flat[-1])
+    for p, piece in zip(parameters, flat[:-1].split([p.numel() for p in parameters])):
+        p.grad = piece.view_as(p) / optimizer.total
+    optimizer.step()
+    return loss.item() / max(len(x), 1)
+
+
+@wrong(WEIGHTED, says="steps on 7, 3, 8 examples.*nothing of an earlier step's sizes is kept")
+def remembers_its_share(model, optimizer, x, y, context, rank):
+    """Each rank's own number of examples is that of the first step."""
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y) if len(x) else 0 * sum(p.sum() for p in model.parameters())
+    loss.backward()
+    optimizer.n = getattr(optimizer, "n", len(x))
+    parameters = list(model.parameters())
+    flat = torch.cat([*(p.grad.flatten() for p in parameters), torch.ones(1).double()]) * optimizer.n
+    flat = context.all_reduce(flat, rank, "g")
+    for p, piece in zip(parameters, (flat[:-1] / flat[-1]).split([p.numel() for p in parameters])):
+        p.grad = piece.view_as(p)
+    optimizer.step()
+    return loss.item()
+
+
 @wrong(STEP, says="gradients that stood there before the call are in its step")
 @wrong(WEIGHTED, says="gradients that stood there before the call are in its step")
 def clears_after_the_step(model, optimizer, x, y, context, rank):
