@@ -105,7 +105,7 @@ def _begun(n_examples: int, world_size: int) -> dict:
     judge=strict(judge_split),
     cases=[
         {"n_examples": n, "world_size": size}
-        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7)]
+        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7), (1001, 40)]
     ]
     + [{"n_examples": 5, "world_size": 2, "n_dims": 1}],
     ok="no example is lost or doubled, and the parts' sizes differ by at most 1",

@@ -30,6 +30,11 @@ for _name, _formula, _says in [
     ("all_or_nothing", lambda n, s, k: 16 * n / s if k else 16 * n, "leave a part whole"),
     ("weights_first", lambda n, s, k: _state(n, s, k, cut=(3, 2, 1)), "the weights last"),
     ("all_ranks", lambda n, s, k: s * _state(n, s, k), "that is all ranks together"),
+    (
+        "few_ranks_only",
+        lambda n, s, k: _state(n, s, k) if s < 100 else None,
+        "1000000000000, 3072, 2.*is there a return",
+    ),
     ("in_gigabytes", lambda n, s, k: _state(n, s, k) / 1e9, "that is in GB"),
     ("nothing", lambda n, s, k: None, "is there a return"),
     ("rounds_down", lambda n, s, k: int(_state(n, s, k)), "divide with /, and round nothing"),
@@ -92,6 +97,11 @@ for _name, _formula, _says in [
         "a s / h need not be whole",
     ),
     ("no_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * b * s), "sequence squared"),
+    (
+        "short_sequences_only",
+        lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * b * s * s) if s < 10_000 else None,
+        "131072, 16, 20480, 160.*is there a return",
+    ),
     ("one_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * s * s), "belong to each example"),
     ("keeps_one_mask", lambda s, b, h, a, r: 34 * s * b * h + (1 if r else 5) * a * b * s * s, "mask is not kept"),
     ("gives_the_ratio", lambda s, b, h, a, r: 34 + (0 if r else 5 * a * s / h), "bytes a number of the input"),
