@@ -14,6 +14,7 @@ import torch
 from hw_utils.checks.check import observe
 from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run_result import Run
+from hw_utils.core.trace import Event
 from hw_utils.material.kept.tensors import NUMBERS, beside_models, has_numbers
 
 MOMENT_S = 1e-3
@@ -105,6 +106,11 @@ def _bytes_in(value: Any, seen: set[int]) -> int:
 def is_here(thing: Any) -> bool:
     """Whether an answer's object is in this process: of another one's memory the run keeps no books."""
     return not hasattr(type(thing), "kept_tensors")
+
+
+def is_under_way(event: Event, place: int) -> bool:
+    """Whether it had been called, and not been waited for, when its rank was at this place of its calls and waits."""
+    return event.order <= place and (event.waited is None or event.waited > place)
 
 
 def moment() -> float:

@@ -26,21 +26,23 @@ from hw_utils.material.by_hand.interface import Interface
 
 
 def drive_dp(
-    dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool, begun: float
-) -> dict[str, Any]:
+    dp_step, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool, begun: float,
+    sizes: list[int] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Losses, weights after and what is brought. sizes: how many of the examples there are in each step, if not all."""
     train_plainly(1, 1, seed)  # torch imports much at the first step: not on a rank's time
     _optimizer_of(model_of(seed), apart).step()
     x, y = training_set(n_examples, seed)
-    shards = shards_of(n_examples, world_size)
+    steps = [shards_of(n, world_size) for n in sizes or [n_examples] * n_steps]
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         model = model_of(seed, rank if apart else 0)
         optimizer = _optimizer_of(model, apart)
         for p in model.parameters() if begun else ():
             p.grad = torch.full_like(p, begun * (rank + 1))
-        mine, brought = shards[rank], []
+        brought: list[torch.Tensor] = []
         listened = _listening(context, brought)
-        losses = [dp_step(model, optimizer, x[mine], y[mine], listened, rank) for _ in range(n_steps)]
+        losses = [dp_step(model, optimizer, x[of[rank]], y[of[rank]], listened, rank) for of in steps]
         losses = [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in losses]
         weights = torch.cat([p.detach().flatten() for p in model.parameters()])
         return {"losses": losses, "weights": weights, "brought": brought[:1]}
@@ -79,8 +81,9 @@ _BEGUN = (
 
 
 def judge_dp(
-    data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False, begun: float = 0.0
-) -> None:
+    data: Any, *, n_examples: int, world_size: int, n_steps: int, seed: int, apart: bool = False, begun: float = 0.0,
+    sizes: list[int] | None = None,
+) -> None:  # fmt: skip
     what = f"{n_steps} steps on {n_examples} examples, {n_ranks(world_size)}"
     if begun:
         what += ", with gradients of something else from before"
@@ -89,6 +92,8 @@ def judge_dp(
     results, calls = require_results(data, what, crash_cause=cause)
     if apart:
         return _judge_apart(results, n_examples, world_size, n_steps, seed)
+    if sizes:
+        return _judge_sizes(results, sizes, world_size, seed)
     right = train_plainly(n_examples, n_steps, seed)[1]
     weights = [
         require_array(r["weights"], right.shape, f"{what}: the weights of rank {i}") for i, r in enumerate(results)
@@ -127,6 +132,34 @@ def _judge_apart(results: list, n_examples: int, world_size: int, n_steps: int, 
         else "something else than the gradient of the rank's own model and shard goes into the all_reduce, or into "
         "the update",
     )
+
+
+def _judge_sizes(results: list, sizes: list[int], world_size: int, seed: int) -> None:
+    what = f"{n_ranks(world_size)}, steps on {', '.join(map(str, sizes))} examples"
+    right = _train_on(sizes, sizes, seed)
+    for rank, result in enumerate(results):
+        got = require_array(result["weights"], right.shape, f"{what}: weights of rank {rank}")
+        if not distance(got, right) <= 1e-6:
+            is_known = distance(got, _train_on(sizes, sizes[:1] * len(sizes), seed)) <= 1e-6
+            raise CheckFailed(
+                f"{what}: rank {rank}'s weights differ from those of one process by {distance(got, right):.2g}",
+                cause="each step divides by the first step's number of all examples: it is another one in each step, "
+                "so add it up anew, in the same vector"
+                if is_known
+                else "each step has shards of other sizes: nothing of an earlier step's sizes is kept",
+            )
+
+
+def _train_on(sizes: list[int], divisors: list[int], seed: int) -> np.ndarray:
+    """The weights after steps of one process along the sum over so many examples, divided by that."""
+    x, y = training_set(max(sizes), seed)
+    model = model_of(seed)
+    optimizer = _optimizer_of(model, False)
+    for n, divisor in zip(sizes, divisors):
+        optimizer.zero_grad()
+        ((model(x[:n]) - y[:n]).square().sum() / divisor).backward()
+        optimizer.step()
+    return flat_weights(model)
 
 
 def _brings_its_step(brought: list, rank: int, n_examples: int, world_size: int, seed: int) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
+import torch
+
 _NO_GRADIENT = "backward leaves the local weight gradient on the layer: self.weight_grad = ..."
 _WHOLE_X = "x is whole in a column layer: all its features meet the rank's columns; only a row layer slices x"
 _SLICED = "a rank's rows meet its own slice of the input only: slice x"
@@ -135,3 +138,51 @@ ROW: dict[str, dict[str, Any]] = {
         "all_gather fewer": "the parts come together in one all_gather",
     },
 }
+
+EARLIER = "it is an earlier layer's, of the same shape and name: each layer cuts the weight that it is given"
+EVERY_NTH = "rank r keeps one run of neighbouring {}, rank 0 the first; not every N-th of the {}"
+_OTHER_INPUT = (
+    "it is made of another forward's input, or another layer's: keep the last forward's, on the object and not on the "
+    "class"
+)
+_OWN_GRADIENT = "the weight gradient is the rank's own: nothing is summed or averaged over ranks"
+_OVER_BATCH = "nothing is divided by the batch: the mean is in the upstream gradient already"
+_OLD_NUMBERS = (
+    "it is made with the weight that the constructor was given: self.weight has been changed in place since, as a step "
+    "of an optimizer does. Compute with self.weight, and keep no second copy of it"
+)
+
+
+def known_mistakes(axis: int, case: dict, weight, other, x, grad_output, given) -> dict[str, dict[str, list]]:
+    """For each result, cause -> what a rank then has: for each rank the arrays, one of which it is.
+
+    given: the weight that the constructor got, if it has other numbers now.
+    """
+    n, batch = case["world_size"], case["batch"]
+
+    def cut(tensor: torch.Tensor) -> list[np.ndarray]:
+        return [part.numpy() for part in tensor.chunk(n, axis)]
+
+    whole = (grad_output @ weight.T).numpy()
+    of_other = cut(other.T @ grad_output)
+    output, old = {}, {}
+    if case.get("stepped"):
+        output[_OLD_NUMBERS] = [[(x @ given).numpy()]] * n
+        old[_OLD_NUMBERS] = [[(grad_output @ given.T).numpy()]] * n
+    if n > 1 and not axis:
+        slices, rows = x.chunk(n, 1), weight.chunk(n, 0)
+        shifted = [sum(slices[order(r)] @ rows[r] for r in range(n)).numpy() for order in _orders(n)]
+        output |= {"each rank's rows meet another rank's slice of x: cut x where the weight is cut": [shifted] * n}
+    return {
+        "output": output,
+        "weight_grad": {
+            _OTHER_INPUT: [[mine] if axis else of_other for mine in of_other],
+            _OVER_BATCH: [[part / batch] for part in cut(x.T @ grad_output)],
+            **({_OWN_GRADIENT: [[sum(cut(x.T @ grad_output)) / n]] * n} if n > 1 else {}),
+        },
+        "grad_input": {_OVER_BATCH: [[whole / batch]] * n, **old},
+    }
+
+
+def _orders(n: int) -> list:
+    return [lambda r: (r + 1) % n, lambda r: (r - 1) % n, lambda r: n - 1 - r, lambda r: 0]

@@ -90,6 +90,11 @@ def _apart(n_examples: int, world_size: int) -> list[dict]:
     return [{"n_examples": n_examples, "world_size": world_size, "n_steps": 2, "seed": 9, "apart": True}]
 
 
+def _resized(sizes: list[int], world_size: int) -> dict:
+    """A case in which each step has another number of examples."""
+    return {"n_examples": max(sizes), "world_size": world_size, "n_steps": len(sizes), "seed": 5, "sizes": sizes}
+
+
 def _begun(n_examples: int, world_size: int) -> dict:
     """A case in which gradients of something else stand in p.grad when the first step comes."""
     return {"n_examples": n_examples, "world_size": world_size, "n_steps": 2, "seed": 5, "begun": 3.0}
@@ -100,7 +105,7 @@ def _begun(n_examples: int, world_size: int) -> dict:
     judge=strict(judge_split),
     cases=[
         {"n_examples": n, "world_size": size}
-        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7)]
+        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7), (1001, 40)]
     ]
     + [{"n_examples": 5, "world_size": 2, "n_dims": 1}],
     ok="no example is lost or doubled, and the parts' sizes differ by at most 1",
@@ -118,7 +123,7 @@ def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
 @check(
     "lesson_06.dp_step",
     judge=strict(judge_dp),
-    cases=[*_EVEN, *_apart(12, 3), _begun(8, 2)],
+    cases=[*_EVEN, *_apart(12, 3), _begun(8, 2), _resized([4, 12, 8], 2)],
     ok="N = 1 to 10 ranks follow one process with the whole batch, with one all_reduce of the gradient a step",
     hints={
         "hint 2 of exercise 6.2b": "flat vector|p.numel|p.grad|where it came from|own shard: every",
@@ -127,9 +132,9 @@ def split_batch(split_batch, /, n_examples, world_size, n_dims=2):
     hint="hint 1 of exercise 6.2b",
     look="compare p.grad on rank 0 after the all_reduce with the gradient of the whole batch on one process.",
 )
-def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begun=0.0):
+def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begun=0.0, sizes=None):
     """A few steps on every rank's shard: losses, and the weights after."""
-    return drive_dp(dp_step, n_examples, world_size, n_steps, seed, apart, begun)
+    return drive_dp(dp_step, n_examples, world_size, n_steps, seed, apart, begun, sizes)
 
 
 @check(
@@ -139,7 +144,7 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begu
         {"n_examples": n, "world_size": size, "n_steps": 3, "seed": 6}
         for n, size in [(7, 2), (6, 2), (10, 4), (11, 3), (3, 4), (1, 6)]
     ]
-    + [*_apart(7, 3), _begun(7, 2)],
+    + [*_apart(7, 3), _begun(7, 2), _resized([7, 3, 8], 2)],
     ok="uneven and empty shards follow one process with the whole batch, with one all_reduce of the gradient a step",
     hints={
         "hint 1 of exercise 6.2c": "nan|has 0 examples|empty shard|that not all ranks call",
@@ -150,20 +155,21 @@ def dp_step(dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begu
     hint="hint 2 of exercise 6.2c",
     look="work out for shards of 2 and 1 examples, by hand, what each rank's vector must hold for the sum to be right.",
 )
-def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begun=0.0):
+def weighted_dp_step(weighted_dp_step, /, n_examples, world_size, n_steps, seed, apart=False, begun=0.0, sizes=None):
     """The same on shards of different sizes, empty ones included."""
-    return drive_dp(weighted_dp_step, n_examples, world_size, n_steps, seed, apart, begun)
+    return drive_dp(weighted_dp_step, n_examples, world_size, n_steps, seed, apart, begun, sizes)
 
 
 def _layer_cases(axis: int, **settings: Any) -> list[dict]:
     """N divides only what is cut, so that who looks at the other size shows."""
     large = [(4, 504, 512) if axis else (4, 512, 504)]  # a weight that nobody overlooks, in whatever form it is kept
     sizes = ((1, 3, 4), (2, 7, 6), (4, 6, 8), (8, 7, 16)) if axis else ((1, 3, 4), (2, 6, 7), (4, 8, 6), (8, 16, 7))
-    return [
+    cases = [
         {"world_size": n, "d_in": d_in, "d_out": d_out, "batch": 5, "dtype": dtype, **settings}
         for dtype in ("float64", "float32")
         for n, d_in, d_out in [*sizes, *large[: dtype == "float64"]]
     ]
+    return [*cases, {**cases[1], "stepped": True}]
 
 
 def _forward_cases(axis: int) -> list[dict]:
@@ -179,7 +185,7 @@ _COLUMN_HINTS = {
     "hint 3 of exercise 6.3a": "on the object and not on the class",
     "hint 2 of exercise 6.3a": "cannot be multiplied|upstream gradient|slice the gradient|x is whole|x.T @ g"
     "|share of the|columns' share",
-    "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another",
+    "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another|no second copy",
 }
 _ROW_HINTS = {
     "hint 3 of exercise 6.3a": "on the object",
@@ -187,7 +193,7 @@ _ROW_HINTS = {
     "|not reduced",
     "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
     "hint 2 of exercise 6.3a": "x.T @ g",
-    "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another",
+    "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another|no second copy",
 }
 _BY_EYE = (
     "print the shapes of x, of self.weight and of what is gathered or reduced, and write the product out for N = 2."

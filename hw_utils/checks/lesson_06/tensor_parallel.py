@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks.lesson_06.layer_causes import COLUMN, ROW, crash_cause, shape_causes
+from hw_utils.checks.kept_bytes import is_here
+from hw_utils.checks.lesson_06.layer_causes import (
+    COLUMN,
+    EARLIER,
+    EVERY_NTH,
+    ROW,
+    crash_cause,
+    known_mistakes,
+    shape_causes,
+)
 from hw_utils.checks.lesson_06.shards import (
     DTYPES,
     distance,
@@ -41,9 +50,31 @@ def _problem(d_in: int, d_out: int, batch: int, dtype: str, seed: int) -> tuple[
     return tuple(random_tensor(100 * seed + k, *shape, dtype=dtype) for k, shape in enumerate(shapes))
 
 
-def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backward, divides=True) -> dict[str, Any]:
+def _in_more_memory(weight: torch.Tensor) -> torch.Tensor:
+    """The same with a row behind it in its memory: who keeps all of it, copied nothing."""
+    return torch.cat([weight, torch.zeros_like(weight[:1])])[:-1]
+
+
+def _moved(d_in: int, d_out: int, dtype: str, seed: int) -> torch.Tensor:
+    """The weight after what a step of an optimizer is: other numbers in the same memory."""
+    return random_tensor(100 * seed + 50, d_in, d_out, dtype=dtype)
+
+
+def _put(layer: Any, weight: torch.Tensor) -> None:
+    if is_here(layer):
+        layer.weight.detach().copy_(weight)
+    else:  # what is set there is put into the memory that is there
+        layer.weight = weight
+
+
+def drive_layer(
+    Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backward, divides=True, stepped=False
+) -> dict[str, Any]:
     """Every rank's layer: the weight it keeps, its output, and both gradients if `backward`; what its constructor
-    raises if the world size does not divide what is cut."""
+    raises if the world size does not divide what is cut.
+
+    stepped: the numbers of `weight` on the layer are changed before its last forward.
+    """
     if not divides:
         weight = torch.ones(d_in, d_out, dtype=DTYPES[dtype])
         return run_ranks(lambda rank, context: {"raised": _what_it_raises(Layer, weight, rank, context)}, world_size)
@@ -57,16 +88,19 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         weight = part_on(rank, weight, world_size, axis, seed)
         if axis == 0:  # of x a rank has use for the features that meet its rows
             other, x = (part_on(rank, t, world_size, 1, seed + k) for k, t in enumerate((other, x)))
-        given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": weight.clone()}
+        given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": _in_more_memory(weight)}
         if not is_large:  # what is kept of another layer is none of this one's
             Layer(-weight, rank, context, "lin")
         layer = Layer(given["weight"], rank, context, "lin")
-        weights[rank], stages[rank] = layer.weight, "forward"
+        weights[rank] = layer.weight.detach().clone() if isinstance(layer.weight, torch.Tensor) else layer.weight
+        stages[rank] = "forward"
         if backward:
             layer.forward(other.clone())
             stages[rank] = "backward"
             layer.backward(grad_output.flip(0))
             stages[rank] = "forward"
+        if stepped and isinstance(weights[rank], torch.Tensor):
+            _put(layer, _moved(d_in, d_out, dtype, seed).chunk(world_size, axis)[rank])
         result = {"output": layer.forward(given["x"])}
         followed = _followed(layer)  # a graph may be gone after backward
         if backward:
@@ -75,7 +109,7 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
             result["grad_input"] = layer.backward(given["grad_output"])
             result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
-        foreign = _foreign(weight, layer.weight) if world_size > 1 else weight.new_empty(0)
+        foreign = _foreign(weight, layer.weight) if world_size > 1 and not stepped else weight.new_empty(0)
         whole = [name for name, value in kept_tensors(layer).items() if n_found(foreign, value) > 2]
         rights = {"x": x, "grad_output": grad_output, "weight": weight}
         changed = [name for name, right in rights.items() if not torch.equal(given[name], right)]
@@ -83,7 +117,7 @@ def drive_layer(Layer, axis, world_size, d_in, d_out, batch, dtype, seed, backwa
         tracked = [n for n, t in seen_by_all.items() if isinstance(t, torch.Tensor) and t.requires_grad]
         tracked += [f"self.{n}" for n in sorted({*followed, *_followed(layer)} - {*tracked})]
         seen = {"kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
-        looks_again = world_size == 2 and dtype == "float64"
+        looks_again = world_size == 2 and dtype == "float64" and not stepped
         return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
     made = run_ranks(worker, world_size)
@@ -127,6 +161,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if not case.get("divides", True):
         return _require_refused(data, axis, case)
     what = f"{'backward' if case['backward'] else 'forward'} with {n} rank{'s' if n > 1 else ''}, {case['dtype']}"
+    what += ", after a step on self.weight" if case.get("stepped") else ""
     weight, other, x, grad_output = (
         t.double() for t in _problem(*(case[k] for k in ("d_in", "d_out", "batch", "dtype", "seed")))
     )
@@ -135,8 +170,8 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if made_before:
         first = len(shards) - len(made_before)  # ranks begin in falling order
         strided = [(weight[:, r::n] if axis else weight[r::n]).numpy() for r in range(n)]
-        every = {_EARLIER: [[-part] for part in shards[first:]]}
-        every |= {_EVERY_NTH.format(*(("columns",) if axis else ("rows",)) * 2): [[a] for a in strided[first:]]}
+        every = {EARLIER: [[-part] for part in shards[first:]]}
+        every |= {EVERY_NTH.format(*(("columns",) if axis else ("rows",)) * 2): [[a] for a in strided[first:]]}
         got, right = data["weights"][first:], shards[first:]
         _require_none_of(every, got, right, f"{what}: the weight", limit)
         require_parts(got, right, f"{what}: the weight", limit, causes["weight"])
@@ -144,6 +179,9 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     results, made = require_results(data, what, crash_cause=crash_cause(data, stage, axis, case))
     if len(made_before) != n:
         raise CheckFailed(f"{what}: {len(made_before)} of {n} ranks have a weight")
+    given = weight
+    if case.get("stepped"):
+        weight = _moved(*(case[k] for k in ("d_in", "d_out", "dtype", "seed"))).double()
     _require_little_kept(results, case, what)
     _require_little_taken(data["taken"], case, what)
     require_unchanged(results, what)
@@ -156,52 +194,13 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         parts = (("weight_grad", grads, "the weight gradient"), ("grad_input", [whole] * n, "the input gradient"))
     else:
         parts = (("output", [(x @ weight).numpy()] * n, "the output"),)
-    known = _known_mistakes(axis, case, weight, other, x, grad_output)
+    known = known_mistakes(axis, case, weight, other, x, grad_output, given)
     for name, expected, words in parts:
         _require_none_of(known[name], [r[name] for r in results], expected, f"{what}: {words}", limit)
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
     if n > 1:
         require_calls(made, n, calls, what, causes["calls"])
         _require_small_parts(made, axis, case, what)
-
-
-_EARLIER = "it is an earlier layer's, of the same shape and name: each layer cuts the weight that it is given"
-_EVERY_NTH = "rank r keeps one run of neighbouring {}, rank 0 the first; not every N-th of the {}"
-_OTHER_INPUT = (
-    "it is made of another forward's input, or another layer's: keep the last forward's, on the object and not on the "
-    "class"
-)
-_OWN_GRADIENT = "the weight gradient is the rank's own: nothing is summed or averaged over ranks"
-_OVER_BATCH = "nothing is divided by the batch: the mean is in the upstream gradient already"
-
-
-def _known_mistakes(axis: int, case: dict, weight, other, x, grad_output) -> dict[str, dict[str, list]]:
-    """For each result, cause -> what a rank then has: for each rank the arrays, one of which it is."""
-    n, batch = case["world_size"], case["batch"]
-
-    def cut(tensor: torch.Tensor) -> list[np.ndarray]:
-        return [part.numpy() for part in tensor.chunk(n, axis)]
-
-    whole = (grad_output @ weight.T).numpy()
-    of_other = cut(other.T @ grad_output)
-    output = {}
-    if n > 1 and not axis:
-        slices, rows = x.chunk(n, 1), weight.chunk(n, 0)
-        shifted = [sum(slices[order(r)] @ rows[r] for r in range(n)).numpy() for order in _orders(n)]
-        output = {"each rank's rows meet another rank's slice of x: cut x where the weight is cut": [shifted] * n}
-    return {
-        "output": output,
-        "weight_grad": {
-            _OTHER_INPUT: [[mine] if axis else of_other for mine in of_other],
-            _OVER_BATCH: [[part / batch] for part in cut(x.T @ grad_output)],
-            **({_OWN_GRADIENT: [[sum(cut(x.T @ grad_output)) / n]] * n} if n > 1 else {}),
-        },
-        "grad_input": {_OVER_BATCH: [[whole / batch]] * n},
-    }
-
-
-def _orders(n: int) -> list:
-    return [lambda r: (r + 1) % n, lambda r: (r - 1) % n, lambda r: n - 1 - r, lambda r: 0]
 
 
 def _require_none_of(known: dict[str, list], got: list, expected: list, what: str, limit: float) -> None:
@@ -259,7 +258,8 @@ def _require_little_kept(results: list, case: dict, what: str) -> None:
         if not result["kept_bytes"] <= local:
             raise CheckFailed(
                 f"{what}: rank {rank} keeps {result['kept_bytes']} bytes alive for a weight of {local}",
-                cause="a slice is a view of the whole weight; keep a copy of the slice (.clone())",
+                cause="a slice is a view of the whole weight, and .contiguous() of the whole copies nothing: keep a "
+                "copy of the slice (.clone())",
             )
         if result["whole"]:
             raise CheckFailed(

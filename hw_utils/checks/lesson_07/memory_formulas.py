@@ -102,7 +102,7 @@ def _judge_state(data: Any, n_parameters: int, world_size: int, stage: int) -> N
             # 11 ranks and stage 1 first: of others two mistakes make the same number
             (1000, 11, 1), (1000, 11, 2), (1000, 11, 3), (1000, 4, 0), (1000, 4, 1), (1000, 4, 2), (1000, 4, 3),
             (1000, 1, 3), (7_500_000_000, 64, 0), (7_500_000_000, 64, 1), (7_500_000_000, 64, 2),
-            (7_500_000_000, 64, 3),
+            (7_500_000_000, 64, 3), (1_000_000_000_000, 3072, 2),
         )
     ],
     ok="each rank holds what the tensors of these sizes take, in all stages.",
@@ -183,6 +183,7 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         for s, b, h, a, r in (  # a s is no multiple of h, so that no square tensor can be taken for another one
             (8, 1, 14, 2, False), (8, 1, 14, 2, True), (8, 3, 14, 4, False), (8, 3, 56, 2, False),
             (2048, 1, 12_288, 96, False), (2048, 1, 12_288, 96, True),
+            (131_072, 16, 20_480, 160, False),
         )
     ],
     ok="a layer keeps what the tensors of the table take, 114 and 34 for GPT-3.",

@@ -14,7 +14,7 @@ from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import second_objects, watched_layers
+from hw_utils.checks.lesson_07 import second_objects, watched_layers, weights_kept
 from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS, WatchedLayer
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -85,9 +85,13 @@ def _weights(hidden: list[int], width: int) -> list[torch.Tensor]:
     return [drawn_weights(h, width, drawn_numbers.seed(k, "weights")) for k, h in enumerate(hidden)]
 
 
-def _judge(data: Any, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False) -> None:
+def _judge(
+    data: Any, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0
+) -> None:
     if second:
         return second_objects.judge_weights(data, world_size)
+    if many:
+        return weights_kept.judge_many(data, world_size, many)
     what = f"{n_ranks(world_size)}, {len(hidden)} layers of {', '.join(str(h * width) for h in hidden)} elements"
     require_no_deadlock(data, what, cause="all ranks gather and reduce the same layers in one order.")
     trace = Trace.from_plain(data["trace"])
@@ -288,19 +292,23 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
         {"world_size": n, "hidden": list(h), "width": w}
         for n, h, w in ((1, (2, 3), 2), (2, (2,), 3), (2, (2, 4, 6), 3), (3, (2, 4, 7, 9), 2), (4, (1, 3, 5, 7, 9), 3))
     ]
-    + [{"world_size": 2, "second": True}],
+    + [{"world_size": 2, "second": True}, weights_kept.MANY],
     ok="two steps are right, two layers at most are whole at once, and three times (N - 1)/N of the weights travel.",
     hint="hint 1 of exercise 7.5",
     hints={
-        "hint 2 of exercise 7.5": "slot is|whole or on their way|ahead|hang on|outlives",
-        "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean",
+        "hint 2 of exercise 7.5": "slot is|whole or on their way|ahead|hang on|outlives|stay until",
+        "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean|is a view",
     },
     errors={"KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass."},
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
 )
-def fully_sharded(make, /, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False):
+def fully_sharded(
+    make, /, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0
+):
     """Two steps through layers with slots; each layer has another size, so the ledger tells their gathers apart."""
     if second:
         return second_objects.drive(second_objects.weights, make, world_size)
+    if many:
+        return weights_kept.drive_many(make, world_size, many)
     args = (make, hidden, width, PASS_S, PASS_S, 2)
     return observe_memory(lambda: simulate(train_steps, world_size, args, compute="free", echo=False, memory=True))

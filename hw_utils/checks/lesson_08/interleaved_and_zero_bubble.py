@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice, pairwise
 from typing import Any
 
@@ -54,8 +55,9 @@ def _require_orders(what: str, data: Any, kinds: str, n_chunks: int | None, n_ba
             for chunk in chunks
             for k in range(n_batches)
         ]
-        missing, foreign = [s for s in wanted if s not in steps], [s for s in steps if s not in wanted]
-        twice = [s for s in dict.fromkeys(steps) if steps.count(s) > 1]
+        counts, due = Counter(steps), set(wanted)
+        missing, foreign = [s for s in wanted if s not in counts], [s for s in steps if s not in due]
+        twice = [s for s, n in counts.items() if n > 1]
         if missing or foreign or twice:
             named = next(
                 (f"{word} {s[0]}" for word, s in (("has no", missing), ("has", foreign), ("has twice", twice)) if s)
@@ -74,6 +76,8 @@ def _is_step(step: Any, kinds: str, n_chunks: int | None) -> bool:
 
 def _why_incomplete(missing: list, foreign: list, n_came: int, n_batches: int, n_chunks: int | None) -> str:
     """n_came: how many micro-batches there are at all."""
+    if not n_came:
+        return "the list is empty: whatever the sizes, each pass of each micro-batch is made once on its rank."
     if foreign and n_chunks is not None and any(step[1] >= n_chunks for step in foreign):
         return "chunks are counted on their rank, from 0 to v - 1."
     if foreign and any(step[-1] >= n_batches for step in foreign):
@@ -208,6 +212,7 @@ def _why_slow(orders: list[Order], n_ranks: int, n_batches: int) -> str:
             (2, 6, 3, 19.0, 21.5, [7, 5]),
             (3, 3, 1, 15.0, 16.0, [3, 3, 1]),
             (3, 6, 1, 24.0, 25.0, [5, 3, 1]),
+            (10, 40, 4, 126.75, 146.25, [49, 47, 45, 43, 41, 39, 37, 35, 33, 31]),  # larger than what is drawn
         )
     ],
     ok="the orders fit together, the bubble is v times smaller, and no rank holds more than it must.",
@@ -292,7 +297,15 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
     judge=_judge_zero,
     cases=[
         {"n_ranks": p, "n_batches": m, "seconds": s}
-        for p, m, s in ((1, 2, 6.0), (2, 1, 5.0), (2, 3, 10.0), (3, 3, 11.0), (4, 2, 11.0), (4, 8, 27.0))
+        for p, m, s in (
+            (1, 2, 6.0),
+            (2, 1, 5.0),
+            (2, 3, 10.0),
+            (3, 3, 11.0),
+            (4, 2, 11.0),
+            (4, 8, 27.0),
+            (12, 40, 131.0),
+        )
     ],
     ok="W fills the bubble: nobody is faster, and no rank holds more than p micro-batches.",
     hint="hint 1 of exercise 8.7",

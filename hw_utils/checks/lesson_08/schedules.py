@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
+from hw_utils.checks.kept_bytes import is_under_way
 from hw_utils.checks.lesson_06.shards import taken
 from hw_utils.checks.lesson_08.carried_judge import require_carried
 from hw_utils.checks.lesson_08.schedules_judge import (
@@ -23,7 +24,7 @@ from hw_utils.checks.lesson_08.schedules_judge import (
     words,
 )
 from hw_utils.core.errors import CheckFailed
-from hw_utils.core.trace import RECEIVES, SENDS, Event, Trace
+from hw_utils.core.trace import RECEIVES, SENDS, Trace
 
 F_S, B_S = 1.0, 2.0
 _BESIDE = 2_500_000  # bytes: of right answers 1 MB at most; all activations of _MANY have 11.5, in half precision 3
@@ -194,18 +195,13 @@ def _judge_taken(what: str, looks: list, trace: Trace, world_size: int, n_batche
     n_bytes = taken(before, after)
     in_flight = sum(min(n_batches, world_size - rank) + 1 for rank in range(world_size))
     allowed = in_flight * max(sizes(n_batches, times)) * WIDTH * ITEM
-    allowed += sum(e.n_bytes for e in trace if e.is_send and _is_under_way(e, places[e.rank]))
+    allowed += sum(e.n_bytes for e in trace if e.is_send and is_under_way(e, places[e.rank]))
     if n_bytes is not None and n_bytes > 2 * allowed + _BESIDE:  # twice: what is on its way has a copy
         raise CheckFailed(
             f"{what}: from the last rank's first backward pass to its last one, {n_bytes} bytes more are in use; "
             f"{allowed} are in flight.",
             cause="activations that went back are kept in another form: as a text, in a list, in a file.",
         )
-
-
-def _is_under_way(event: Event, place: int) -> bool:
-    """Whether it had been called, and not been waited for, when its rank was at this place of its calls and waits."""
-    return event.order <= place and (event.waited is None or event.waited > place)
 
 
 def _require_let_go(what: str, result: Any, n_rows: int) -> None:

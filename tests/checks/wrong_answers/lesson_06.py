@@ -1098,6 +1098,37 @@ def never_clears_gradients(model, optimizer, x, y, context, rank):
     return loss.item()
 
 
+@wrong(WEIGHTED, says="steps on 7, 3, 8 examples.*the first step's number of all examples")
+def remembers_the_total(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y, reduction="sum")
+    loss.backward()
+    parameters = list(model.parameters())
+    flat = torch.cat([*(p.grad.flatten() for p in parameters), torch.tensor([float(len(x))]).double()])
+    flat = context.all_reduce(flat, rank, "g")
+    optimizer.total = getattr(optimizer, "total", flat[-1])
+    for p, piece in zip(parameters, flat[:-1].split([p.numel() for p in parameters])):
+        p.grad = piece.view_as(p) / optimizer.total
+    optimizer.step()
+    return loss.item() / max(len(x), 1)
+
+
+@wrong(WEIGHTED, says="steps on 7, 3, 8 examples.*nothing of an earlier step's sizes is kept")
+def remembers_its_share(model, optimizer, x, y, context, rank):
+    """Each rank's own number of examples is that of the first step."""
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y) if len(x) else 0 * sum(p.sum() for p in model.parameters())
+    loss.backward()
+    optimizer.n = getattr(optimizer, "n", len(x))
+    parameters = list(model.parameters())
+    flat = torch.cat([*(p.grad.flatten() for p in parameters), torch.ones(1).double()]) * optimizer.n
+    flat = context.all_reduce(flat, rank, "g")
+    for p, piece in zip(parameters, (flat[:-1] / flat[-1]).split([p.numel() for p in parameters])):
+        p.grad = piece.view_as(p)
+    optimizer.step()
+    return loss.item()
+
+
 @wrong(STEP, says="gradients that stood there before the call are in its step")
 @wrong(WEIGHTED, says="gradients that stood there before the call are in its step")
 def clears_after_the_step(model, optimizer, x, y, context, rank):
@@ -1561,6 +1592,52 @@ class GathersInOrderOfArrival(_Column):
 class StacksBelowEachOther(_Column):
     def forward(self, x):
         return torch.cat(self.context.all_gather(x @ self.weight, self.rank, self.group_id))
+
+
+class _WithACopy:
+    """Its part of the weight a second time, `own`, with which it computes."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        if self.n * self.size != weight.shape[self.axis]:
+            raise ValueError(f"{weight.shape} over {self.n} ranks")
+        self.own = self.weight.clone()
+
+
+@wrong(COLUMN_F, says="after a step on self.weight.*keep no second copy")
+class ComputesWithACopy(_WithACopy, _Column):
+    def forward(self, x):
+        self.x = x
+        return self.gather(x @ self.own)
+
+
+@wrong(COLUMN_B, says="after a step.*input gradient.*keep no second copy")
+class GoesBackWithACopy(_WithACopy, _Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        self.weight_grad = self.x.T @ mine
+        return self.reduce(mine @ self.own.T)
+
+
+@wrong(ROW_F, says="after a step on self.weight.*keep no second copy")
+class RowComputesWithACopy(_WithACopy, _Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return self.reduce(self.x @ self.own)
+
+
+@wrong(ROW_B, says="after a step.*input gradient.*keep no second copy")
+class RowGoesBackWithACopy(_WithACopy, _Row):
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.gather(grad_output @ self.own.T)
+
+
+@wrong(COLUMN_F, says="with 1 rank.* bytes alive.*contiguous.. of the whole copies nothing")
+class CopiesOnlyWhatIsNotContiguous(_Column):
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.weight = weight[:, self.mine].contiguous()
 
 
 @wrong(COLUMN_F, says="view of the whole weight")

@@ -30,6 +30,11 @@ for _name, _formula, _says in [
     ("all_or_nothing", lambda n, s, k: 16 * n / s if k else 16 * n, "leave a part whole"),
     ("weights_first", lambda n, s, k: _state(n, s, k, cut=(3, 2, 1)), "the weights last"),
     ("all_ranks", lambda n, s, k: s * _state(n, s, k), "that is all ranks together"),
+    (
+        "few_ranks_only",
+        lambda n, s, k: _state(n, s, k) if s < 100 else None,
+        "1000000000000, 3072, 2.*is there a return",
+    ),
     ("in_gigabytes", lambda n, s, k: _state(n, s, k) / 1e9, "that is in GB"),
     ("nothing", lambda n, s, k: None, "is there a return"),
     ("rounds_down", lambda n, s, k: int(_state(n, s, k)), "divide with /, and round nothing"),
@@ -92,6 +97,11 @@ for _name, _formula, _says in [
         "a s / h need not be whole",
     ),
     ("no_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * b * s), "sequence squared"),
+    (
+        "short_sequences_only",
+        lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * b * s * s) if s < 10_000 else None,
+        "131072, 16, 20480, 160.*is there a return",
+    ),
     ("one_square", lambda s, b, h, a, r: 34 * s * b * h + (0 if r else 5 * a * s * s), "belong to each example"),
     ("keeps_one_mask", lambda s, b, h, a, r: 34 * s * b * h + (1 if r else 5) * a * b * s * s, "mask is not kept"),
     ("gives_the_ratio", lambda s, b, h, a, r: 34 + (0 if r else 5 * a * s / h), "bytes a number of the input"),
@@ -1069,6 +1079,85 @@ class KeepsListsOfTheWhole(_Sharded):
         self.whole = self.flights[k][1]
         super().use(k)
         self.kept.append(self.whole.tolist())
+
+
+@wrong("lesson_07.fully_sharded", says="last forward pass .* bytes more.*gathered vectors stay until forward is over")
+class KeepsAllThatAPassGathers(_Sharded):
+    """In a list that is empty again when the pass is over."""
+
+    def forward(self, x):
+        self.local = []
+        x = super().forward(x)
+        self.local = []
+        return x
+
+    def backward(self, gradient):
+        self.local = []
+        shards = super().backward(gradient)
+        self.local = []
+        return shards
+
+    def use(self, k):
+        self.gather(k)
+        self.local.append(self.flights[k][1])
+        super().use(k)
+
+
+class _WaitsForTheOneBefore(_Sharded):
+    """Of all reduce_scatters one is under way."""
+
+    def backward(self, gradient):
+        self.one, self.local = None, []
+        shards = super().backward(gradient)
+        self.one, self.local = None, []
+        return shards
+
+    def scatter(self, whole, shard, size):
+        if self.one is not None:
+            self.one.wait()
+        flat = _flat([whole], len(shard) * size)
+        self.one = dist.reduce_scatter(shard, list(flat.split(len(shard))), async_op=True)
+        self.keep(flat)
+        return [self.one]
+
+    def keep(self, flat):
+        pass
+
+
+@wrong("lesson_07.fully_sharded", says="last backward pass .* bytes more.*whole gradients, or gathered weights, stay")
+class KeepsAllWholeGradients(_WaitsForTheOneBefore):
+    """Until backward is over."""
+
+    def keep(self, flat):
+        self.local.append(flat)
+
+
+@wrong("lesson_07.fully_sharded", says="last backward pass .* bytes more.*whole gradients, or gathered weights, stay")
+class KeepsWhatItGathersGoingBack(_WaitsForTheOneBefore):
+    def use(self, k):
+        self.gather(k)
+        if hasattr(self, "local"):
+            self.local.append(self.flights[k][1])
+        super().use(k)
+
+    def forward(self, x):
+        vars(self).pop("local", None)
+        return super().forward(x)
+
+
+@wrong("lesson_07.fully_sharded", says="a view keeps all of what it is|its shard alone, in a tensor of its own")
+class GivesViewsOfTheWhole(_WaitsForTheOneBefore):
+    """Each shard is received at the front of the whole gradient."""
+
+    def backward(self, gradient):
+        self.found = []
+        super().backward(gradient)
+        return [shard.div_(dist.get_world_size()) for shard in vars(self).pop("found")[::-1]]
+
+    def scatter(self, whole, shard, size):
+        memory = torch.empty(len(shard) * size, dtype=shard.dtype)
+        self.found.append(memory[: len(shard)])
+        return super().scatter(whole, self.found[-1], size)
 
 
 @wrong("lesson_07.fully_sharded", says="full cannot be set")

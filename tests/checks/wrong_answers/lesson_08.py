@@ -35,6 +35,7 @@ for _name, _formula, _says in [
     ("whole", lambda p, m: (p - 1) // (m + p - 1), "/ and not //|nothing rounded"),
     ("in_single", lambda p, m: (torch.tensor(p - 1) / (m + p - 1)).item(), "a float32 has seven"),
     ("with_an_eps", lambda p, m: (p - 1) / (m + p - 1 + 1e-8), "add nothing small"),
+    ("few_stages_only", lambda p, m: (p - 1) / (m + p - 1) if p <= 20 else 0.0, r"bubble_of_total\(40, 100\)"),
 ]:
     wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
 
@@ -1379,6 +1380,11 @@ for _name, _change, _says in [
     )
 
 
+@wrong("lesson_08.interleaved_order", says="10 ranks, 40 micro-batches, 4 chunks.*in 0 steps.*the list is empty")
+def orders_small_pipelines_only(p, m, v, rank):
+    return _interleaved(p, m, v, rank) if p <= 6 and m <= 24 and v <= 4 else []
+
+
 @wrong("lesson_08.interleaved_order", says="only 1 of the 2 micro-batches come.*p higher")
 def forgets_the_group(p, m, v, rank):
     return [(kind, chunk, k % p) for kind, chunk, k in _interleaved(p, m, v, rank)]
@@ -1442,6 +1448,7 @@ def _swapped(order):
 
 
 for _name, _answer, _says in [
+    ("small_only", lambda p, m, r: _zero(p, m, r) if p < 9 else [], "12 ranks, 40 .*in 0 steps.*the list is empty"),
     ("w_after_b", lambda p, m, r: _zero(p, m, r, delay=0), "each W comes right after its B"),
     (
         "f_before_w",

@@ -50,6 +50,7 @@ SUBTLE = (
     "RowLetsAutogradDoIt", "averages_the_updates", "assigns_the_quotient", "puts_new_buffers_in_place",
     "assigns_the_means", "gives_the_models_one_by_one", "KeepsTheLastGradientOnAFunction",
     "remembers_models_by_shape", "RemembersItsCut", "remembers_the_output",
+    "KeepsAllThatAPassGathers", "KeepsAllWholeGradients",
 )  # fmt: skip
 
 FEW_ORDERS = 150  # of threads: the plainest one, and a switch at each of the first points; the others are made nearby

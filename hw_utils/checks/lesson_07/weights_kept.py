@@ -1,0 +1,148 @@
+"""What is held of large layers in the middle of a pass, whatever holds it: gathered weights, and gradients.
+
+In this process the run's books of memory tell it; of an answer in another process its memory, seen from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hw_utils.checks.check import require_no_deadlock
+from hw_utils.checks.kept_bytes import is_here, is_under_way, moment, n_bytes, observe_memory
+from hw_utils.checks.lesson_06.shards import look_at, n_ranks, taken
+from hw_utils.checks.lesson_07.watched_layers import SCATTERS
+from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Event, Trace
+from hw_utils.material.by_hand.interface import interface
+from hw_utils.material.by_hand.layers import SlotLayer, drawn_weights
+from hw_utils.simulate import simulate
+
+ITEM, EXAMPLES, HIDDEN, WIDTH = 8, 2, 120, 500
+LAYER_BYTES = HIDDEN * WIDTH * ITEM
+MANY = {"world_size": 2, "many": 24}
+# Layers: two that are gathered, their pieces and what they are put together from; of gradients as many.
+_ON_THE_WAY = 4
+_BESIDE = 6_000_000  # bytes of an answer's process: right answers have 4 MB of it, all layers are 23
+_FORWARD, _BACKWARD = 1, 2  # places of the looks
+
+
+class _LookedAtLayer(SlotLayer):
+    """A layer with a slot that tells of each pass when it begins."""
+
+    tell: Callable[[str, int], None]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """As a layer with a slot."""
+        self.tell("forward", self.number)
+        return super().forward(x)
+
+    def backward(self, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As a layer with a slot."""
+        self.tell("backward", self.number)
+        return super().backward(gradient)
+
+
+def _layers(kind: type[SlotLayer], n_layers: int, hidden: int, rank: int, world_size: int) -> list:
+    weights = [drawn_weights(hidden, WIDTH, k) for k in range(n_layers)]
+    return [kind(k, weight, rank, world_size, 0.0, 0.0, []) for k, weight in enumerate(weights)]
+
+
+def _step(make: Any, layers: list) -> tuple[Any, list]:
+    """The model, and what backward gave."""
+    model = make([interface(layer) for layer in layers])
+    model.forward(torch.ones(EXAMPLES, WIDTH, dtype=torch.float64))
+    return model, model.backward(torch.ones(EXAMPLES, WIDTH, dtype=torch.float64))
+
+
+def _worker(rank: int, world_size: int, make: Any, n_layers: int) -> dict[str, Any]:
+    """Looks in the first forward pass, in the last one, and in the last backward pass."""
+    layers, last = _layers(_LookedAtLayer, n_layers, HIDDEN, rank, world_size), n_layers - 1
+    looks, places, own, moments = [], [], [0], []
+
+    def look(what: str, k: int) -> None:
+        if (what, k) in (("forward", 0), ("forward", last), ("backward", 0)):
+            own.append(n_bytes(t for layer in layers for t in (layer.full, layer.saved) if t is not None))
+            looks.append(look_at(make) if rank == world_size - 1 else None)
+            places.append(list(dist.group.WORLD.engine.rows.order))
+            moments.append(moment())
+
+    for layer in layers:
+        layer.tell = look
+    _step(make, _layers(SlotLayer, 2, 1, rank, world_size))  # so that the code has run once
+    moments.append(moment())
+    model, shards = _step(make, layers)
+    found = {"looks": looks, "places": places, "own": own, "moments": moments, "is_here": is_here(model)}
+    whole = {s.untyped_storage().data_ptr(): s for s in shards if isinstance(s, torch.Tensor)}
+    return found | {"given": n_bytes(whole.values())}
+
+
+def drive_many(make: Any, world_size: int, n_layers: int) -> dict[str, Any]:
+    """One step through layers that are large: some of them are more than all else that is made."""
+    args = (make, n_layers)
+    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+
+
+def judge_many(data: Any, world_size: int, n_layers: int) -> None:
+    """Raises where a pass, or what backward gives, holds more than what is in use and under way."""
+    what = f"{n_ranks(world_size)}, {n_layers} layers of {LAYER_BYTES} bytes"
+    require_no_deadlock(data, what)
+    scatters = list(Trace.from_plain(data["trace"]).of_op(*SCATTERS))
+    for place in (_FORWARD, _BACKWARD):
+        for rank, result in enumerate(data["results"]):
+            if at := data["held"][rank]:
+                mine = _allowed(place, result, [e for e in scatters if e.rank == rank], n_layers, world_size)
+                _judge_pass(f"{what}: rank {rank}", place, at[place + 1] - at[0] - result["own"][place + 1], mine)
+        _judge_taken(what, place, data["results"][-1], scatters, n_layers, world_size)
+    for rank, result in enumerate(data["results"]):
+        shards = n_layers * LAYER_BYTES // world_size
+        if result["given"] > shards + 2 * LAYER_BYTES:
+            raise CheckFailed(
+                f"{what}: the gradient shards that rank {rank} gives keep {result['given']} bytes alive; they have "
+                f"{shards}.",
+                cause="a shard that is a view keeps all of what it is cut from: give a tensor of its own, or a copy.",
+            )
+
+
+def _allowed(place: int, result: Any, scatters: list[Event], n_layers: int, world_size: int) -> int:
+    """Bytes that one rank may hold beside the layers' own: two copies of each shard, and what is being made."""
+    if place == _FORWARD:
+        return _ON_THE_WAY * LAYER_BYTES
+    shards = 2 * n_layers * LAYER_BYTES // world_size
+    return shards + 2 * _ON_THE_WAY * LAYER_BYTES + _under_way(place, result, scatters)
+
+
+def _under_way(place: int, result: Any, scatters: list[Event]) -> int:
+    """Bytes of the whole gradients that travel."""
+    return sum(LAYER_BYTES for e in scatters if is_under_way(e, result["places"][place][e.rank]))
+
+
+def _judge_taken(what: str, place: int, result: Any, scatters: list[Event], n_layers: int, world_size: int) -> None:
+    """All ranks together, where they are looked at from outside: what crosses has copies on its way."""
+    found = taken(result["looks"][0], result["looks"][place])
+    limit = _BESIDE + 2 * world_size * _ON_THE_WAY * LAYER_BYTES
+    if place == _BACKWARD:
+        limit += 3 * n_layers * LAYER_BYTES // 2 + 3 * _under_way(place, result, scatters)
+    if found is not None:
+        _judge_pass(f"{what}: all ranks together", place, found, limit)
+
+
+def _judge_pass(who: str, place: int, held: int, limit: int) -> None:
+    if held <= limit:
+        return
+    if place == _FORWARD:
+        raise CheckFailed(
+            f"{who}: by the last forward pass {held} bytes more are held than when they began, beside the slots; "
+            f"{limit} are enough for two layers a rank, with all that they are put together from.",
+            cause="gathered vectors stay until forward is over, in a list for example: once the slot is filled, let "
+            "go of what was gathered.",
+        )
+    raise CheckFailed(
+        f"{who}: by the last backward pass {held} bytes more are held than before the first pass, beside the slots; "
+        f"{limit} are enough for the shards, for two layers a rank and for what travels.",
+        cause="whole gradients, or gathered weights, stay until backward is over: of a gradient whose reduce_scatter "
+        "was waited for keep its shard alone, in a tensor of its own.",
+    )
