@@ -92,6 +92,8 @@ _SUM = [
     {"world_size": 5, "n_elements": 3},
     {"world_size": 4, "n_elements": 6, "dtype": "int64", "times": LARGE[4]},
     {"world_size": 3, "shape": [2, 4], "layout": "transposed", "calls": 3},
+    {"world_size": 3, "n_elements": 5, "dtype": "float16"},
+    {"world_size": 4, "n_elements": 7, "dtype": "int32"},
 ]
 _ALL = [
     *_SIZES,
@@ -103,6 +105,11 @@ _ALL = [
     {"world_size": 8, "n_elements": 19},
     {"world_size": 3, "n_elements": 7, "layout": "strided", "dtype": "float32", "calls": 3},
     {"world_size": 4, "shape": [3, 5], "layout": "transposed", "calls": 3},
+    # Numbers that these hold exactly, also with drawn digits.
+    {"world_size": 3, "n_elements": 5, "dtype": "float16"},
+    {"world_size": 4, "n_elements": 7, "dtype": "int32"},
+    {"world_size": 3, "n_elements": 7, "dtype": "int16"},
+    {"world_size": 2, "n_elements": 4, "dtype": "int8"},
 ]
 _TREE_HINTS = {
     "hint 2 of exercise 2.1c": "contiguous|side by side",
@@ -118,7 +125,7 @@ _RING_ERRORS = {
     "IndexError": "there are fewer chunks than ranks, or a number is no chunk's: they are numbered 0 to N - 1, and of "
     "chunk, split and tensor_split only tensor_split(N) always gives N, some of them empty.",
 }
-_EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, three dtypes, in place"
+_EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, seven dtypes, in place"
 
 
 @check(
@@ -184,6 +191,8 @@ def ring_all_reduce(ring_all_reduce, /, **case):
         {"world_size": 8, "n_elements": 3},
         {"world_size": 4, "shape": [3, 5], "layout": "transposed"},
         {"world_size": 16, "n_elements": 33, "dtype": "int64"},
+        {"world_size": 4, "n_elements": 5, "dtype": "int32"},
+        {"world_size": 2, "n_elements": 4, "dtype": "float16"},
     ],
     ok="the bytes of a ring in the rounds of a tree, for 1 to 16 ranks.",
     hint="the hints of the bonus exercise",

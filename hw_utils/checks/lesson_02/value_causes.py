@@ -116,11 +116,15 @@ def _alike(seen: Reduced) -> bool:
     return all(v.shape == seen.shape and v.dtype.kind in "iuf" for v in seen.values[0])
 
 
+_ANY_DTYPE = "numbers of any dtype are meant, torch adds them all alike."
+
+
 def _why_unchanged(seen: Reduced) -> str:
     if any(_is_sum(r, seen) for r in seen.returned):
         return "the sum is returned, but the tensor that came in is as it was: write the result into it (copy_)."
     if not any(seen.trace.messages_sent(r) for r in range(seen.trace.world_size)):
-        return "nothing is sent at all."
+        is_common = seen.dtype in ("float64", "float32", "int64")
+        return "nothing is sent at all." if is_common else f"nothing is sent of dtype {seen.dtype}: {_ANY_DTYPE}"
     if not any(n_bytes for _, _, n_bytes in seen.sends()):
         return "every message is empty: length // N is 0 for so short a tensor. tensor_split cuts any length."
     if seen.layout != "contiguous":

@@ -458,6 +458,27 @@ def _ring(tensor, *, shift=0, phases=2, steps=None, exchange=_exchange, add_alwa
     tensor.copy_(data)
 
 
+@wrong("lesson_02.ring_sum", says=r"\(float16\): .*nothing is sent of dtype float16: numbers of any")
+@wrong("lesson_02.ring_all_reduce", says=r"\(float16\): .*nothing is sent of dtype float16: numbers of any")
+def ring_knows_three_dtypes(tensor):
+    if tensor.dtype in (torch.float32, torch.float64, torch.int64):
+        _ring(tensor)
+
+
+@wrong("lesson_02.tree_sum", says=r"\(int32\): .*nothing is sent of dtype int32: numbers of any")
+@wrong("lesson_02.tree_all_reduce", says=r"\(int32\): .*nothing is sent of dtype int32: numbers of any")
+def tree_knows_no_short_whole_numbers(tensor):
+    if tensor.is_floating_point() or tensor.dtype == torch.int64:
+        _right_tree(tensor)
+
+
+@wrong("lesson_02.ring_all_reduce", says=r"\(float16\): .*twice as many bytes as the tensor's own travel")
+def ring_sends_halves_as_float32(tensor):
+    data = tensor.float() if tensor.dtype == torch.float16 else tensor.contiguous()
+    _ring(data)
+    tensor.copy_(data)
+
+
 @wrong("lesson_02.ring_sum", says="first phase is right, and nothing that comes in the second phase reaches the tensor")
 def ring_gathers_into_its_list(tensor):
     rank, n = _here()
