@@ -1,7 +1,7 @@
 """The page that a student gets back: what was lost and why, then the notebook with all verdicts.
 
 One self-contained file of at most 1 MB. Everything of the student's is escaped, HTML output passes nh3, and no hidden
-test can be in it: the graded notebook does not hold them (see nbgrader_hook.write_verdicts).
+test can be in it: the graded notebook does not hold them (see trusted_verdict_step.write_verdicts).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
-    "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "zygote", "warm_parents")),
+    "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "jail_starter", "warm_parents")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("answer_proxy", "answer_call", "forwarded_calls", "answer_sockets")),

@@ -1,6 +1,6 @@
 """What locks one process in, by the kernel's own means: namespaces, mounts, limits, rights (and see call_filter.py).
 
-Runs in the warm parent (zygote.py), which bubblewrap has already given a read-only root without any file of the
+Runs in the warm parent (jail_starter.py), which bubblewrap has already given a read-only root without any file of the
 course's. Only calls the C library; knows nothing of grading.
 """
 

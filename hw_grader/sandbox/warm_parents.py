@@ -18,7 +18,7 @@ from pathlib import Path
 
 import hw_utils
 from hw_grader.sandbox import jailed_process, lockdown, no_checks
-from hw_grader.sandbox.zygote import MEET, Zygote
+from hw_grader.sandbox.jail_starter import MEET, JailStarter
 from hw_utils.processes import start_by_fork
 from hw_utils.processes.copy_on_write import share_with_forks
 from hw_utils.processes.fork_server import know_modules
@@ -77,7 +77,7 @@ def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> 
         if not bare:
             _hide_checks()
         share_with_forks()
-        jailed_process.leave(lambda: Zygote(theirs, uid, *bare).serve())
+        jailed_process.leave(lambda: JailStarter(theirs, uid, *bare).serve())
     theirs.close()
     return ours
 
@@ -96,6 +96,6 @@ def main() -> None:
     importlib.import_module("hw_grader.driving.roles.drive").rehearse()
     know_modules()
     share_with_forks()
-    zygote = Zygote(control, uid, *sys.argv[3:4] or [""], students)
+    starter = JailStarter(control, uid, *sys.argv[3:4] or [""], students)
     control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
-    zygote.serve()
+    starter.serve()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_utils.core.trace import Event, Trace
-from hw_utils.pictures.figure.lanes import rows_of
+from hw_utils.pictures.figure.busy_spans import rows_of
 
 Record = dict[str, Any]
 _WAITS = 0  # the thread of a rank that shows when it stands still; its communication is on threads 1, 2, ...

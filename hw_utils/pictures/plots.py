@@ -30,7 +30,7 @@ from hw_utils.pictures.figure import (
     outside_legend,
     seconds_unit,
 )
-from hw_utils.pictures.figure.lanes import lane, merged, rows_of
+from hw_utils.pictures.figure.busy_spans import lane, merged, rows_of
 from hw_utils.pictures.memory import MOST_LANES, plot_memory, plot_memory_bars
 
 __all__ = [

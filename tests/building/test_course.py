@@ -6,7 +6,7 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import submission_key
-from hw_grader.course.nbgrader_hook import GradeInSandbox
+from hw_grader.course.trusted_verdict_step import GradeInSandbox
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import read_trusted

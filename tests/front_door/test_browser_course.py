@@ -7,7 +7,7 @@ import shutil
 import nbformat
 import pytest
 
-from hw_grader.course.nbgrader_hook import UNSAFE
+from hw_grader.course.trusted_verdict_step import UNSAFE
 from tests.front_door.lab import CELL_MS, NotebookPage, served
 from tests.grader.notebook.test_pipeline import NAME, answered, hand_in, tiny_course
 from tools.lesson import ROOT

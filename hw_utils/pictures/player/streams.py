@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hw_utils.core.trace import Trace
-from hw_utils.pictures.figure.lanes import merged, rows_of
+from hw_utils.pictures.figure.busy_spans import merged, rows_of
 from hw_utils.pictures.player.views import MOST_LANES, WIDTH, Scale, bar, sheet
 
 

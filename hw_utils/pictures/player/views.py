@@ -18,7 +18,7 @@ from hw_utils.core.memory.owners import OWNERS
 from hw_utils.core.trace import SENDS, Trace
 from hw_utils.pictures.chunks import contributors
 from hw_utils.pictures.figure import bytes_text, seconds_unit
-from hw_utils.pictures.figure.lanes import merged
+from hw_utils.pictures.figure.busy_spans import merged
 from hw_utils.pictures.memory import OWNER_COLORS, lane_bytes, thinned
 
 LEFT, WIDTH, TOP = 64, 680, 14

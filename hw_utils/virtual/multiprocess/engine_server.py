@@ -19,8 +19,8 @@ from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.multiprocess import packed_tensors
 from hw_utils.virtual.multiprocess.compute_time import ToldHostTime, ToldTime
 from hw_utils.virtual.multiprocess.rank_processes import RankProcesses
+from hw_utils.virtual.multiprocess.rank_requests import Standing, Stuck, ThreadRequests
 from hw_utils.virtual.multiprocess.rank_threads import Lane, LaneAgenda, LaneGreenlets
-from hw_utils.virtual.multiprocess.thread_requests import Standing, Stuck, ThreadRequests
 from hw_utils.virtual.ranks.turns import Stop
 from hw_utils.virtual.traffic import collectives
 from hw_utils.virtual.traffic.collectives import Post

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hw_grader.course.nbgrader_hook import UNSAFE
+from hw_grader.course.trusted_verdict_step import UNSAFE
 from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, hand_in, tiny_course
 from tools.build import build
 

@@ -20,7 +20,7 @@ from hw_grader.course import gradescope, record_files, scores
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.hidden_cases import of_cause, of_error
-from hw_grader.course.nbgrader_hook import write_verdicts
+from hw_grader.course.trusted_verdict_step import write_verdicts
 from hw_grader.driving.grading_record import Record, visible
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown

@@ -14,7 +14,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.course.nbgrader_hook import UNSAFE
+from hw_grader.course.trusted_verdict_step import UNSAFE
 from hw_grader.report import ClassResult, Row, read_results, to_html, to_table
 from tools.build import build
 from tools.lesson import ROOT, parse_lesson

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.course.nbgrader_hook import write_verdicts
+from hw_grader.course.trusted_verdict_step import write_verdicts
 from hw_grader.driving.judge_client import judge_of
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits

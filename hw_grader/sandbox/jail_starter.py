@@ -39,7 +39,7 @@ class Jailed:
     looks: list[changed_pages.Pages] = field(default_factory=list)
 
 
-class Zygote:
+class JailStarter:
     """The loop over the control socket and the processes."""
 
     def __init__(
