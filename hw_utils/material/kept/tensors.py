@@ -228,8 +228,14 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_ours(value: Any) -> bool:
-    """Whether its class is one of this course's packages."""
-    return type(value).__module__.startswith(_OURS)
+    """Whether its class is one of this course's packages: found there, for a class may say anything of itself."""
+    kind = type(value)
+    if not str(kind.__module__).startswith(_OURS):
+        return False
+    found: Any = sys.modules.get(kind.__module__)
+    for name in kind.__qualname__.partition(".<locals>")[0].split("."):
+        found = getattr(found, name, None)
+    return found is kind or ("<locals>" in kind.__qualname__ and found is not None)
 
 
 def _of_a_function(function: FunctionType) -> Iterator[tuple[str, Any]]:
