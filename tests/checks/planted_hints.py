@@ -81,6 +81,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
+            "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
@@ -103,6 +104,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "tree_sends_and_forgets_to_add tags_on_one_side",
         3: "tree_sum_without_broadcast tree_goes_back_first_step_first",
+        2: "tree_sum_of_a_copy",
     },
     "lesson_02.chunk_to_send": {
         0: "float",
@@ -124,7 +126,7 @@ HINTS: dict[str, dict[int, str]] = {
             "reduces_functionally "
         ),
         1: (
-            "ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
+            "ring_cuts_short_at_the_end ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
             "ring_drops_the_remainder ring_puts_the_remainder_in_the_last_chunk ring_is_a_tree "
             "ring_has_one_buffer_length ring_cuts_with_chunk ring_cuts_rows "
         ),
@@ -140,7 +142,8 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
+        0: "ring_keeps_its_chunks ring_sum_of_a_copy "
+        "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
         2: "ring_leaves_its_isends",
@@ -155,17 +158,18 @@ HINTS: dict[str, dict[int, str]] = {
         1: "one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "n_minus_one_chunks chunks_rounded_up six_decimals in_float32",
-        1: "one_phase n_steps bytes_only tree pays_latency_once one_step_more",
+        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32",
+        1: "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more",
         2: "whole divided",
     },
     "lesson_02.crossover_bytes": {
         0: (
+            "one_decimal "
             "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
             "counts_the_way_up_alone"
         ),
-        1: "negative times_n constant none_for_never whole_tensors_around two_tensors_around",
-        2: "not_rounded",
+        1: "by_log2_of_n negative times_n constant none_for_never whole_tensors_around two_tensors_around",
+        2: "not_rounded_up_from_5 rounded_down_from_5 not_rounded",
     },
     "lesson_02.halving_doubling_all_reduce": {
         1: "halving_is_a_ring halving_is_a_tree halving_exchanges_whole_tensors halving_keeps_the_low_half_twice",
