@@ -136,14 +136,15 @@ def _error(error: BaseException) -> dict[str, Any]:
         return {"forged": Forged.seen[0]}
     name = type(error).__name__
     if isinstance(error, HwError):
-        lines = str(error).splitlines()
+        lines, cause = str(error).splitlines(), error.cause
+        reason = lines[0]
     else:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
         lines = []
         for frame in frames[-5:]:
             where = locate(frame.filename, frame.lineno)
             lines += [f"{where}, in {frame.name}", f"    {where.source}"]
-        lines.append(f"{name}: {error}")
-    reason = lines[0] if isinstance(error, HwError) else lines[-1]
-    cause = error.cause if isinstance(error, HwError) else ""
+        reason, notes = f"{name}: {error}", [str(note) for note in getattr(error, "__notes__", ())]
+        lines += [reason, *notes]  # the check's case, and what such an exception comes from in this exercise
+        cause = next((note.partition("likely cause: ")[2] for note in notes if "likely cause: " in note), "")
     return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]], "cause": cause}

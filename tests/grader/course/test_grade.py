@@ -208,6 +208,17 @@ def test_a_hang_is_told_with_the_line_of_the_students_cell(trusted, sandbox):
     assert re.search(r"0 +recv +rank 1 +Cell In\[\d+\], line 3  dist\.recv\(ball, 1 - rank\)\n", told), told
 
 
+@needs_sandbox
+def test_an_exception_of_the_answers_own_is_told_with_its_case_and_what_it_comes_from(trusted, sandbox):
+    divides = "def fit_link(sizes_bytes, seconds):\n    return 1 / 0"
+    record = grade_bytes(as_bytes(submission({"fit_link": divides})), trusted, sandbox, "ada")
+    (verdict,) = (v for v in record.verdicts if v.grade_id == "check-fit_link")
+    assert verdict.reason == "ZeroDivisionError: division by zero"
+    raised = r"line 2, in .*\n    return 1 / 0\nZeroDivisionError: .*\nthis was the check's case .*\n"
+    assert re.search(raised + "  likely cause: something is divided", verdict.shown), verdict.shown
+    assert verdict.cause.startswith("something is divided by 0")
+
+
 ODD = ["10**5000", "torch.ones(3, device='meta')", "functools.reduce(lambda x, _: [x], range(10**4), 1)"]
 
 
