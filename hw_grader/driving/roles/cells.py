@@ -6,6 +6,7 @@ output is text to show. Requests: `{"run": source}`, `{"answers": ["ring_all_red
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import socket
@@ -84,8 +85,14 @@ class Cells:
             self._error("KeyboardInterrupt", KeyboardInterrupt(), ["KeyboardInterrupt"])
         finally:
             sys.stdout, sys.stderr = out, err
-        code = self.shell.compile.cache(source, self.shell.execution_count - 1)
-        return {"ok": ok, "outputs": self.outputs, "file": code, "count": self.shell.execution_count - 1}
+        count = self.shell.execution_count - 1
+        return {"ok": ok, "outputs": self.outputs, "file": self._file_of(source, count), "count": count}
+
+    def _file_of(self, source: str, count: int) -> str:
+        """The name under which the shell has compiled the cell: it depends on the text after its magics and all."""
+        with contextlib.suppress(Exception):  # a text that is not Python
+            source = self.shell.transform_cell(source)
+        return self.shell.compile.cache(source, count)
 
     def write(self, name: str, text: str) -> None:
         """Adds text to a stream, as long as there is room."""
