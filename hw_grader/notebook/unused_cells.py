@@ -88,9 +88,9 @@ def unused(cells: list[NotebookNode], trusted: TrustedNotebook) -> frozenset[int
         return frozenset()
     open_ = {n for n in code if not cells[n].metadata.get("nbgrader") and cells[n].source.rstrip("\n") in given}
     facts = {n: facts_of(cells[n].source) for n in code}
-    trusted = {n for n in code if marks[n] in locked}
+    from_release = {n for n in code if marks[n] in locked}
     answers = {name.split(".")[0] for check in trusted.checks for call in check.calls for name in call.names}
-    return _Search(facts, trusted, open_, answers).without()
+    return _Search(facts, from_release, open_, answers).without()
 
 
 class _Search:
