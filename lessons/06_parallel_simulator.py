@@ -456,7 +456,8 @@ checks.lesson_06.weighted_dp_step(
 class ColumnParallelLinear:
     """y = x @ W with the columns of W spread over the ranks. About 15 lines.
 
-    weight: given global (d_in, d_out); self.weight is this rank's own copy of (d_in, d_out / N).
+    weight: given global (d_in, d_out); self.weight is this rank's own copy of (d_in, d_out / N),
+    with which both passes compute: a step may have changed it in place.
 
     Raises:
         ValueError: d_out is not divisible by context.world_size.
@@ -556,7 +557,8 @@ checks.lesson_06.column_backward(
 class RowParallelLinear:
     """y = x @ W with the rows of W spread over the ranks. About 15 lines.
 
-    weight: given global (d_in, d_out); self.weight is this rank's own copy of (d_in / N, d_out).
+    weight: given global (d_in, d_out); self.weight is this rank's own copy of (d_in / N, d_out),
+    with which both passes compute: a step may have changed it in place.
 
     Raises:
         ValueError: d_in is not divisible by context.world_size.

@@ -347,7 +347,8 @@ checks.lesson_08.gpipe_in_time(gpipe, cases=[{"world_size": 5, "n_batches": 6, "
 # <details><summary>Hint 1: how long is the warm-up?</summary>
 #
 # Ask the last stage first: it can go back at once. The one before it needs one more micro-batch under way, to have work
-# while the first is away. And there are never more than m.
+# while the first is away. And there are never more than m. After the last forward pass, what is under way still has to
+# go back: as many backward passes as the warm-up has forward ones.
 #
 # </details>
 # <details><summary>Hint 2: "two neighbours send to each other"</summary>

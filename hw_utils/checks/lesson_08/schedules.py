@@ -34,15 +34,17 @@ HINTS_GPIPE = {
     "hint 1 of exercise 8.3": "receive|send|order|pipeline|backward|forward|goes on|rows",
 }
 HINTS_1F1B = {
-    "hint 2 of exercise 8.4": "no rank can go on|hangs|isend",
+    "hint 2 of exercise 8.4": r"(?s)^(?!.*nobody received)(?=.*(no rank can go on|hangs|isend))",
     "hint 3 of exercise 8.4": "held|ahead|activations|oldest|newest",
-    "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before",
+    "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before|nobody received",
 }
 ERRORS = {
     r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
     "a warm-up, too, has no more than m.",
     r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "the two ends of this message mean different micro-batches, which "
     "differ in length: both go through them in one order, and the oldest goes back first.",
+    r"and nobody received it": "a rank is done, and has not received all that its neighbours sent: over each cut, m "
+    "messages go forward and m back. What is still under way after the last forward pass goes back, too.",
 }
 
 

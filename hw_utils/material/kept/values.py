@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import random
 from array import array
 from collections import Counter, deque
@@ -33,7 +34,8 @@ _OF_PYTHONS_OWN = frozenset({"builtins", "collections", "functools", "itertools"
 
 
 def kept_values(thing: Any, answers: Sequence[Any], models: Sequence[torch.nn.Module]) -> tuple[list[str], list[str]]:
-    """Of all that hangs on the object and its models, and of what a notebook's classes and global names hold beside it.
+    """Of all that hangs on the object and its models, and of what a notebook's classes and global names hold beside it,
+    and the process's environment.
 
     Looked into are containers and their keys, objects, closures and iterators.
     Left out are floats in tensors and arrays, which others look for and which nobody may have filled yet, and objects
@@ -41,7 +43,7 @@ def kept_values(thing: Any, answers: Sequence[Any], models: Sequence[torch.nn.Mo
     """
     hung = [vars(part) for model in models for part in (*model.modules(), *model.parameters())]
     hung = [{k: v for k, v in names.items() if k not in ("_parameters", "_buffers", "_modules")} for names in hung]
-    return list(_values([thing, *hung], beside=False)), list(_values(answers, beside=True))
+    return list(_values([thing, *hung], beside=False)), list(_values([*answers, dict(os.environ)], beside=True))
 
 
 def hung_on(models: Iterable[torch.nn.Module]) -> list[str]:
@@ -150,6 +152,7 @@ def _inside(value: Any, beside: bool) -> Iterator[Any]:
     elif isinstance(value, FunctionType):
         if is_notebooks(value):
             yield from (value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), value.__doc__)
+            yield from (value.__name__, value.__qualname__, value.__annotations__)
             yield from (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell))
             yield from (part for _, part in global_names(value.__code__, value.__globals__)) if beside else ()
     elif isinstance(value, FrameType | GeneratorType):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import time
 import zlib
@@ -432,7 +433,7 @@ class KeepsTwoNumbersOfEach(_Stage):
         return super().backward(k, gradient)
 
 
-@wrong("lesson_08.stage_lets_go", says="holds what is another one when their numbers are")
+@wrong("lesson_08.stage_lets_go", says="still keeps 16 bytes of numbers")
 class KeepsOneNumberOfEach(_Stage):
     def forward(self, k, x):
         y = super().forward(k, x)
@@ -454,6 +455,28 @@ class KeepsTheFirstNumberAsText(_Stage):
 class KeepsAFractionOnTheModule(_Stage):
     def backward(self, k, gradient):
         self.module.__dict__.setdefault("seen", {})[Fraction(gradient.sum().item())] = k
+        return super().backward(k, gradient)
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsTheFirstNumberInTheEnvironment(_Stage):
+    def backward(self, k, gradient):
+        os.environ["SEEN"] = str(gradient.flatten()[0].item())
+        return super().backward(k, gradient)
+
+
+def _named_later():
+    pass
+
+
+_named_later.__module__ = "__main__"  # as a notebook's
+
+
+@wrong("lesson_08.stage_lets_go", says=_HOLDS)
+class KeepsTheFirstNumberAsAName(_Stage):
+    def backward(self, k, gradient):
+        self.named = _named_later
+        self.named.__name__ = str(gradient.flatten()[0].item())
         return super().backward(k, gradient)
 
 
@@ -889,6 +912,20 @@ wrong_values(
 @wrong("lesson_08.one_f_one_b", says="what is still in the pipeline at the end has to go back")
 def forgets_the_cool_down(stage, batches, rank, world_size):
     class Other(_OneFOneB):
+        def order(self, m, rank, world_size):
+            w = self.warm(m, rank, world_size)
+            return super().order(m, rank, world_size)[: w + 2 * (m - w)]
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_time", says="nobody received it.*a rank is done, and has not received all")
+@wrong("lesson_08.one_f_one_b_in_flight", says="nobody received it.*a rank is done, and has not received all")
+@wrong("lesson_08.one_f_one_b", says="nobody received it.*a rank is done, and has not received all")
+def forgets_the_cool_down_and_waits(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        waits = False
+
         def order(self, m, rank, world_size):
             w = self.warm(m, rank, world_size)
             return super().order(m, rank, world_size)[: w + 2 * (m - w)]

@@ -119,10 +119,11 @@ def test_after_all_of_them_a_right_answer_has_all_its_points(place):
     ],
 )
 def test_an_error_that_a_line_could_have_made_is_the_answers_own(place, line, named):
-    answer = f"def ping_pong(rank, world_size, n_rounds):\n    {line}\n"
+    answer = f"def ping_pong(rank, world_size, n_rounds):\n    {line}"  # as a notebook keeps it: no line end
     record = grade_bytes(as_bytes(submission({"ping_pong": answer})), place.trusted, place.sandbox, "ada", TIMES)
     verdict = next(v for v in record.verdicts if v.grade_id == "check-ping_pong")
     assert verdict.state == "fail", verdict
+    assert f", line 2\n        {line}" in verdict.detail + verdict.shown + verdict.reason, verdict
     assert named in verdict.reason, verdict
     assert "line 2" in verdict.detail + verdict.shown + verdict.reason, verdict
     assert "answer_proxy" not in verdict.detail + verdict.shown, verdict  # the student's own lines, and no other
