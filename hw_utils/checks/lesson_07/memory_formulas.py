@@ -136,7 +136,8 @@ def _judge_activations(data: Any, sequence: int, batch: int, width: int, heads: 
         if recompute
         else (),
         "with recompute the square mask is not kept, either.": linear + bits if recompute else (),
-        "the square of the sequence is missing: softmax, its dropout and its mask, a head at a time.": linear,
+        "the square of the sequence is missing: softmax, its dropout and its mask, a head at a time; with "
+        "recompute alone they are not kept.": linear,
         "these numbers are float16, 2 bytes each, but a dropout mask has 1 byte a place.": (
             right + 2 * mask + (0 if recompute else bits),
             right / 2,

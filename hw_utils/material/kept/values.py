@@ -13,6 +13,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from copyreg import dispatch_table
 from decimal import Decimal
 from fractions import Fraction
 from gc import get_referents
@@ -164,6 +165,15 @@ def _inside(value: Any, beside: bool) -> Iterator[Any]:
             yield type(value)
         if type(value).__module__ in _OF_PYTHONS_OWN:
             yield from (part for part in get_referents(value) if not isinstance(part, type | ModuleType))
+        if not getattr(value, "__dict__", None) and not is_notebooks(type(value)):
+            yield from _copied_from(value)
+
+
+def _copied_from(value: Any) -> list[Any]:
+    """What a copy would be made from of a thing that is written in C: a range, a duration, a pattern."""
+    with suppress(Exception):
+        return list(dispatch_table.get(type(value), lambda it: it.__reduce_ex__(4))(value)[1:])
+    return []
 
 
 def _is_filled(cell: Any) -> bool:
