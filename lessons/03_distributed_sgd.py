@@ -149,7 +149,7 @@ checks.lesson_03.batches(
 
 # %% exercise="start_equal"
 def start_equal(model: torch.nn.Module) -> None:
-    """Gives every rank's model the parameters and buffers of rank 0's, in place. About 2 lines."""
+    """Gives every rank's model the parameters and buffers of rank 0's, in place; all are contiguous. About 2 lines."""
     ### BEGIN SOLUTION
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.data, 0)
@@ -185,9 +185,9 @@ checks.lesson_03.start_equal(start_equal, cases=[{"world_size": 3}, {"world_size
 # does each of 4 ranks send if they go around a ring? (Lesson 2: 2 (N − 1) / N times the tensor.)
 #
 # **Task** (5 minutes, 3 points). Write `average`: every parameter becomes its mean over the ranks, in place: in the
-# memory that it has, of which somebody else may hold a view. Call the argument `all_reduce`, which takes a tensor and
-# sums it in place, so that your own ring can take its place. Target: at most one all-reduce a parameter, and no
-# barrier.
+# memory that it has (contiguous), of which somebody else may hold a view. Call the argument `all_reduce`, which takes a
+# tensor and sums it in place, so that your own ring can take its place. Target: at most one all-reduce a parameter, and
+# no barrier.
 
 # %% [markdown]
 # <details><summary>Hint 1: in place</summary>

@@ -314,9 +314,9 @@ lesson_05.draw_buckets([9, 3, 6, 2], 8)
 
 # %% [markdown]
 # **Task 5.3** (20 minutes, 8 points). `bucketed_all_reduce` replaces every gradient by the mean over all ranks, in
-# place (in the memory that it has), with one `all_reduce` a bucket of *exactly* `bucket_elements` elements; the last
-# one holds what is left, and nothing is padded. `bucketed_s` predicts its seconds. Target: as many calls as the flat
-# vector has buckets, and seconds to six digits.
+# place (in the memory that it has, which is contiguous), with one `all_reduce` a bucket of *exactly* `bucket_elements`
+# elements; the last one holds what is left, and nothing is padded. `bucketed_s` predicts its seconds. Target: as many
+# calls as the flat vector has buckets, and seconds to six digits.
 #
 # <details><summary>Hint 1: out, cut, back</summary>
 #
@@ -449,8 +449,8 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 # %% [markdown]
 # **Task 5.4b** (35 minutes, 10 points). Fill in three methods of `OverlappedGradients`. A bucket is one message: one
 # `all_reduce` of all its gradients in a flat vector. Every rank must start its buckets in the same order, whatever
-# order its gradients come in. After `wait` each gradient is the mean, unused ones count as zeros. In `no_sync` nothing
-# is sent. Target: one call a bucket, and the step within 10 % of `overlapped_s`.
+# order its gradients come in. After `wait` each gradient (contiguous, as all here are) is the mean, unused ones count
+# as zeros. In `no_sync` nothing is sent. Target: one call a bucket, and the step within 10 % of `overlapped_s`.
 
 # %% [markdown]
 # <details><summary>Hint 1: "nothing is sent before backward ends", "waited for inside the hook"</summary>
