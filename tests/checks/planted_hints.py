@@ -81,6 +81,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
+            "tree_knows_no_short_whole_numbers "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
@@ -97,6 +98,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_sum": {
         0: (
+            "tree_knows_no_short_whole_numbers "
             "tree_adds_whole_numbers_as_floats tree_does_nothing tree_adds_into_another_tensor "
             "tree_receives_beside_its_tensor "
             "tree_reads_before_it_waits tree_never_waits_for_its_isend tree_leaves_its_isends tree_in_float16 "
@@ -118,6 +120,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_all_reduce": {
         0: (
+            "ring_knows_three_dtypes ring_sends_halves_as_float32 "
             "ring_adds_whole_numbers_as_floats ring_goes_to_the_right ring_has_one_step_too_many "
             "ring_gathers_to_rank_0 ring_calls_the_collective "
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
@@ -142,7 +145,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_keeps_its_chunks ring_sum_of_a_copy "
+        0: "ring_knows_three_dtypes ring_keeps_its_chunks ring_sum_of_a_copy "
         "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
@@ -236,6 +239,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.weighted_dp_step": {
         0: (
+            "remembers_its_share "
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
             "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard clears_after_the_step "
         ),
@@ -244,6 +248,7 @@ HINTS: dict[str, dict[int, str]] = {
             "empty_shards_do_not_step counts_one_for_an_empty_shard "
         ),
         2: (
+            "remembers_the_total "
             "takes_the_mean_of_means asks_for_the_total_in_a_second_call gathers_the_counts divides_by_its_own_size "
             "weighs_after_the_sum divides_by_the_ranks divides_by_nothing squares_the_number weighs_nothing "
             "counts_one_too_many sums_the_means "
@@ -256,6 +261,7 @@ HINTS: dict[str, dict[int, str]] = {
             "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
         1: (
+            "ComputesWithACopy CopiesOnlyWhatIsNotContiguous "
             "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
             "KeepsAllParts KeepsAWholeCopy ClosesOverTheWhole ColumnLooksAtTheRows "
         ),
@@ -267,6 +273,7 @@ HINTS: dict[str, dict[int, str]] = {
             "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
             "LetsAutogradFollowACopy ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
         ),
+        1: "GoesBackWithACopy",
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
             "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
@@ -281,6 +288,7 @@ HINTS: dict[str, dict[int, str]] = {
             "HoldsTwoRowsPacked SumsTheWholeWeight "
         ),
         1: (
+            "RowComputesWithACopy "
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
             "KeepsTheNextRanksPartToo RowLooksAtTheColumns "
@@ -289,6 +297,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt",
         1: (
+            "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
             "RowMasksTheUpstreamGradient "
