@@ -585,7 +585,7 @@ checks.lesson_04.bytes_sent(
     bytes_sent,
     gather_scatter,
     all_reduce_mean,
-    cases=[{"method": "gather_scatter", "world_size": 6}, {"method": "all_reduce", "world_size": 5}],
+    cases=[{"method": "gather_scatter", "world_size": 7}, {"method": "all_reduce", "world_size": 5}],
 )
 ### END HIDDEN TESTS
 

@@ -210,7 +210,7 @@ def test_the_address_given_for_once_stands_wherever_students_install_from(publis
     (setup,) = (c for c in nbformat.read(published / NOTEBOOK, as_version=4).cells if c.id == "setup")
     assert f'INSTALL = "git+{ADDRESS}"' in setup.source
     assert f'Repository = "{ADDRESS}"' in (published / "pyproject.toml").read_text()
-    assert not [p for p in published.rglob("*") if p.is_file() and b"OWNER" in p.read_bytes()]
+    assert not [p for p in published.rglob("*") if p.is_file() and b"OWNER/" in p.read_bytes()]
 
 
 def test_the_students_pins_are_the_courses_and_leave_out_what_only_instructors_need(published):
