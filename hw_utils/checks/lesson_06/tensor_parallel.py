@@ -151,6 +151,7 @@ def _what_it_raises(Layer: Any, weight: torch.Tensor, rank: int, context: Any) -
 
 def _foreign(weight: torch.Tensor, mine: Any) -> torch.Tensor:
     """The numbers of the weight that are not in the rank's own part."""
+    mine = torch.from_numpy(mine) if isinstance(mine, np.ndarray) else mine
     own = mine.detach().flatten() if isinstance(mine, torch.Tensor) else weight.new_empty(0)
     return weight.flatten()[~torch.isin(weight.flatten(), own.to(weight.dtype))]
 
