@@ -62,9 +62,9 @@ def _moved(d_in: int, d_out: int, dtype: str, seed: int) -> torch.Tensor:
 
 def _put(layer: Any, weight: torch.Tensor) -> None:
     if is_here(layer):
-        layer.weight.detach().copy_(weight)
+        torch.as_tensor(layer.weight).detach().copy_(weight)
     else:  # what is set there is put into the memory that is there
-        layer.weight = weight
+        layer.weight = weight.numpy() if isinstance(layer.weight, np.ndarray) else weight
 
 
 def drive_layer(
@@ -92,14 +92,16 @@ def drive_layer(
         if not is_large:  # what is kept of another layer is none of this one's
             Layer(-weight, rank, context, "lin")
         layer = Layer(given["weight"], rank, context, "lin")
-        weights[rank] = layer.weight.detach().clone() if isinstance(layer.weight, torch.Tensor) else layer.weight
+        weights[rank] = np.array(layer.weight) if isinstance(layer.weight, np.ndarray) else layer.weight
+        if isinstance(layer.weight, torch.Tensor):
+            weights[rank] = layer.weight.detach().clone()
         stages[rank] = "forward"
         if backward:
             layer.forward(other.clone())
             stages[rank] = "backward"
             layer.backward(grad_output.flip(0))
             stages[rank] = "forward"
-        if stepped and isinstance(weights[rank], torch.Tensor):
+        if stepped and isinstance(weights[rank], torch.Tensor | np.ndarray):
             _put(layer, _moved(d_in, d_out, dtype, seed).chunk(world_size, axis)[rank])
         result = {"output": layer.forward(given["x"])}
         followed = _followed(layer)  # a graph may be gone after backward
