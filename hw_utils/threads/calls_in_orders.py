@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.threads.in_place import unseen
 from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import Explorer, Outcome
 from hw_utils.threads.switch_points import about
@@ -31,15 +32,17 @@ class Calls:
         for k, tensor in enumerate(self.brought[rank]):
             mine = tensor.clone()
             got = getattr(context, self.method)(mine, rank, *self.args[k])
-            entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
-            _look_back(seen, results, -1.0 - rank)
-            _scribble(got, -1.0 - rank)
-            entry["own"] = mine.flatten().tolist()
-            mine.fill_(-1001.0 - rank)
+            with unseen():
+                entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
+                _look_back(seen, results, -1.0 - rank)
+                _scribble(got, -1.0 - rank)
+                entry["own"] = mine.flatten().tolist()
+                mine.fill_(-1001.0 - rank)
             seen.append(entry)
             results.append(got)
             note(f"has returned from call {k + 1} and writes into its tensors")
-        _look_back(seen, results, -1.0 - rank)
+        with unseen():
+            _look_back(seen, results, -1.0 - rank)
         return seen
 
 

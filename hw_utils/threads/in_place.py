@@ -7,17 +7,17 @@ lost. So in between is a place to switch. Of numpy's operations those are seen t
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
 from hw_utils.threads.switch_points import points_in
@@ -76,26 +76,35 @@ class InTwoSteps(_python_dispatch.TorchDispatchMode):
 
     def __enter__(self) -> InTwoSteps:
         _python_dispatch._push_mode(self)
-        self.arrays = _GivesArrays()
-        self.arrays.__enter__()
         _of_thread.steps = self
         return self
 
     def __exit__(self, *error: Any) -> None:
         del _of_thread.steps
-        self.arrays.__exit__(*error)
         _python_dispatch._pop_mode()
 
 
 _of_thread = threading.local()  # .steps: those of the rank that this thread is
 
 
-class _GivesArrays(TorchFunctionMode):
-    """`tensor.numpy()` gives an array whose operations are seen."""
+@contextlib.contextmanager
+def arrays_are_seen() -> Iterator[None]:
+    """Within it, `tensor.numpy()` on the thread of a rank gives an array whose operations are seen."""
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return result.view(SeenArray) if type(result) is np.ndarray else result
+    def numpy(tensor: torch.Tensor, *args: Any, **options: Any) -> np.ndarray:
+        array = given(tensor, *args, **options)
+        return array.view(SeenArray) if hasattr(_of_thread, "steps") else array
+
+    given = torch.Tensor.numpy
+    torch.Tensor.numpy = functools.wraps(given)(numpy)  # a mode would see it too, and every other call of torch
+    try:
+        yield
+    finally:
+        del torch.Tensor.numpy  # the given one is of the class below it
+
+
+# Within it, what torch computes on this thread is not looked at: a check's own steps are nobody's answer.
+unseen = torch._C._DisableTorchDispatch
 
 
 class SeenArray(np.ndarray):

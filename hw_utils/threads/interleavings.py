@@ -21,7 +21,7 @@ from typing import Any
 
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source.lines import locate
-from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place
+from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
 from hw_utils.threads.switch_points import is_of_a_container, points_in
@@ -230,6 +230,7 @@ class Explorer:
 
     def __enter__(self) -> Explorer:
         self.stack.enter_context(self.turns)
+        self.stack.enter_context(arrays_are_seen())
         self.stack.enter_context(managed_locks(self.turns, self.make, *_captured(self.make)))
         return self
 

@@ -168,7 +168,7 @@ class Call:
         torch.set_rng_state(self.random)
         torch.set_grad_enabled(self.message["grad"])
         value = self._do()
-        parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get"}.isdisjoint(self.message))
+        parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get", "method"}.isdisjoint(self.message))
         message = {"changed": self.given.changed(parcel), "states": parcel.pack(self.lent.states())}
         message |= {"random": parcel.pack(torch.get_rng_state()), "grad": torch.is_grad_enabled()}
         made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}

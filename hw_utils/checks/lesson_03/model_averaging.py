@@ -38,6 +38,8 @@ def marked_model(rank: int, dtype: str = "float32", tied: bool = False) -> nn.Mo
             if not tensor.is_floating_point():
                 marks = 10**rank * (2**24 + marks)  # no float32 holds these, and no float16 a third
             tensor.copy_(marks.view_as(tensor))
+        if rank == 0:
+            model.get_buffer(UNSAVED)[-1] = -0.0  # what is added to zeros loses its sign
     return model
 
 
@@ -121,6 +123,11 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
     for rank, state in enumerate(states):
         for name, expected in marks[0].items():
             if np.array_equal(state[name], expected):
+                if not np.array_equal(np.signbit(state[name]), np.signbit(expected)):
+                    raise CheckFailed(
+                        f"{what}: {name} of rank {rank} has a 0.0 where rank 0 has -0.0.",
+                        cause="to the last bit is what rank 0 has, as it is: nothing is added to it, not even zero.",
+                    )
                 continue
             raise CheckFailed(
                 f"{what}: {name} of rank {rank} is {_numbers(state[name])}, rank 0 began with {_numbers(expected)}.",

@@ -87,6 +87,7 @@ _GRADIENT_CASES = (
     {"world_size": 4, "names": [*ALL, "frozen"]},
     {"world_size": 3, "names": ["bias", "unused", "weight", "still"]},
     {"world_size": 4, "names": ["bias", "branch", "weight"]},
+    {"world_size": 3, "names": ["branch", "bias", "twig"]},
 )
 _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names": [*ALL, "frozen"]})
 

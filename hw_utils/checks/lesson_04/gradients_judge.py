@@ -25,8 +25,10 @@ PARAMETERS = {
     "frozen": ((4,), "frozen"),
     "unused": ((6,), "none"),
     "branch": ((3,), "rank 0"),
+    "twig": ((3,), "rank 0"),
     "still": ((2,), "zeros"),
 }
+_FIRST = {"twig": 11}  # so that it is not branch's, where no number is drawn
 
 
 def gradient(name: str, rank: int) -> np.ndarray | None:
@@ -36,7 +38,7 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
         return None
     if kind == "zeros":
         return np.zeros(shape)
-    first = np.arange(1, math.prod(shape) + 1)
+    first = np.arange(math.prod(shape)) + _FIRST.get(name, 1)
     return (10.0**rank * (first + drawn_numbers.digits(first.shape, rank, name)) + 1 / 3).reshape(shape)
 
 
@@ -46,7 +48,7 @@ def judge_gradients(what: str, *, adds_itself: bool = False):
     def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
         who = _with(what, world_size)
         cause = "every rank must make the same calls, in the same order, for the same parameters."
-        if {"unused", "branch"} & set(names):
+        if {"unused", "branch", "twig"} & set(names):
             cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
         require_no_deadlock(data, who, cause=cause)
         trace = Trace.from_plain(data["trace"])
@@ -55,7 +57,13 @@ def judge_gradients(what: str, *, adds_itself: bool = False):
         if adds_itself:
             _require_own_sums(who, [got["carried"] for got in each])
         for name in names:
-            _judge_gradient(who, [got["gradients"].get(name) for got in each], name, "gather" in trace.ops)
+            shape = PARAMETERS[name][0]
+            alike = {
+                other: [got["gradients"].get(other) for got in each]
+                for other in names
+                if other != name and PARAMETERS[other][0] == shape
+            }
+            _judge_gradient(who, [got["gradients"].get(name) for got in each], name, alike, "gather" in trace.ops)
             for rank, got in enumerate(each):
                 if not close(got["values"][name], rank + 1.0):
                     raise CheckFailed(
@@ -89,8 +97,9 @@ def _require_waited(who: str, trace: Trace) -> None:
         )
 
 
-def _judge_gradient(who: str, got: list[Any], name: str, is_gathered: bool) -> None:
-    """got: what each rank ends with. is_gathered: whether a root had all of them in a list."""
+def _judge_gradient(who: str, got: list[Any], name: str, alike: dict[str, list[Any]], is_gathered: bool) -> None:
+    """got: what each rank ends with. alike: the same for the other parameters of this shape. is_gathered: whether a
+    root had all of them in a list."""
     n = len(got)
     each = [gradient(name, rank) for rank in range(n)]
     if all(g is None for g in each):
@@ -107,10 +116,18 @@ def _judge_gradient(who: str, got: list[Any], name: str, is_gathered: bool) -> N
     wrong = {rank: value for rank, value in enumerate(got) if not _same(value, expected)}
     if wrong:
         rank = min(wrong)
+        same = [
+            other
+            for other, theirs in alike.items()
+            if all(isinstance(theirs[r], np.ndarray) and _same(g, theirs[r]) for r, g in wrong.items())
+        ]
         raise CheckFailed(
             f"{who}: the gradient of {name!r} on rank {rank} is {came(_list(wrong[rank]))}, expected"
             f" {came(expected.tolist())}.",
-            cause=_why_gradient(wrong, filled, name, is_gathered),
+            cause=f"{same[0]!r} ends with the same numbers: parameters without a gradient share one tensor of zeros; "
+            "each needs its own."
+            if same
+            else _why_gradient(wrong, filled, name, is_gathered),
         )
 
 

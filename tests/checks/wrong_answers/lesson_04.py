@@ -576,6 +576,17 @@ def begins_with_zeros(model):
     all_reduce_mean(model)
 
 
+_ZEROS = {}
+
+
+@wrong("lesson_04.all_reduce_mean", says="'twig' ends with the same numbers: .* share one tensor")
+def one_tensor_of_zeros_for_all(model):
+    for p in model.parameters():
+        if p.requires_grad and p.grad is None:
+            p.grad = _ZEROS.setdefault((dist.get_rank(), p.shape), torch.zeros_like(p)).zero_()
+    all_reduce_mean(model)
+
+
 @wrong("lesson_04.all_reduce_mean", says="gradients travel in the dtype that they have")
 def travels_in_half(model):
     for p in model.parameters():

@@ -809,6 +809,13 @@ class ReducesEachHalf(_Gradients):
         dist.reduce_scatter(torch.empty(1), list(torch.zeros(dist.get_world_size()).split(1)), async_op=True).wait()
 
 
+@wrong("lesson_07.sharded_gradients_in_time", says="nothing is sent before the second backward ends")
+class OverlapsOnlyAtFirst(_Gradients):
+    def wait(self):
+        shards, self.in_hook = super().wait(), False
+        return shards
+
+
 @wrong("lesson_07.sharded_gradients_in_time", says="start later than their last gradient|with overlap")
 class SleepsBetween(_Gradients):
     def there(self, k):
