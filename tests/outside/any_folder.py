@@ -21,10 +21,8 @@ import sys
 import tempfile
 import unittest
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
@@ -33,7 +31,7 @@ from torch.testing._internal import common_distributed, common_fsdp, common_util
 from torch.testing._internal.distributed._tensor import common_dtensor  # noqa: F401 (imported once for all ranks)
 
 from tests.outside.expected import ENGINES
-from tests.outside.warm import Outcome, Warm
+from tests.outside.warm import Outcome, Warm, side_by_side
 
 BASES = (
     common_distributed.MultiProcessTestCase, common_distributed.MultiThreadedTestCase,
@@ -176,35 +174,17 @@ def _of_torch(names: Iterable[str]) -> list[str]:
 
 def run(cases: list[tuple[str, Case]], environ: dict[str, str], jobs: int, timeout_s: float) -> Iterator[tuple]:
     """(engine, case, outcome) as they come; `jobs` at a time."""
-    todo, done = SimpleQueue(), SimpleQueue()
-    for item in [*cases, *[None] * jobs]:
-        todo.put(item)
 
-    def work() -> None:
-        warm: dict[str, Warm] = {}
-        try:
-            while (item := todo.get()) is not None:
-                engine, case = item
-                kind = "raw" if engine == "raw" else "engines"
-                if kind not in warm:
-                    warm[kind] = Warm(kind, "tests.outside.any_folder", environ)
-                with tempfile.TemporaryDirectory(prefix="outside-") as folder:
-                    args = (case, engine == "raw", os.path.join(folder, "init"))
-                    done.put((*item, warm[kind].run(engine, worker, case.world_size, args, timeout_s=timeout_s)))
-        except BaseException as error:
-            done.put(error)
-        finally:
-            for process in warm.values():
-                process.close()
+    def run_one(warm: dict[str, Warm], item: tuple[str, Case]) -> tuple:
+        engine, case = item
+        kind = "raw" if engine == "raw" else "engines"
+        if kind not in warm:
+            warm[kind] = Warm(kind, "tests.outside.any_folder", environ)
+        with tempfile.TemporaryDirectory(prefix="outside-") as folder:
+            args = (case, engine == "raw", os.path.join(folder, "init"))
+            return *item, warm[kind].run(engine, worker, case.world_size, args, timeout_s=timeout_s)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for _ in range(jobs):
-            pool.submit(work)
-        for _ in cases:
-            result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            yield result
+    return side_by_side(cases, jobs, run_one)
 
 
 def status(outcome: Outcome) -> str:

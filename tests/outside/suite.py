@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from queue import SimpleQueue
 
 from tests.outside import distributed_tests
 from tests.outside.expected import ENGINES, Expected
-from tests.outside.warm import Outcome, Warm
+from tests.outside.warm import Outcome, Warm, side_by_side
 
 TIMEOUT_S = 60.0
 LONG = {"test_ddp_uneven_inputs", "test_ddp_compile_static_graph"}  # torch gives the first five times as long, too
@@ -43,38 +41,20 @@ def run_tests(
     timeout_s: float = TIMEOUT_S,
 ) -> Iterator[Result]:
     """Every result as it comes; `tests(engine, world_size, name)` chooses. `jobs` tests run at a time."""
-    todo: SimpleQueue[tuple[str, int, str] | None] = SimpleQueue()
     cases = [(e, w, n) for w in worlds for e in engines for n in names() if tests(e, w, n)]
-    done: SimpleQueue[Result | BaseException] = SimpleQueue()
-    for case in [*cases, *[None] * jobs]:
-        todo.put(case)
 
-    def work() -> None:
-        warm: dict[tuple[str, int], Warm] = {}
-        try:
-            while (case := todo.get()) is not None:
-                engine, world, name = case
-                kind = "raw" if engine == "raw" else "engines"
-                if (kind, world) not in warm:
-                    for other in warm.values():
-                        other.close()
-                    environ = {"WORLD_SIZE": str(world), "BACKEND": "gloo", "MASTER_ADDR": "localhost"}
-                    warm = {(kind, world): Warm(kind, PRELOAD, environ)}
-                done.put(_result(warm[kind, world], engine, world, name, timeout_s))
-        except BaseException as error:
-            done.put(error)
-        finally:
-            for process in warm.values():
-                process.close()
+    def run_one(warm: dict[tuple[str, int], Warm], case: tuple[str, int, str]) -> Result:
+        engine, world, name = case
+        kind = "raw" if engine == "raw" else "engines"
+        if (kind, world) not in warm:
+            for other in warm.values():
+                other.close()
+            environ = {"WORLD_SIZE": str(world), "BACKEND": "gloo", "MASTER_ADDR": "localhost"}
+            warm.clear()
+            warm[kind, world] = Warm(kind, PRELOAD, environ)
+        return _result(warm[kind, world], engine, world, name, timeout_s)
 
-    with ThreadPoolExecutor(jobs) as pool:
-        for _ in range(jobs):
-            pool.submit(work)
-        for _ in cases:
-            result = done.get()
-            if isinstance(result, BaseException):
-                raise result
-            yield result
+    return side_by_side(cases, jobs, run_one)
 
 
 @cache

@@ -22,9 +22,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from queue import SimpleQueue
 from typing import Any
 
 START_S = 120.0  # for the process to import what it needs
@@ -241,3 +243,34 @@ def _meet(folder: str, rank: int, world_size: int, limit_s: float = 5.0) -> None
     paths = [f"{folder}/{name}-{r}" for r in range(world_size) for name in ("done", "result")]
     while sum(map(os.path.exists, paths)) < world_size and time.perf_counter() < deadline:
         time.sleep(0.002)
+
+
+def side_by_side(cases: Sequence[Any], jobs: int, run_one: Callable[[dict, Any], Any]) -> Iterator[Any]:
+    """What `run_one(warm, case)` returns for each case, as they come; `jobs` at a time.
+
+    warm: of each job, the processes that it has started and may use again; they are closed at the end.
+    """
+    todo: SimpleQueue = SimpleQueue()
+    done: SimpleQueue = SimpleQueue()
+    for case in [*cases, *[None] * jobs]:
+        todo.put(case)
+
+    def work() -> None:
+        warm: dict[Any, Warm] = {}
+        try:
+            while (case := todo.get()) is not None:
+                done.put(run_one(warm, case))
+        except BaseException as error:
+            done.put(error)
+        finally:
+            for process in warm.values():
+                process.close()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for _ in range(jobs):
+            pool.submit(work)
+        for _ in cases:
+            result = done.get()
+            if isinstance(result, BaseException):
+                raise result
+            yield result

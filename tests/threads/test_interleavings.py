@@ -5,12 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections import defaultdict
-from dataclasses import dataclass, field
-from functools import partial
-from queue import Queue, SimpleQueue
-from threading import Condition, Lock
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +12,6 @@ import torch
 
 from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import explore
-from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.turns import Stopped, Turns
 
 
 class Counter:
@@ -229,92 +221,6 @@ def test_a_loop_that_touches_nothing_is_ended_at_the_time_limit():
     assert re.search(r"test_interleavings.py, line \d+: (while True:|pass)", explored.outcomes[0].text)
 
 
-LOCK = threading.Lock()
-
-
-@dataclass
-class Board:
-    lock: Any = field(default_factory=threading.Lock)
-
-    def open(self):
-        return self.lock
-
-
-def lock_by_default(lock=threading.Lock(), make=threading.Lock):  # noqa: B008, that is the point
-    return lock if make() else None
-
-
-def _enclosed():
-    make = threading.Lock
-    return lambda: make()
-
-
-@dataclass(frozen=True)
-class Frozen:
-    lock: Any
-    make = staticmethod(threading.Lock)
-
-    def open(self):
-        return self.lock
-
-
-FROZEN, TAKEN = Frozen(threading.Lock()), [threading.Lock()]
-BOARD, LOCKS, MAKERS = Board(), [threading.Lock()], defaultdict(threading.Lock)
-make_enclosed = _enclosed()
-make_in_partial = partial(lambda make: make(), threading.Lock)
-EARLY = {  # what was taken from `threading` before the run, and is kept somewhere
-    "in a dataclass": lambda: Board().lock,
-    "in an object": lambda: BOARD.open(),
-    "in a frozen object": lambda: FROZEN.open(),
-    "in a staticmethod": lambda: Frozen.make(),
-    "taken out": lambda: TAKEN.pop() if TAKEN else threading.Lock(),
-    "in a list": lambda: LOCKS[0],
-    "in a defaultdict": lambda: MAKERS["a"],
-    "a default": lambda: lock_by_default(),
-    "a made default": lambda: lock_by_default.__defaults__[1](),
-    "enclosed": lambda: make_enclosed(),
-    "in a partial": lambda: make_in_partial(),
-}
-KINDS = ["module", "class", "imported", "RLock", "Condition", "Semaphore", "Event", "Queue", "SimpleQueue", *EARLY]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_lock_gives_the_turn_away(kind):
-    class Shared:
-        lock = threading.RLock()
-
-        def __init__(self):
-            self.value = 0
-            self.imported, self.rlock, self.condition = Lock(), threading.RLock(), Condition()
-            self.semaphore, self.event, self.queue = threading.Semaphore(1), threading.Event(), Queue()
-            if kind == "SimpleQueue":  # it waits in C, where no turn can be given away
-                self.queue = SimpleQueue()
-            self.queue.put(None)
-            self.meet, self.early = threading.Barrier(2), EARLY.get(kind, threading.Lock)()
-
-        def add(self, rank):
-            if kind == "Event":
-                self.value += 1
-                return self.event.wait() if rank else self.event.set()
-            if kind in ("Queue", "SimpleQueue"):
-                token = self.queue.get()
-                self.value += 1
-                return self.queue.put(token)
-            locks = {"module": LOCK, "class": Shared.lock, "imported": self.imported, "RLock": self.rlock}
-            with {**locks, "Condition": self.condition, "Semaphore": self.semaphore}.get(kind, self.early):
-                self.value += 1
-
-    def program(shared, rank, note):
-        shared.add(rank)
-        shared.meet.wait()
-        return shared.value
-
-    explored = explore(lambda: Shared(), program, 2, n_interleavings=150)
-    assert all(outcome.kind == "returned" for outcome in explored.outcomes), explored.outcomes[-1].text
-    assert [2, 2] in values(explored)
-    assert len(explored.outcomes) == (2 if kind == "Event" else 1)  # an event protects nothing
-
-
 def test_a_wait_with_a_limit_ends_when_nobody_else_can_go_on():
     class Late:
         def __init__(self):
@@ -346,17 +252,6 @@ def test_sleeping_takes_no_time_and_orders_nothing():
     assert sorted(values(explored)) == [[True, False], [True, True]]
 
 
-def test_locks_are_the_real_ones_again_afterwards():
-    real = threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep
-    n_threads = threading.active_count()
-    explore(lambda: Counter(threading.Lock()), add_safely, 2, n_interleavings=20)
-    with pytest.raises(ZeroDivisionError), Turns(1) as turns, managed_locks(turns):
-        raise ZeroDivisionError
-    assert (threading.Lock, threading.RLock, threading._allocate_lock, threading._time, time.sleep) == real
-    assert type(LOCK) is type(BOARD.lock) is type(LOCKS[0]) is type(make_enclosed()) is type(threading.Lock())
-    assert threading.active_count() == n_threads
-
-
 def test_a_story_ends_with_the_step_that_is_asked_for():
     lines = [(0, "starts", 0), (1, "reads", 0), (0, "writes", 0), (1, "fails", 0), (0, "goes on", 0)]
     assert tell(lines, upto_rank=1, upto_text="fails") == [
@@ -379,29 +274,3 @@ def test_a_write_of_the_next_call_is_told_again(tmp_path):
         "rank 1, line 1: slot[rank] = tensor",
         "rank 1, line 2: barrier.wait()",
     ]
-
-
-def test_threads_take_turns_in_the_order_that_is_chosen():
-    seen = []
-
-    def work(rank):
-        for _ in range(2):
-            seen.append(rank)
-            turns.pause()
-        return rank * rank
-
-    with Turns(3) as turns:
-        ended = turns.run([work] * 3, lambda runnable, me: next((r for r in runnable if r > me), runnable[0]), 5.0)
-    assert seen == [0, 1, 2, 0, 1, 2]
-    assert [e.result for e in ended] == [0, 1, 4]
-
-
-def test_parked_ranks_are_ended_when_nobody_can_run():
-    def work(rank):
-        turns.park(lambda: False)
-
-    with Turns(2) as turns:
-        ended = turns.run([work] * 2, lambda runnable, me: runnable[0], 5.0)
-        assert turns.stuck
-        assert all(isinstance(e.error, Stopped) for e in ended)
-        assert turns.run([lambda rank: rank] * 2, lambda runnable, me: runnable[0])[1].result == 1

@@ -22,16 +22,14 @@ NUMBER = None
 ITEMS: list[int] = []
 
 
-def messages(rank: int, world_size: int):
-    """Every kind of call, with a global that makes each rank a process."""
-    global NUMBER
-    NUMBER = rank
+def messages(rank: int, world_size: int, number: int):
+    """What every kind of call gives."""
     x, y = torch.full((3,), float(rank)), torch.empty(3)
     sending = dist.isend(x, (rank + 1) % world_size)
     dist.recv(y, (rank - 1) % world_size)
     sending.wait()
     gathered: list = [None] * world_size
-    dist.all_gather_object(gathered, {"rank": NUMBER})
+    dist.all_gather_object(gathered, {"rank": number})
     group = dist.new_group([0, 2])
     z = torch.ones(2) * rank
     if rank in (0, 2):
@@ -44,31 +42,22 @@ def messages(rank: int, world_size: int):
     return y.tolist(), gathered, z.tolist(), [p.item() for p in parts], source, future.wait()
 
 
+def of_processes(rank: int, world_size: int):
+    global NUMBER  # makes each rank a process
+    NUMBER = rank
+    return messages(rank, world_size, NUMBER)
+
+
+def of_greenlets(rank: int, world_size: int):
+    return messages(rank, world_size, rank)
+
+
 def test_processes_and_greenlets_give_the_same_values_times_and_ledger():
-    apart, together = (simulate(w, 3, compute="free", echo=False) for w in (messages, messages_of_greenlets))
+    apart, together = (simulate(w, 3, compute="free", echo=False) for w in (of_processes, of_greenlets))
     assert apart.results == together.results
     assert apart.seconds == together.seconds
     rows = [[(e.rank, e.op, e.peer, e.n_bytes, e.start_s, e.end_s) for e in run.trace] for run in (apart, together)]
     assert rows[0] == rows[1]
-
-
-def messages_of_greenlets(rank: int, world_size: int):
-    x, y = torch.full((3,), float(rank)), torch.empty(3)
-    sending = dist.isend(x, (rank + 1) % world_size)
-    dist.recv(y, (rank - 1) % world_size)
-    sending.wait()
-    gathered: list = [None] * world_size
-    dist.all_gather_object(gathered, {"rank": rank})
-    group = dist.new_group([0, 2])
-    z = torch.ones(2) * rank
-    if rank in (0, 2):
-        dist.all_reduce(z, group=group)
-    parts = torch.empty(world_size)
-    dist.all_to_all_single(parts, torch.tensor([float(10 * rank + r) for r in range(world_size)]))
-    any_source = torch.empty(1)
-    source = dist.recv(any_source) if rank == 0 else dist.send(torch.ones(1), 0) if rank == 1 else None
-    future = dist.all_reduce(torch.ones(1), async_op=True).get_future().then(lambda f: f.value()[0].item() + 1)
-    return y.tolist(), gathered, z.tolist(), [p.item() for p in parts], source, future.wait()
 
 
 def prints(rank: int, world_size: int) -> None:

@@ -14,8 +14,9 @@ from hw_utils.checks.check import check, require_no_deadlock, require_waits
 from hw_utils.checks.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07 import second_objects, watched_layers, weights_kept
+from hw_utils.checks.lesson_07 import second_objects, watched_layers
 from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS, WatchedLayer
+from hw_utils.checks.lesson_07.weights import held_in_a_pass
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
@@ -91,7 +92,7 @@ def _judge(
     if second:
         return second_objects.judge_weights(data, world_size)
     if many:
-        return weights_kept.judge_many(data, world_size, many)
+        return held_in_a_pass.judge_many(data, world_size, many)
     what = f"{n_ranks(world_size)}, {len(hidden)} layers of {', '.join(str(h * width) for h in hidden)} elements"
     require_no_deadlock(data, what, cause="all ranks gather and reduce the same layers in one order.")
     trace = Trace.from_plain(data["trace"])
@@ -292,7 +293,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
         {"world_size": n, "hidden": list(h), "width": w}
         for n, h, w in ((1, (2, 3), 2), (2, (2,), 3), (2, (2, 4, 6), 3), (3, (2, 4, 7, 9), 2), (4, (1, 3, 5, 7, 9), 3))
     ]
-    + [{"world_size": 2, "second": True}, weights_kept.MANY],
+    + [{"world_size": 2, "second": True}, held_in_a_pass.MANY],
     ok="two steps are right, two layers at most are whole at once, and three times (N - 1)/N of the weights travel.",
     hint="hint 1 of exercise 7.5",
     hints={
@@ -309,6 +310,6 @@ def fully_sharded(
     if second:
         return second_objects.drive(second_objects.weights, make, world_size)
     if many:
-        return weights_kept.drive_many(make, world_size, many)
+        return held_in_a_pass.drive_many(make, world_size, many)
     args = (make, hidden, width, PASS_S, PASS_S, 2)
     return observe_memory(lambda: simulate(train_steps, world_size, args, compute="free", echo=False, memory=True))

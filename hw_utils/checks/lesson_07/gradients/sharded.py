@@ -21,8 +21,8 @@ from hw_utils.checks.kept_bytes import (
 )
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07 import second_objects
-from hw_utils.checks.lesson_07.gradient_shards_judge import judge_shards
-from hw_utils.checks.lesson_07.gradients_kept import MANY, drive_many, judge_many
+from hw_utils.checks.lesson_07.gradients.held_in_a_pass import MANY, drive_many, judge_many
+from hw_utils.checks.lesson_07.gradients.shards_judge import judge_shards
 from hw_utils.checks.lesson_07.second_objects import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
