@@ -85,8 +85,8 @@ except WorkerFailed as error:
 # **Task** (40 minutes, 15 points). Write `DistributedContext`, from what `threading` (or `queue`) has. Its two methods
 # are called by all ranks, each from its own thread. Results have the same bits on every rank and are *copies*: nobody
 # sees what another rank, or a later call, does with its result. The same `group_id` can be used again at once, also
-# with another shape. An unknown op is refused on every rank, before any rank waits. Target: right in 2,001
-# interleavings, 0 hangs.
+# with another shape; two contexts have nothing in common. An unknown op is refused on every rank, before any rank
+# waits. Target: right in 2,001 interleavings, 0 hangs.
 
 # %% [markdown]
 # <details><summary>Hint 1: the shape of it</summary>

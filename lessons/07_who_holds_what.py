@@ -390,11 +390,11 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 # **Task 7.4** (25 minutes, 9 points). Fill in three methods of `ShardedGradients`. A bucket is one `reduce_scatter`,
 # padded to a multiple of N, started in the hook that completes it; other calls of `torch.distributed` that communicate
 # are not made, barriers included. `wait` returns one flat shard of the mean gradient a bucket, in the order of the
-# buckets; a parameter without a gradient counts as zeros. The layers may be used in another order than they stand in
-# the model: a bucket that is full before its turn starts in the hook that completes the one before it. Targets:
-# whenever a gradient arrives, a rank holds its shards and two buckets at most (the one that fills, the one under way);
-# after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n numbers; the step within 10 %
-# of lesson 5's formula.
+# buckets; a parameter without a gradient counts as zeros, and the dtype is the model's. The layers may be used in
+# another order than they stand in the model: a bucket that is full before its turn starts in the hook that completes
+# the one before it. Targets: whenever a gradient arrives, a rank holds its shards and two buckets at most (the one that
+# fills, the one under way); after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n
+# numbers; the step within 10 % of lesson 5's formula.
 #
 # <details><summary>Hint 1: a shard of a bucket</summary>
 #
@@ -535,9 +535,9 @@ checks.lesson_07.sharded_gradients_in_time(
 
 # %% [markdown]
 # **Task 7.5** (40 minutes, 14 points). Each layer has `layer.shard` (this rank's piece, padded), `layer.n_elements`
-# (without padding) and a slot: `layer.fill(full)` takes the whole flat weight, `layer.clear()` empties it. With the
-# slot full, `layer.forward(x)` returns the output and `layer.backward(gradient)` the gradients of x and of the flat
-# weight. Use these and nothing else of a layer.
+# (without padding), in whatever dtype, and a slot: `layer.fill(full)` takes the whole flat weight, `layer.clear()`
+# empties it. With the slot full, `layer.forward(x)` returns the output and `layer.backward(gradient)` the gradients of
+# x and of the flat weight. Use these and nothing else of a layer.
 #
 # Write `FullySharded`: `forward(x)`, and `backward(gradient)`, which returns the list of this rank's shards of the mean
 # gradients, in the order of the layers. A layer takes at most one `all_gather` forward, one back, and one

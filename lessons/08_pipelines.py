@@ -240,11 +240,11 @@ checks.lesson_08.stage_lets_go(
 
 # %% [markdown]
 # **Task 8.3** (20 minutes, 8 points). Write `gpipe`. `batches` has m micro-batches, some with more rows than others; on
-# rank 0 they are the numbers to start with, and stay as they are; on all other ranks they are zeros of the same shapes.
-# Use `torch.distributed` between neighbours. The last rank returns the loss of the whole batch. Targets: gradients and
-# loss of one process to 1e-10; every forward pass comes before the first backward pass; over each cut an activation
-# goes forward and a gradient goes back, one message each a micro-batch, and no rank waits for all others; exactly
-# (m + p - 1)(F + B) seconds on a free network.
+# rank 0 they are the numbers to start with, on all other ranks zeros of the same shapes; they stay as they are, what
+# comes is received in tensors of your own. Use `torch.distributed` between neighbours. The last rank returns the loss
+# of the whole batch. Targets: gradients and loss of one process to 1e-10; every forward pass comes before the first
+# backward pass; over each cut an activation goes forward and a gradient goes back, one message each a micro-batch, and
+# no rank waits for all others; exactly (m + p - 1)(F + B) seconds on a free network.
 #
 # <details><summary>Hint 1: two loops</summary>
 #

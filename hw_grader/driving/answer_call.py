@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import linecache
 import sys
 import time
@@ -240,12 +241,10 @@ def _raise(message: dict) -> None:
     """The answer's exception, as the built-in one of its name; its own lines follow in the text."""
     name, text = str(message["raised"])[:100], str(message.get("text", ""))[:2000]
     kind = getattr(builtins, name, None)
-    known = isinstance(kind, type) and issubclass(kind, Exception)
-    error = (
-        kind(text)
-        if known and kind not in (UnicodeDecodeError, UnicodeEncodeError)
-        else RuntimeError(f"{name}: {text}")
-    )
+    error: Exception = RuntimeError(f"{name}: {text}")
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        with contextlib.suppress(TypeError):  # one that is made of more than a text: UnicodeDecodeError, ExceptionGroup
+            error = kind(text)
 
     def go():
         raise error

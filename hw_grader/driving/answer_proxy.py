@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
+import threading
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -90,7 +91,8 @@ class Session:
             list(parcel.tensors), list(parcel.memory), list(containers_in([*args, *(options or {}).values()]))
         )
         message |= {"session": self.id, "copy": self.copy, "passes": [kind.__name__ for kind in self.kinds]}
-        message["rank"] = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
+        message["rank"] = rank = [dist.get_rank(), dist.get_world_size()] if dist.is_initialized() else None
+        message["thread"] = f"{self.copy} {rank[0]}" if rank else _name_of_this_thread()
         message["random"], message["grad"] = parcel.pack(torch.get_rng_state()), torch.is_grad_enabled()
         line = connect(self.path)
         try:
@@ -141,6 +143,16 @@ class Session:
         given = [value] if kind == "gradient" else []
         changed = self.call({"hook": [thing, name, kind]}, given)
         return changed if kind == "gradient" else None
+
+
+def _name_of_this_thread() -> str:
+    """One that no other thread has, nor one that comes after it has ended."""
+    if not hasattr(_of_thread, "name"):
+        _of_thread.name = os.urandom(8).hex()
+    return _of_thread.name
+
+
+_of_thread = threading.local()
 
 
 def copy_of_caller() -> str | None:

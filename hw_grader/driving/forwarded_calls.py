@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _threading_local
 import functools
 import io
 import os
@@ -108,6 +109,7 @@ def forward_calls() -> None:
     distributed_c10d._get_object_coll_device = lambda group=None: "cpu"  # what its groups are, objects need not ask
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
+    _threading_local.current_thread, threading.local = _callers_thread, _threading_local.local
     _for_good.enter_context(clock_of(_ThreadsOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
     sys.stdout = _Printed()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
@@ -117,6 +119,21 @@ def forward_calls() -> None:
 def asking_functions() -> dict[str, Any]:
     """What stands in place of torch.distributed's functions, of those that this torch has."""
     return {name: _asking(name, getattr(dist, name)) for name in CALLS if hasattr(dist, name)}
+
+
+class _CallersThread:
+    """Stands for a thread of the driver's, each of whose calls is served by a thread of its own here."""
+
+
+_callers: dict[str, _CallersThread] = {}
+
+
+def _callers_thread() -> Any:
+    """Whose a `threading.local`'s values are: the driver's thread's, as where the answer is called without a driver."""
+    call = getattr(_here, "call", None)
+    if call is None:
+        return threading.current_thread()
+    return _callers.setdefault(call.message["thread"], _CallersThread())
 
 
 def _rank_and_copy() -> tuple[str, list] | None:

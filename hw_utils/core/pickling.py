@@ -21,12 +21,18 @@ from hw_utils.core.calls.patched import patched
 
 LARGE_BYTES = 1_000_000
 _MANY_BYTES = 1 << 20
+
+
+def _new_local() -> Any:
+    return threading.local()  # looked up where it is made: a grader's answers have one of their own
+
+
 # What holds no more than who has it: the other side begins with a free one.
 _LOCKS = {
     type(threading.Lock()): threading.Lock,
     type(threading.RLock()): threading.RLock,
     queue.SimpleQueue: queue.SimpleQueue,
-    threading.local: threading.local,
+    threading.local: _new_local,
 }
 
 

@@ -27,11 +27,13 @@ class Calls:
         """brought: rank -> call -> tensor. args: call -> what comes after the tensor and the rank."""
         self.method, self.brought, self.args = method, brought, args
 
-    def __call__(self, context: Any, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
+    def __call__(self, contexts: list, rank: int, note: Callable[[str], None]) -> list[dict[str, Any]]:
+        """contexts: what as many ranks share each, the first ones the first; usually one, for all."""
         seen, results = [], []
+        place, own_rank = divmod(rank, len(self.brought) // len(contexts))
         for k, tensor in enumerate(self.brought[rank]):
             mine = tensor.clone()
-            got = getattr(context, self.method)(mine, rank, *self.args[k])
+            got = getattr(contexts[place], self.method)(mine, own_rank, *self.args[k])
             with unseen():
                 entry = {"got": _values(got, tensor), "given": mine.flatten().tolist()}
                 _look_back(seen, results, -1.0 - rank)
@@ -83,9 +85,11 @@ class CallsInOrders:
     """An `Explorer` of `Calls` that says all in plain values, also to another process; a context manager."""
 
     def __init__(self, kind: Callable, world_size: int, method: str, brought: list, args: list, timeout_s: float):
-        """kind: the class of what the ranks share; it takes the world size."""
-        self.world_size, self.n_calls, self.error = world_size, len(args), None
-        self.explorer = Explorer(lambda: kind(world_size), Calls(method, brought, args), world_size, timeout_s)
+        """kind: the class of what the ranks share; it takes the world size. brought: rank -> call -> tensor, of the
+        ranks of one object or of several, which are made then."""
+        self.world_size, self.n_calls, self.error = len(brought), len(args), None
+        make = lambda: [kind(world_size) for _ in range(len(brought) // world_size)]  # noqa: E731
+        self.explorer = Explorer(make, Calls(method, brought, args), len(brought), timeout_s)
         self.codes: dict[CodeType, int] = {}
         self._numbered: dict[int, tuple[int, CodeType]] = {}  # by id: the hash of a code is slow
         self.ways: dict[tuple, int] = {}

@@ -23,7 +23,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_01.ping_pong": {
         0: "gives_the_ball_itself the_second_player_does_not_wait "
         "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
-        "plays_by_all_reduce only_rank_zero_returns",
+        "plays_by_all_reduce only_rank_zero_returns sends_one_more_than_the_ball",
         1: "serves_a_two one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too "
         "adds_what_came_back one_way_a_round",
         2: "both_serve",
@@ -40,7 +40,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_01.shift_by_parity": {
         0: (
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
-            "sends_the_whole_list "
+            "sends_the_whole_list receives_into_what_it_sends "
         ),
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
     },
@@ -86,6 +86,7 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
+            "ends_a_step_early "
             "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
         1: "tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
@@ -126,7 +127,7 @@ HINTS: dict[str, dict[int, str]] = {
             "ring_calls_reduce_scatter_and_all_gather ring_takes_the_mean ring_takes_the_whole_mean "
             "ring_works_on_a_flat_copy ring_resizes_its_tensor ring_writes_beside_its_tensor "
             "ring_forgets_the_modulo ring_goes_right_with_the_left_ones_chunks ring_in_float64 ring_tells_the_length "
-            "reduces_functionally "
+            "reduces_functionally adds_what_it_sent "
         ),
         1: (
             "ring_cuts_short_at_the_end ring_passes_whole_tensors ring_passes_whole_tensors_twice ring_pads_the_tensor "
@@ -185,6 +186,7 @@ HINTS: dict[str, dict[int, str]] = {
             "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero GathersInABufferOfTheDefaultDtype "
+            "SlotsOfTheClass ReadsItsOwnSlot "
         ),
         1: (
             "AppendsInOrderOfArrival DrawsTicketsFromOneGenerator "

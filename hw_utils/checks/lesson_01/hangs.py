@@ -77,6 +77,11 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                 cause = (
                     "that is nobody's number: was the buffer read before the irecv was waited for? wait(), then read."
                 )
+            elif world_size > 2 and got == _value(rank - 2, world_size):
+                cause = (
+                    f"that is what rank {left} has received: it passes that on. Receive into a tensor of its own, and "
+                    "send the one with the rank's number."
+                )
             elif got == _value(rank + 1, world_size):
                 cause = "the number went to the left; send to (rank + 1) % world_size."
             elif got == _value(rank, world_size):

@@ -85,12 +85,14 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "the ball starts at 0 on rank 0, which adds 1 to it: a 1 is what it sends first."
     if got == 2 * n_rounds + 1:
         return "a rank adds 1 again after the last receive: add only before a send."
-    if n_rounds > 1 and got == 2:
+    if n_rounds > 1 and got == 2 and len(balls[0]) == n_rounds:
         return "the ball starts again at 0 in every round: make it once, before the loop."
     if rank == 1 and got == 0 and len(balls[0]) == n_rounds == len(balls[1]):
         return "both players return the last value that they held, not rank 0 alone."
     if rank == 1 and balls[0] and list(balls[0][0]) == [0.0]:
         return "rank 0 adds after it has sent: add 1 just before each send."
+    if rank == 1 and last[1] == 2 * n_rounds == got + 1:
+        return "rank 1 sends one more than it returns: ball + 1 is another tensor, ball += 1 changes the ball."
     if got == n_rounds and len(balls[0]) == n_rounds == len(balls[1]):
         return "only one of the two ranks adds 1."
     if rank == 1 and not balls[1] and any(balls[2:]):
@@ -98,7 +100,10 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
     if n_rounds and len(balls[0]) + len(balls[1]) == n_rounds:
         return "a round is there and back: rank 0 sends and then receives, rank 1 receives and then sends."
     if len(balls[0]) != n_rounds:
-        return f"{len(balls[0])} balls left rank 0 in {n_rounds} rounds: the loop goes round n_rounds times."
+        return (
+            f"{len(balls[0])} balls left rank 0 in {n_rounds} rounds: the loop goes round n_rounds times, and return "
+            "stands behind it."
+        )
     return "the ball starts at 0 on rank 0, and a rank adds 1 each time before it sends."
 
 

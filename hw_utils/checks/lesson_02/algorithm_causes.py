@@ -55,6 +55,11 @@ def why_tree(seen: Reduced) -> str:
             "some rank passes on what it had before the sum came: the second phase runs the same steps backwards, the "
             "last one first."
         )
+    if not done and seen.n_messages < both_ways:
+        return (
+            f"no rank has the whole sum after {seen.n_messages} messages; both phases have {both_ways}. A step is left "
+            "out: range(1, steps) ends with steps - 1."
+        )
     if not done:
         return "no rank has the whole sum: some rank hands its sum over before it has received all it should."
     return "the root has the sum, but not everybody is told: the second phase goes back along the same pairs."
@@ -92,6 +97,11 @@ def why_ring(seen: Reduced) -> str:
     if some and not all(map(all, complete)) and seen.n_messages == n * (n - 1):
         return "every rank has one complete chunk and no more: the second phase, the all-gather, is missing."
     counts = _counts(seen)
+    if n > 2 and counts and not some and any(max(c) > 1 and min(c) > 0 for c in counts):
+        return (
+            "no chunk is ever whole, and shares are in it more than once: in the first phase what comes in goes into a "
+            "buffer of its own, which is added to the chunk; is what was sent added, or another chunk?"
+        )
     if counts and all(min(c) > 0 for c in counts) and any(max(c) > 1 for c in counts):
         return (
             "a complete chunk is added to what is there already: in the second phase a rank replaces, it does not add."

@@ -208,6 +208,8 @@ def first(got: object, curve: Sequence[Sequence[float]], target: float) -> str:
         return "close to the target is not there: accuracy >= target, with nothing added."
     if reached[0] == curve[0][0] and got in [*reached[1:2], math.inf]:
         return "the first entry of the curve counts, too."
+    if got == math.inf:
+        return "an entry below the target says nothing of those behind it: math.inf is for the end of the list."
     if got == reached[-1] or got == best:
         return "this is the last or the best iteration, not the first that reaches the target."
     return ""

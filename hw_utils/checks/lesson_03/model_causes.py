@@ -192,7 +192,7 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
             "n_total is divided by N in whole numbers: / divides, // cuts.",
         ),
         (x - a * sum(own_sum) / n, "the losses are summed and never divided by the number of examples."),
-        (x - a * whole * len(chunk), "the losses are summed and never divided by the number of examples."),
+        (x - a * whole * len(chunk), "that is the sum over the examples, not divided by their number in the end."),
         (
             x - a * (whole - problem.decay * x),
             "the weight decay is missing: the optimizer has it, so step with the optimizer that is given.",

@@ -113,7 +113,9 @@ class Problem:
         return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), self.step, momentum=self.momentum, weight_decay=self.decay)
+        parameters = list(model.parameters())
+        groups = [{"params": parameters[:1]}, {"params": parameters[1:]}]  # a step is that of all its groups
+        return torch.optim.SGD(groups, self.step, momentum=self.momentum, weight_decay=self.decay)
 
     def examples(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self.net == "lenet":

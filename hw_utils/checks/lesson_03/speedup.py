@@ -42,6 +42,10 @@ _JUST_BELOW = [[3, 0.9], [6, 0.969999], [9, 0.97]]
     ok="the first iteration that reaches the target, and infinity if none does.",
     hint="the hints of exercise 3.2c",
     hints={"hint 1 of exercise 3.2c": "first|infinity|math.inf|place in the list|enough"},
+    errors={
+        r"empty|StopIteration|IndexError": "a run that never gets there is an outcome, not an error: math.inf, as in "
+        "min(..., default=math.inf) or next(..., math.inf)."
+    },
 )
 def k_star(k_star, /, curve: list, target: float, expected: float):
     """The answer itself; the expected one is the judge's."""

@@ -167,6 +167,10 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
             for k in (range(2, 9) if n == 1 else ())
         ),
         (lambda r: mean / n, "it is divided by the world size twice."),
+        (
+            lambda r: (sum(each[:-1]) / n + each[-1]) / (n if r == n - 1 else 1) if n > 1 else mean * math.nan,
+            "it was divided while it was under way: after async_op=True a tensor is not yours until wait().",
+        ),
         (lambda r: mean * n / max(n - 1, 1), "rank 0's own gradient counts too: N ranks, so divide by N."),
         (lambda r: (sum(each) - each[0]) / max(n - 1, 1), "rank 0's own gradient is missing from the mean."),
         (lambda r: (sum(each) + each[0]) / (n + 1), "rank 0's own gradient counts twice."),

@@ -275,6 +275,9 @@ def _why_losses(each: list[list[float]], got: np.ndarray, expected: list[float],
     )
 
 
+_GRADIENT_BYTES = 48
+
+
 def judge_ddp(data: Any, method: str, world_size: int, total_batch: int, n_iterations: int, seed: int) -> None:
     judge_worker(data, method, world_size, total_batch, n_iterations, seed)
     trace = Trace.from_plain(data["trace"])
@@ -292,8 +295,10 @@ def judge_ddp(data: Any, method: str, world_size: int, total_batch: int, n_itera
             " broadcasts the weights first.",
             cause="the gradients are synchronised by hand; wrap the model instead.",
         )
-    if calls >= 2 * n_iterations:
+    n_bytes = sum(e.n_bytes for e in trace.of_rank(0).of_op("all_reduce"))  # with find_unused_parameters a few more
+    if n_bytes >= 2 * _GRADIENT_BYTES * n_iterations:
         raise CheckFailed(
-            f"worker with method 'ddp': {calls / n_iterations:.0f} all-reduces an iteration for 48 bytes of gradients.",
+            f"worker with method 'ddp': {calls / n_iterations:.0f} all-reduces an iteration, with "
+            f"{n_bytes / n_iterations:.0f} bytes for {_GRADIENT_BYTES} bytes of gradients.",
             cause="both DistributedDataParallel and sync reduce the gradients; sync must do nothing then.",
         )

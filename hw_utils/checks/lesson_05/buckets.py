@@ -106,6 +106,10 @@ def _require_mean(
         ),
         "that is the sum: divide by the number of ranks.": mean * world_size,
         "it was divided twice.": mean / world_size,
+        "it was divided while it was under way: after async_op=True a tensor is not yours until wait().": tuple(
+            (sum(10.0**r for r in range(world_size - 1)) / world_size + 10.0 ** (world_size - 1)) / divisor
+            for divisor in ((1, world_size) if world_size > 1 else ())
+        ),
         "it was divided by bucket_elements: the divisor is the number of ranks.": mean * world_size / bucket_elements,
         "the mean was added to the rank's own gradient: it takes its place (copy_).": mean + 10.0**rank,
         _why_own(k, n_reduced < 25 * calls): 10.0**rank,

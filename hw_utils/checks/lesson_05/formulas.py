@@ -39,6 +39,8 @@ def _judge_amdahl(data: Any, world_size: int, serial_fraction: float) -> None:
         "that is in percent.": 100 * alone / together,
         "serial_fraction is a fraction, 0.2 and not 20: nothing is divided by 100.": 1 / (s / 100 + (1 - s / 100) / n),
         "a speedup may be a fraction: nothing is rounded.": (float(round(alone / together)), alone // together),
+        "the whole of s + (1 - s) / N stands below the 1: brackets around it.": (1 / s if s else math.nan)
+        + (1 - s) / n,
         "only 1 - serial_fraction is shared out, not the whole work.": 1 / (s + 1 / n),
         "that is how much of N times the work is done: one over it, for N ranks' times over one's.": n
         * (s + (1 - s) / n),

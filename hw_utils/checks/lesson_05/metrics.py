@@ -18,7 +18,7 @@ def _judge_metrics(data: Any, profiles: list[list[float]]) -> None:
         sizes = ", ".join(str(int(row[0])) for row in profiles)
         raise CheckFailed(
             f"scaling_metrics of the profiles of {sizes} ranks divides by zero.",
-            cause="where one rank is alone comm_s is 0: the ratio is math.inf there, and nothing is divided by it.",
+            cause="where one rank is alone, or nothing is sent, comm_s is 0: the ratio is math.inf, not a quotient.",
         )
     if "rows" not in data:
         raise CheckFailed(
@@ -99,6 +99,7 @@ def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: 
     cases=[
         {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
         {"profiles": [[8, 0.15, 0.25, 0.4], [4, 0.12, 0.08, 0.2], [1, 0.1, 0.0, 0.1]]},
+        {"profiles": [[1, 0.4, 0.0, 0.4], [2, 0.25, 0.0, 0.25], [3, 0.2, 0.05, 0.25]]},
         {"profiles": [[1, 0.3, 0.0, 0.3], [2, 0.16, 0.01, 0.17], [4, 0.09, 0.03, 0.12]]},
     ],
     ok="ratio, speedup and efficiency are right, infinity included.",

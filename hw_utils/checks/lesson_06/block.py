@@ -44,7 +44,7 @@ def judge_block(data: Any, *, world_size: int, d_in: int, d_hidden: int, d_out: 
     what = f"column_then_row with {n_ranks(world_size)}"
     causes = {
         "shape": "the output is (batch, d_out) on every rank: shares of it are added up, not set side by side",
-        "partial": "every rank has a share of the output: they are not reduced",
+        "partial": "every rank has a share of the output: they are not reduced, or what all_reduce gives is lost",
         "times N": "the block's output is reduced twice",
         "mean": "the shares are summed, not averaged",
     }

@@ -108,7 +108,7 @@ ROW: dict[str, dict[str, Any]] = {
         "other": "the slice is another rank's: rank 0 has the first rows",
     },
     "output": {
-        "partial": "every rank has a share of every output: they are not reduced",
+        "partial": "every rank has a share of every output: they are not reduced, or what all_reduce gives is lost",
         "times N": "the whole product is added on every rank: it is counted N times",
         "mean": "the shares are summed, not averaged",
         "shape": "a gather where a sum belongs: every rank has a share of every output",

@@ -79,6 +79,11 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if len(got) > world_size:
             cause = "the buffer still holds the last call's tensors: the next call on a group_id starts afresh"
             return f"{at} has {len(got)} tensors, not {world_size}", cause
+        if world_size > 1 and got == [expected[rank]] * world_size:
+            return (
+                f"{at} has its own tensor {world_size} times: {_firsts(got)}",
+                "each place of the list is read from the slot of its own rank",
+            )
         missing = [r for r in range(world_size) if r >= len(got) or got[r] is None or len(got) < world_size]
         if missing:
             cause = UNWRITTEN if outcome["number"] == 1 else LOST

@@ -25,6 +25,8 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.threads.interleavings import Outcome, explored
 
+_OF_TWO_OBJECTS = 2  # ranks of each
+_ORDERS_OF_TWO = 60
 _OF_LOST_SHARES = (UNWRITTEN, ARRIVED)
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
 _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")
@@ -36,7 +38,8 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     Rank r brings 10**r * 7**k, 7**k, and a number whose sum shows in which order it is made, to its call number k.
     `evidence`: why one cannot believe that other ranks were let in wherever the text of the answer gives a chance;
     empty if one can. `reshaped`: how two calls in the plainest order end, of which the second brings another
-    shape and dtype.
+    shape and dtype. `two objects`: how calls end on two objects of the class at a time, where their results differ
+    from those of each alone, or else None.
     """
     world_size = case["world_size"]
     brought = [[tensor_of(rank, k) for k in range(len(args))] for rank in range(world_size)]
@@ -71,7 +74,26 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     brought = [[tensor_of(rank, 0), tensor_of(rank, 1, OTHER_SHAPE, torch.float32)] for rank in range(world_size)]
     with _explorer(kind, world_size, method, brought, args[:1] * 2) as explorer:
         (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
-    return {**data, "reshaped": {name: outcome[name] for name in ("results", "kind", "text", "line")}}
+    data["reshaped"] = {name: outcome[name] for name in ("results", "kind", "text", "line")}
+    is_pair = world_size == _OF_TWO_OBJECTS and all(o["results"] is not None for o in found)
+    return {**data, "two objects": _two_objects(kind, method, args) if is_pair else None}
+
+
+def _two_objects(kind: Any, method: str, args: list[tuple]) -> dict[str, Any] | None:
+    """The first outcome of calls on two objects at a time that is not what each gives alone."""
+    n = _OF_TWO_OBJECTS
+    brought = [[tensor_of(rank, k) for k in range(len(args))] for rank in range(2 * n)]
+    alone: list = []
+    for mine in (brought[:n], brought[n:]):
+        with _explorer(kind, n, method, mine, args) as explorer:
+            (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
+        alone += outcome["results"] or []
+    with _explorer(kind, n, method, brought, args) as explorer:
+        together = explorer.run([(-1, 0, None), *((-1, 0, seed) for seed in range(_ORDERS_OF_TWO))])["outcomes"]
+    for outcome in together:
+        if outcome["results"] is None or _rounded(outcome["results"]) != _rounded(alone):
+            return {name: outcome[name] for name in ("kind", "text")}
+    return None
 
 
 def _explorer(kind: Any, world_size: int, method: str, brought: list, args: list[tuple]) -> Any:
@@ -173,6 +195,14 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
                 cause = CLEARED if k and cause in _OF_LOST_SHARES and _clears_at_last(story) else cause
                 _fail(f"{text}", what, case, outcome, story, cause)
     _judge_another_shape(data["reshaped"], what, case)
+    if data["two objects"] is not None:
+        how = data["two objects"]
+        ended = "the results are not those of each alone" if how["kind"] == "returned" else how["text"]
+        raise CheckFailed(
+            f"{what} on two objects at a time, {_n_ranks(case)} each, on the same group_id: {ended}",
+            cause="what stands in the class, or under a global name, is shared by all its objects: make it in "
+            "__init__, on self",
+        )
     if data["evidence"]:
         raise CheckFailed(f"{what}: {data['evidence']}", cause="the check must see every step of the methods")
     if not data["outcomes"] or data["n"] < needed:

@@ -32,6 +32,8 @@ def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
     """Numbers that tell their step and place; the last is a zero, as a weight may be, just before the padding."""
     mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(drawn_numbers.digits([n_elements], step))
     vector = (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
+    if dtype == "int64":
+        vector += MARK * 2**50  # no float64 holds these
     vector[-1] = 0
     return vector
 
@@ -227,7 +229,7 @@ def _same(got: Any, right: np.ndarray) -> bool:
 def _shown(value: Any) -> str:
     if not isinstance(value, np.ndarray):
         return repr(value)[:60]
-    numbers = ", ".join(f"{v:g}" for v in value.ravel()[:4])
+    numbers = ", ".join(f"{v:g}" if isinstance(v, np.floating) else str(v) for v in value.ravel()[:4])
     return f"[{numbers}{', ...' if value.size > 4 else ''}] of shape {value.shape}, {value.dtype}"
 
 

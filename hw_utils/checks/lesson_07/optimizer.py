@@ -39,6 +39,11 @@ CHEAP = frozenset({
 })  # fmt: skip
 
 
+def _batch(rank: int, step: int, width: int) -> torch.Tensor:
+    """A rank's examples; in some later steps all are zeros, and the weights have no gradient, or are large."""
+    return batch(rank, step, width) * {5: 0, 6: 30}.get(step % 8, 1)
+
+
 def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str, n_steps: int) -> dict[str, Any]:
     model = tower(widths).to(DTYPES[dtype])
     moments = [moment()]
@@ -46,7 +51,7 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
     path = []
     for step in range(n_steps):
         model.zero_grad()
-        model(batch(rank, step, widths[0]).to(DTYPES[dtype])).square().mean().backward()
+        model(_batch(rank, step, widths[0]).to(DTYPES[dtype])).square().mean().backward()
         optimizer.step()
         path.append(plain(torch.cat([p.detach().flatten() for p in model.parameters()])))
     model.zero_grad()
@@ -79,7 +84,7 @@ def _serial(
     for step in range(n_steps):
         model.zero_grad()
         for r in range(world_size) if rank is None else [rank]:
-            loss = model(batch(r, step, widths[0])).square().mean()
+            loss = model(_batch(r, step, widths[0])).square().mean()
             (loss * (scale / (world_size if rank is None else 1))).backward()
         optimizer.step()
         path.append(torch.cat([p.detach().flatten() for p in model.parameters()]).numpy())
@@ -178,7 +183,8 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
     if np.allclose(got[0], right[0], rtol=1e-9, atol=1e-9):
         return (
             "the first step is right, a later one is not: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g**2 "
-            "and the step count t go on from step to step, and so does their bias correction."
+            "and the step count t go on from step to step, and so does their bias correction, also where a gradient is "
+            "zero; nothing is cut off."
         )
     if near(_serial(widths, world_size, n_steps, scale=world_size)):
         return "that is Adam with the sum of the gradients: divide by the number of ranks."
@@ -225,6 +231,8 @@ _LENGTHS = (  # the first step's, in times of the right one: there every weight 
         "the first step is 10 times the right one: m takes 1 - beta1 of the gradient, and v the square of the "
         "gradient, not of m.",
     ),
+    ((0.001 / 0.999) ** 0.5, "v takes 1 - beta2 of the square of the gradient, not beta2 of it."),
+    (9.0, "m takes 1 - beta1 of the gradient, not beta1 of it."),
     (-1.0, "the weights go up the gradient: they lose the step."),
 )
 
@@ -291,6 +299,9 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, 
         "hint 3 of exercise 7.3": "remainder|pad|empty|sizes? |divis",
         "hint 2 of exercise 7.3": "formula|step count|bias",
         "hint 1 of exercise 7.3": "reduce|gather|shard|travel|flatten|mean|sum of",
+    },
+    errors={
+        r"ZeroDivision|division by zero": "1 - beta**t is 0 where t is: the step is counted before t is used, from 1."
     },
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )

@@ -15,7 +15,7 @@ from torch import nn
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import observe, require_no_deadlock
-from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.by_hand.interface import interface
@@ -32,23 +32,33 @@ _CAUSE = (
 )
 
 
-def drive(worker: Callable, make: Any, world_size: int) -> dict[str, Any]:
+_OF_DTYPE = "every tensor that is made has the dtype of the parameters: torch.empty alone makes another one."
+
+
+def drive(worker: Callable, make: Any, world_size: int, *dtype: str) -> dict[str, Any]:
     """What the second one of two objects gives on every rank."""
-    return observe(lambda: simulate(worker, world_size, (make,), compute="free", echo=False))
+    return observe(lambda: simulate(worker, world_size, (make, *dtype), compute="free", echo=False))
 
 
-def judge(data: Any, name: str, right: list[list[np.ndarray]], words: tuple[str, ...]) -> None:
+def judge(data: Any, name: str, right: list[list[np.ndarray]], words: tuple[str, ...], dtype: str = "float64") -> None:
     """Raises CheckFailed unless the second one gave on each rank what is right. words: for each of its results."""
-    what = f"a second {name} in one process, {n_ranks(len(right))}"
+    is_double = dtype == "float64"
+    what = f"a second {name} in one process, {n_ranks(len(right))}" + f", a model of {dtype}" * (not is_double)
+    within = (1e-9, 1e-12) if is_double else (1e-4, 1e-5)
     require_no_deadlock(data, what, cause=_CAUSE)
+    if not is_double:
+        for mine in (mine for got in data["results"] for mine in (got if isinstance(got, list) else [])):
+            if isinstance(mine, np.ndarray) and str(mine.dtype) != dtype:
+                raise CheckFailed(f"{what}: a result is of {mine.dtype}.", cause=_OF_DTYPE)
     for rank, expected in enumerate(right):
         got = data["results"][rank]
         for k, array in enumerate(expected):
             mine = got[k] if isinstance(got, list) and len(got) == len(expected) else None
-            if not (
-                isinstance(mine, np.ndarray) and mine.shape == array.shape and np.allclose(mine, array, 1e-9, 1e-12)
-            ):
-                raise CheckFailed(f"{what}: {words[min(k, len(words) - 1)]} on rank {rank} is wrong.", cause=_CAUSE)
+            if not (isinstance(mine, np.ndarray) and mine.shape == array.shape and np.allclose(mine, array, *within)):
+                raise CheckFailed(
+                    f"{what}: {words[min(k, len(words) - 1)]} on rank {rank} is wrong.",
+                    cause=_CAUSE if is_double else _OF_DTYPE,
+                )
 
 
 def _numbers(rank: int, seed: int) -> torch.Tensor:
@@ -142,18 +152,18 @@ def judge_adam(data: Any, world_size: int) -> None:
     judge(data, "ShardedAdam", [right] * world_size, ("a weight after step 1", "a weight after step 2"))
 
 
-def gradients(rank: int, world_size: int, make: Any) -> list:
+def gradients(rank: int, world_size: int, make: Any, dtype: str = "float64") -> list:
     """The shards of one backward pass."""
     made = []
     for size in SIZES:
-        model = _tower(size)
+        model = _tower(size).to(DTYPES[dtype])
         made.append(make(model, BUCKET_BYTES))
-        model(size * batch(rank, 0, WIDTHS[0])).square().mean().backward()
+        model((size * batch(rank, 0, WIDTHS[0])).to(DTYPES[dtype])).square().mean().backward()
         found = plain(made[-1].wait())
     return found
 
 
-def judge_gradients(data: Any, world_size: int, buckets: list[list[int]]) -> None:
+def judge_gradients(data: Any, world_size: int, buckets: list[list[int]], dtype: str) -> None:
     """Against the mean gradient. buckets: the numbers of each one's parameters."""
     model = _tower(1.0)
     for rank in range(world_size):
@@ -161,28 +171,28 @@ def judge_gradients(data: Any, world_size: int, buckets: list[list[int]]) -> Non
     own = list(model.parameters())
     flat = [torch.cat([own[k].grad.flatten() for k in bucket]).numpy() for bucket in buckets]
     pieces = [_cut(one, world_size) for one in flat]
-    judge(data, "ShardedGradients", [[cut[rank] for cut in pieces] for rank in range(world_size)], ("a shard",))
+    judge(data, "ShardedGradients", [[cut[rank] for cut in pieces] for rank in range(world_size)], ("a shard",), dtype)
 
 
 # 7.5 ---------------------------------------------------------------------------------------------------------
 
 
-def _slots(size: float, rank: int, world_size: int) -> list[SlotLayer]:
-    return [
-        SlotLayer(k, size * drawn_weights(k + 2, WIDTH, k), rank, world_size, 0.0, 0.0, []) for k in range(N_LAYERS)
-    ]
+def _slots(size: float, rank: int, world_size: int, dtype: str = "float64") -> list[SlotLayer]:
+    weights = [(size * drawn_weights(k + 2, WIDTH, k)).to(DTYPES[dtype]) for k in range(N_LAYERS)]
+    return [SlotLayer(k, weight, rank, world_size, 0.0, 0.0, []) for k, weight in enumerate(weights)]
 
 
-def weights(rank: int, world_size: int, make: Any) -> list:
+def weights(rank: int, world_size: int, make: Any, dtype: str = "float64") -> list:
     """The output, and the gradient shards of all layers."""
     made = []
     for size in SIZES:
-        made.append(make([interface(layer) for layer in _slots(size, rank, world_size)]))
-        found = [made[-1].forward(size * _numbers(rank, 1)), *made[-1].backward(size * _numbers(rank, 2))]
+        made.append(make([interface(layer) for layer in _slots(size, rank, world_size, dtype)]))
+        x, gradient = ((size * _numbers(rank, seed)).to(DTYPES[dtype]) for seed in (1, 2))
+        found = [made[-1].forward(x), *made[-1].backward(gradient)]
     return found
 
 
-def judge_weights(data: Any, world_size: int) -> None:
+def judge_weights(data: Any, world_size: int, dtype: str) -> None:
     """Against layers that are whole."""
     layers, outputs = _slots(1.0, 0, 1), []
     owns: list[list[np.ndarray]] = [[] for _ in layers]
@@ -198,7 +208,7 @@ def judge_weights(data: Any, world_size: int) -> None:
         outputs.append(x.numpy())
     pieces = [_cut(np.mean(own, axis=0), world_size) for own in owns]
     right = [[outputs[rank], *(cut[rank] for cut in pieces)] for rank in range(world_size)]
-    judge(data, "FullySharded", right, ("the output", "a gradient shard"))
+    judge(data, "FullySharded", right, ("the output", "a gradient shard"), dtype)
 
 
 def _cut(flat: np.ndarray, world_size: int) -> np.ndarray:

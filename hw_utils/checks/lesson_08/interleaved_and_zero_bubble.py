@@ -64,7 +64,7 @@ def _require_orders(what: str, data: Any, kinds: str, n_chunks: int | None, n_ba
             )
             n_came = len({step[-1] for step in steps})
             raise CheckFailed(f"{what}: rank {rank} {named}, in {len(order)} steps; {len(wanted)} are needed.",
-                              cause=_why_incomplete(missing, foreign, n_came, n_batches, n_chunks))  # fmt: skip
+                              cause=_why_incomplete(missing, foreign, twice, n_came, n_batches, n_chunks))  # fmt: skip
     return [[tuple(step) for step in order] for order in data]
 
 
@@ -74,7 +74,9 @@ def _is_step(step: Any, kinds: str, n_chunks: int | None) -> bool:
     return is_long and step[0] in tuple(kinds) and all(type(n) is int for n in step[1:])
 
 
-def _why_incomplete(missing: list, foreign: list, n_came: int, n_batches: int, n_chunks: int | None) -> str:
+def _why_incomplete(
+    missing: list, foreign: list, twice: list, n_came: int, n_batches: int, n_chunks: int | None
+) -> str:
     """n_came: how many micro-batches there are at all."""
     if not n_came:
         return "the list is empty: whatever the sizes, each pass of each micro-batch is made once on its rank."
@@ -82,6 +84,9 @@ def _why_incomplete(missing: list, foreign: list, n_came: int, n_batches: int, n
         return "chunks are counted on their rank, from 0 to v - 1."
     if foreign and any(step[-1] >= n_batches for step in foreign):
         return "there are m micro-batches, 0 to m - 1: stop where they end."
+    again = [step for step in twice if n_chunks is None and missing and step[0] == missing[0][0]]
+    if again and not foreign:
+        return f"{again[0]} stands there twice: is it the newest that is made, where the oldest waits?"
     if missing and all(step[0] in "BW" for step in missing):
         return (
             "what is still in flight after the last forward pass has to go back: drain it."

@@ -145,7 +145,7 @@ CASES = [
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"]},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F3 F11 B3"], "texts": "equal rows"},
     {"n_layers": 2, "width": 6, "cut": [1, 1], "steps": ["F0 F1 F2 B0 B1 B2"]},
-    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F3 F11 B3 B11 B7"], "texts": "equal rows"},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F7 F-7 F11 B-7 B11 B7"], "texts": "equal rows"},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1"], "texts": "same x"},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 2.0},
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
@@ -154,6 +154,8 @@ CASES = [
 ERRORS = {
     r"differentiated Tensors does not require grad": "a parameter may be frozen (requires_grad is False): autograd is "
     "asked for the gradients of the others.",
+    r"implicitly created only for scalar": "an output of many numbers goes back with the gradient that backward(k, "
+    "gradient) is given: y.backward(gradient).",
     r"not have been used in the graph": "a parameter may be one that no pass uses: with allow_unused=True its gradient "
     "is None, which is added to nothing.",
     r"KeyError|IndexError": "nothing is kept under that number: micro-batches have any numbers, several are in flight, "

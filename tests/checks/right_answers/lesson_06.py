@@ -584,6 +584,23 @@ class ColumnByChunk:
 
 
 @right(COLUMN_F, COLUMN_B)
+class ColumnForEachThread(ColumnByChunk):
+    """Keeps the input for the thread that brought it."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.here = threading.local()
+
+    @property
+    def inputs(self):
+        return self.here.inputs
+
+    @inputs.setter
+    def inputs(self, x):
+        self.here.inputs = x
+
+
+@right(COLUMN_F, COLUMN_B)
 class ColumnInAModule(nn.Module):
     """A module, with the weight as a parameter; gradients by hand."""
 

@@ -522,7 +522,7 @@ class DividesBeforeItSends(_Buckets):
     def send(self, bucket):
         self.finish()
         flat, size = self.flat(bucket)
-        self.shards.append(torch.empty(size, dtype=torch.float64))
+        self.shards.append(torch.empty(size, dtype=bucket[0].dtype))
         self.work = dist.reduce_scatter_tensor(self.shards[-1], flat / dist.get_world_size(), async_op=True)
 
 
@@ -533,7 +533,7 @@ class ScattersLists(_Buckets):
     def send(self, bucket):
         self.finish()
         flat, size = self.flat(bucket)
-        shard = torch.zeros(size, dtype=torch.float64)
+        shard = torch.zeros(size, dtype=flat.dtype)
         self.work = dist.reduce_scatter(
             shard, [piece.clone() for piece in flat.chunk(dist.get_world_size())], async_op=True
         )

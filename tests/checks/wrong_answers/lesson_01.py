@@ -778,3 +778,24 @@ for _name, _answer, _says in (
 @wrong("lesson_01.time_message", says="6 round trips were timed")
 def times_two_trips_a_repeat(rank, world_size, n_bytes, repeats):
     return _timed(rank, n_bytes, 2 * repeats) / (2 * repeats)
+
+
+@wrong("lesson_01.ping_pong", says="rank 1 sends one more than it returns")
+def sends_one_more_than_the_ball(rank, world_size, n_rounds):
+    ball = torch.zeros(1)
+    for _ in range(n_rounds if rank < 2 else 0):
+        if rank == 0:
+            dist.send(ball + 1, 1)
+        dist.recv(ball, 1 - rank)
+        if rank == 1:
+            dist.send(ball + 1, 0)
+    return ball.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="it passes that on. Receive into a tensor of its own")
+def receives_into_what_it_sends(rank, world_size, values):
+    x = torch.tensor([values[rank]], dtype=torch.float64)
+    calls = [lambda: dist.send(x, (rank + 1) % world_size), lambda: dist.recv(x, (rank - 1) % world_size)]
+    for call in calls if rank % 2 == 0 else calls[::-1]:
+        call()
+    return x.item()

@@ -1231,3 +1231,36 @@ def half_of_the_bytes(world_size, n_bytes, network):
 @wrong("lesson_02.ring_all_reduce", says="calls all_reduce.*that is a collective")
 def reduces_functionally(tensor):
     tensor.copy_(_functional_collectives.all_reduce(tensor.contiguous(), "sum", dist.group.WORLD))
+
+
+@wrong("lesson_02.tree_all_reduce", says="A step is left out: range.1, steps. ends")
+def ends_a_step_early(tensor):
+    rank, n, work = dist.get_rank(), dist.get_world_size(), tensor.clone()
+    steps = (n - 1).bit_length()
+    pairs = [(2 ** (s - 1), rank % 2**s) for s in range(1, steps)]
+    for d, place in pairs:
+        if place == d:
+            dist.send(work, rank - d)
+        elif place == 0 and rank + d < n:
+            dist.recv(came := torch.empty_like(work), rank + d)
+            work += came
+    for d, place in reversed(pairs):
+        if place == d:
+            dist.recv(work, rank - d)
+        elif place == 0 and rank + d < n:
+            dist.send(work, rank + d)
+    tensor.copy_(work)
+
+
+@wrong("lesson_02.ring_all_reduce", says="no chunk is ever whole.*is what was sent added")
+def adds_what_it_sent(tensor):
+    n, r, flat = dist.get_world_size(), dist.get_rank(), tensor.contiguous().view(-1)
+    chunks = flat.tensor_split(n)
+    for s in range(1, 2 * n - 1):
+        out, into = chunks[(r - 2 + s) % n], chunks[(r - 1 + s) % n]
+        work = dist.isend(out, (r - 1) % n)
+        dist.recv(into, (r + 1) % n)
+        work.wait()
+        if s < n:
+            into += out
+    tensor.copy_(flat.view_as(tensor))

@@ -1487,3 +1487,10 @@ def takes_the_upper_middle(k_star):
 @wrong("lesson_03.batches", says="batches returned None.*is there a return")
 def returns_no_batches(order, rank, world_size, batch_size):
     pass
+
+
+@wrong("lesson_03.k_star", says="math.inf is for the end of the list")
+def gives_up_at_the_first_entry(curve, target):
+    for k, accuracy in curve:
+        return k if accuracy >= target else math.inf
+    return math.inf

@@ -576,6 +576,16 @@ def begins_with_zeros(model):
     all_reduce_mean(model)
 
 
+@wrong("lesson_04.all_reduce_mean", says="divided while it was under way")
+def divides_under_way(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            work = dist.all_reduce(p.grad, async_op=True)
+            p.grad /= dist.get_world_size()
+            work.wait()
+
+
 _ZEROS = {}
 
 

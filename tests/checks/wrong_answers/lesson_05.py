@@ -30,6 +30,7 @@ for _name, _formula, _says in [
     ("shares_out_the_whole", lambda n, s: 1 / (s + 1 / n), "only 1 - serial_fraction is shared out"),
     ("two_digits", lambda n, s: round(1 / (s + (1 - s) / n), 2), "right but rounded"),
     ("in_words", lambda n, s: f"{1 / (s + (1 - s) / n)}", "that is text"),
+    ("no_brackets", lambda n, s: (1 / s if s else 1.0) + (1 - s) / n, "stands below the 1: brackets around it"),
     ("times_n", lambda n, s: n * (s + (1 - s) / n), "how much of N times the work is done|gustafson"),
 ]:
     wrong_values("lesson_05.amdahl_speedup", _name, _formula, says=_says)
@@ -1258,7 +1259,7 @@ class SendsOnce(Overlapped):
         self.begun = True
 
 
-@wrong("lesson_05.scaling_metrics", says="of 1, 3 ranks divides by zero.*comm_s is 0: the ratio is math.inf")
+@wrong("lesson_05.scaling_metrics", says="ranks divides by zero.*comm_s is 0: the ratio is math.inf")
 def divides_by_no_communication(profiles):
     alone_s = profiles[1]["iteration_s"]
     return {

@@ -51,6 +51,22 @@ class _InSlots(_Context):
         return gathered
 
 
+@wrong(GATHER, says="has its own tensor 2 times.*from the slot of its own rank")
+class ReadsItsOwnSlot(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        return [super().all_gather(tensor, rank, group_id)[rank]] * self.world_size
+
+
+LOCK, ALL_SLOTS = threading.Lock(), {}
+
+
+@wrong(GATHER, says="on two objects at a time, 2 ranks each.*make it in __init__, on self")
+class SlotsOfTheClass(_InSlots):
+    def slots_of(self, group_id):
+        with LOCK:
+            return ALL_SLOTS.setdefault((group_id, self.world_size), [None] * self.world_size)
+
+
 _LOST = "lacks the tensor of|is not subscriptable|'NoneType' object|raises AttributeError"
 
 

@@ -368,6 +368,7 @@ class _Adam:
     floor = False
     eps_inside = False
     eps_early = False
+    share = 0.0  # of the square in v; 0: the right one
     barrier = False
     single = False
 
@@ -398,7 +399,7 @@ class _Adam:
         self.t = self.t + 1 if self.counts else 1
         m, v = (self.m[place], self.v[place]) if self.whole_state else (self.m, self.v)
         m.mul_(self.betas[0]).add_(g, alpha=1 - self.betas[0])
-        v.mul_(self.betas[1]).addcmul_(g, g, value=1 - self.betas[1])
+        v.mul_(self.betas[1]).addcmul_(g, g, value=self.share or 1 - self.betas[1])
         a, b = (1 - beta**self.t if self.corrects and self.t <= self.corrects_until else 1 for beta in self.betas)
         if self.eps_early:
             return w - self.lr * b**0.5 / a * m / (v.sqrt() + self.eps)
@@ -438,6 +439,7 @@ for _name, _change, _says in [
     ("HasABarrier", {"barrier": True}, "a barrier takes rounds, too"),
     ("TravelsInSingle", {"single": True}, "right to six places|the first step is right"),
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
+    ("TakesBeta2OfTheSquare", {"share": 0.999}, "v takes 1 - beta2 of the square"),
     ("CorrectsTheFirstStepsOnly", {"corrects_until": 20}, "30 steps.*so does their bias correction"),
 ]:
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
@@ -461,6 +463,18 @@ class DrawsInBackward(_Recomputed):
 class HasAnotherBeta(_Adam):
     def __init__(self, model, lr):
         super().__init__(model, lr, betas=(0.9, 0.99))
+
+
+@wrong("lesson_07.sharded_adam", says="after step 6 .*also where a gradient is zero")
+class SkipsAShardWithoutGradients(_Adam):
+    def adam(self, w, g, place):
+        return super().adam(w, g, place) if g.any() else w
+
+
+@wrong("lesson_07.sharded_adam", says="after step [78] .*nothing is cut off")
+class CutsGradientsOff(_Adam):
+    def adam(self, w, g, place):
+        return super().adam(w, g.clamp(-100, 100), place)
 
 
 @wrong("lesson_07.sharded_adam", says="t is 2 in the first step's bias correction")
@@ -675,7 +689,7 @@ class _Gradients:
                 p.grad = None
         pieces = list(flat.split(size))
         pieces = pieces[self.rotated :] + pieces[: self.rotated]
-        self.shards.append(torch.empty(size, dtype=torch.float64))
+        self.shards.append(torch.empty(size, dtype=flat.dtype))
         if self.all_reduces:
             work = dist.all_reduce(flat, async_op=True)
             self.shards[-1] = flat[dist.get_rank() * size :][:size]
@@ -721,6 +735,12 @@ for _name, _change, _says in [
     ("FillsTheFirstFirst", {"backwards": True}, "nothing is sent before|waits for a layer that comes later"),
 ]:
     wrong_values("lesson_07.sharded_gradients_in_time", _name, type(_name, (_Gradients,), _change), says=_says)
+
+
+@wrong("lesson_07.sharded_gradients", says="a model of float32: a result is of float64")
+class MakesDoubles(_Gradients):
+    def wait(self):
+        return [shard.double() for shard in super().wait()]
 
 
 @wrong("lesson_07.sharded_gradients", says="reduce_scatter of bucket .*still under way when backward ends")
@@ -868,7 +888,7 @@ class _Sharded:
             handle.wait()
         if self.keeps:
             self.kept.append(full)
-        self.layers[k].fill(full[: self.layers[k].n_elements].double())
+        self.layers[k].fill(full[: self.layers[k].n_elements].to(self.layers[k].shard.dtype))
         handle.wait()
 
     def ahead_of(self, k, step):
@@ -1431,6 +1451,11 @@ def loads_in_double(store):
     return _load(store).double()
 
 
+def loads_into_doubles(store):
+    shard = _load(store)
+    return shard.double().to(shard.dtype)
+
+
 def reads_whole_shards(store):
     class Whole:
         def read(self, name, start=0, stop=None):
@@ -1451,6 +1476,7 @@ def loads_the_newest_by_text(store):
 
 
 wrong_values("lesson_07.shards", "loads_in_double", _save, loads_in_double, says="change their dtype on the way")
+wrong_values("lesson_07.shards", "loads_into_doubles", _save, loads_into_doubles, says="rounded on the way")
 wrong_values("lesson_07.shards", "reads_whole_shards", _save, reads_whole_shards, says="only what overlaps is read")
 wrong_values("lesson_07.shards", "loads_the_newest_by_text", _save, loads_the_newest_by_text, says="older step")
 wrong_values("lesson_07.shards", "gathers_on_rank_0", gathers_on_rank_0, _load, says="a rank writes .* its shard has")

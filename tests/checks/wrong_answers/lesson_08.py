@@ -1514,6 +1514,11 @@ for _name, _answer, _says in [
         lambda p, m, r: [(x, max(0, k - 1) if x == "W" else k) for x, k in _zero(p, m, r)],
         "has no|has twice",
     ),
+    (
+        "makes_the_newest_w",
+        lambda p, m, r: [("W", 1) if step == ("W", 0) and m > 1 else step for step in _zero(p, m, r)],
+        "'W', 1. stands there twice",
+    ),
     ("forgets_the_last_w", lambda p, m, r: _zero(p, m, r)[: 3 * m - min(r, m)], "each W has to be made"),
     ("short", lambda p, m, r: _zero(p, m, r, warm=1), "some rank is idle|lets its first W wait|right after"),
     ("runs_ahead", lambda p, m, r: _zero(p, m, r, warm=p), "right after its forward pass|run ahead"),

@@ -19,7 +19,7 @@ from hw_utils.checks.kept_bytes import (
     moment,
     observe_memory,
 )
-from hw_utils.checks.lesson_06.shards import n_ranks
+from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.checks.lesson_07.gradients.held_in_a_pass import MANY, drive_many, judge_many
 from hw_utils.checks.lesson_07.gradients.shards_judge import judge_shards
@@ -74,9 +74,9 @@ def _worker(
     }  # fmt: skip
 
 
-def _buckets(widths: list[int], bucket_bytes: int) -> list[list[int]]:
+def _buckets(widths: list[int], bucket_bytes: int, item: int = ITEM) -> list[list[int]]:
     """Numbers of the parameters in each bucket, as the lesson's buckets_of fills them."""
-    sizes = [p.numel() * ITEM for p in tower(widths).parameters()]
+    sizes = [p.numel() * item for p in tower(widths).parameters()]
     buckets: list[list[int]] = []
     room = 0
     for k in reversed(range(len(sizes))):
@@ -119,9 +119,11 @@ def _judge(
     order: list[int] | None = None,
     many: bool = False,
     second: bool = False,
+    dtype: str = "float64",
 ) -> None:
     if second:
-        return second_objects.judge_gradients(data, world_size, _buckets(widths, bucket_bytes))
+        buckets = _buckets(widths, bucket_bytes, DTYPES[dtype].itemsize)
+        return second_objects.judge_gradients(data, world_size, buckets, dtype)
     sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
     pieces = [-(-size // world_size) for size in sizes]
     if many:
@@ -276,7 +278,7 @@ _SECOND = {"world_size": 3, "widths": second_objects.WIDTHS, "bucket_bytes": sec
             (3, 150, True),
         )
     ]
-    + [_SECOND]
+    + [_SECOND, {**_SECOND, "dtype": "float32"}]
     + [{"world_size": 4, "widths": [3, 3, 3, 3, 3], "bucket_bytes": 96, "unused": False}]
     + [{"world_size": 2, "widths": [3] * 4, "bucket_bytes": 96, "unused": False, "order": [2, 1, 0, 3, 4]}]
     + [MANY],  # gradients that nobody overlooks, in whatever form they are kept
@@ -303,10 +305,11 @@ def sharded_gradients(
     order: list[int] | None = None,
     many: bool = False,
     second: bool = False,
+    dtype: str = "float64",
 ):
     """Two backward passes; what stands of the gradients is looked at whenever one arrives."""
     if second:
-        return second_objects.drive(second_objects.gradients, make, world_size)
+        return second_objects.drive(second_objects.gradients, make, world_size, dtype)
     if many:
         return drive_many(make, world_size, widths, bucket_bytes)
     args = (make, widths, bucket_bytes, unused, order)

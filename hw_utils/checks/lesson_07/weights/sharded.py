@@ -87,10 +87,11 @@ def _weights(hidden: list[int], width: int) -> list[torch.Tensor]:
 
 
 def _judge(
-    data: Any, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0
-) -> None:
+    data: Any, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0,
+    dtype: str = "float64",
+) -> None:  # fmt: skip
     if second:
-        return second_objects.judge_weights(data, world_size)
+        return second_objects.judge_weights(data, world_size, dtype)
     if many:
         return held_in_a_pass.judge_many(data, world_size, many)
     what = f"{n_ranks(world_size)}, {len(hidden)} layers of {', '.join(str(h * width) for h in hidden)} elements"
@@ -293,7 +294,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
         {"world_size": n, "hidden": list(h), "width": w}
         for n, h, w in ((1, (2, 3), 2), (2, (2,), 3), (2, (2, 4, 6), 3), (3, (2, 4, 7, 9), 2), (4, (1, 3, 5, 7, 9), 3))
     ]
-    + [{"world_size": 2, "second": True}, held_in_a_pass.MANY],
+    + [{"world_size": 2, "second": True}, {"world_size": 3, "second": True, "dtype": "float32"}, held_in_a_pass.MANY],
     ok="two steps are right, two layers at most are whole at once, and three times (N - 1)/N of the weights travel.",
     hint="hint 1 of exercise 7.5",
     hints={
@@ -304,11 +305,12 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
 )
 def fully_sharded(
-    make, /, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0
-):
+    make, /, world_size: int, hidden: Sequence[int] = (), width: int = 0, second: bool = False, many: int = 0,
+    dtype: str = "float64",
+):  # fmt: skip
     """Two steps through layers with slots; each layer has another size, so the ledger tells their gathers apart."""
     if second:
-        return second_objects.drive(second_objects.weights, make, world_size)
+        return second_objects.drive(second_objects.weights, make, world_size, dtype)
     if many:
         return held_in_a_pass.drive_many(make, world_size, many)
     args = (make, hidden, width, PASS_S, PASS_S, 2)

@@ -8,9 +8,9 @@ import itertools
 import os
 import random
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -181,7 +181,7 @@ def is_watched(module: Any) -> bool:
 
 def _is_watched_type(kind: type) -> bool:
     """Objects of the standard library keep caches of their own (loggers, locks, paths), but for a few plain ones."""
-    if issubclass(kind, (types.SimpleNamespace, threading.local, torch.nn.Module)):
+    if issubclass(kind, (types.SimpleNamespace, local, torch.nn.Module)):
         return True
     return is_watched(kind.__module__) or kind.__module__ == "argparse"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import sys
-import threading
+from threading import local
 from typing import Any
 
 from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
@@ -22,7 +22,7 @@ class _Locals:
     def __init__(self) -> None:
         self.imports, self.found = Imports(all_are_new=True), []
 
-    def find(self) -> list[threading.local]:
+    def find(self) -> list[local]:
         new = self.imports.new()
         self.imports.mark()
         for name in new:
@@ -32,9 +32,9 @@ class _Locals:
         return self.found
 
 
-def _locals_in(module: Any) -> list[threading.local]:
+def _locals_in(module: Any) -> list[local]:
     values = list(vars(module).values()) if hasattr(module, "__dict__") else []
-    return [value for value in values if issubclass(type(value), threading.local)]
+    return [value for value in values if issubclass(type(value), local)]
 
 
 _locals = _Locals()
@@ -49,10 +49,10 @@ class OfFirstThread:
     """What the thread that makes it has, for threads that begin later."""
 
     def __init__(self) -> None:
-        self.kept = [(local, values) for local in _locals.find() if (values := vars(local))]
+        self.kept = [(one, values) for one in _locals.find() if (values := vars(one))]
 
     def begin(self) -> None:
         """The calling thread has it, too."""
-        for local, values in self.kept:
+        for one, values in self.kept:
             copies = {name: copy.copy(v) if type(v) in _CONTAINERS else v for name, v in values.items()}
-            vars(local).update(copies)
+            vars(one).update(copies)
