@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hw_grader.driving.busy_calls import BusyCalls
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_utils.material.kept.tensors import beside_models, kept_elsewhere, kept_tensors
 from hw_utils.virtual.ranks.per_rank_state.worker_copies import is_constant
@@ -50,6 +51,7 @@ class Answers:
         begin()
         self.sessions: dict[str, Any] = {}  # while they keep something
         self.leaving: list[Thread] = []
+        self.busy = BusyCalls()
 
     def of(self, copy: str | None) -> list:
         """The copy of that name."""

@@ -12,7 +12,7 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch.utils import _python_dispatch
 
+from hw_utils.core.calls.patched import patched
 from hw_utils.threads.switch_points import points_in
 
 _WRITES_ONLY = ("fill_", "zero_", "copy_")
@@ -87,20 +88,17 @@ class InTwoSteps(_python_dispatch.TorchDispatchMode):
 _of_thread = threading.local()  # .steps: those of the rank that this thread is
 
 
-@contextlib.contextmanager
-def arrays_are_seen() -> Iterator[None]:
-    """Within it, `tensor.numpy()` on the thread of a rank gives an array whose operations are seen."""
+def arrays_are_seen() -> contextlib.AbstractContextManager:
+    """Within it, `tensor.numpy()` on the thread of a rank gives an array whose operations are seen.
+
+    A mode of torch's would see that, too, and take its time for every other call.
+    """
 
     def numpy(tensor: torch.Tensor, *args: Any, **options: Any) -> np.ndarray:
-        array = given(tensor, *args, **options)
+        array = super(torch.Tensor, tensor).numpy(*args, **options)
         return array.view(SeenArray) if hasattr(_of_thread, "steps") else array
 
-    given = torch.Tensor.numpy
-    torch.Tensor.numpy = functools.wraps(given)(numpy)  # a mode would see it too, and every other call of torch
-    try:
-        yield
-    finally:
-        del torch.Tensor.numpy  # the given one is of the class below it
+    return patched(torch.Tensor, "numpy", numpy)
 
 
 # Within it, what torch computes on this thread is not looked at: a check's own steps are nobody's answer.

@@ -86,10 +86,9 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
             "tree_takes_the_mean tree_returns_the_sum tree_rebinds_its_argument tree_keeps_the_last_sum "
-            "ends_a_step_early "
             "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
-        1: "tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
+        1: "ends_a_step_early tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
         2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
             "tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "

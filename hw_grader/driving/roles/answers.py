@@ -167,7 +167,8 @@ class Call:
     def _done(self) -> tuple[dict[str, Any], bytes]:
         torch.set_rng_state(self.random)
         torch.set_grad_enabled(self.message["grad"])
-        value = self._do()
+        with self.answers.busy.computing():
+            value = self._do()
         parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get", "method"}.isdisjoint(self.message))
         message = {"changed": self.given.changed(parcel), "states": parcel.pack(self.lent.states())}
         message |= {"random": parcel.pack(torch.get_rng_state()), "grad": torch.is_grad_enabled()}
@@ -235,8 +236,9 @@ class Call:
         if with_states:
             message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
         self.random = torch.get_rng_state()
-        self.line.send(message, parcel.blob())
-        reply, blob = self.line.receive()
+        with self.answers.busy.asking():
+            self.line.send(message, parcel.blob())
+            reply, blob = self.line.receive()
         torch.set_rng_state(self.random)
         n_tensor_bytes = len(blob) - reply.get("things", 0)
         self.lent.load(blob[n_tensor_bytes:])

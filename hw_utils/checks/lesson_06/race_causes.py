@@ -79,7 +79,8 @@ def explain_gather(world_size: int) -> Callable[[dict, int, int, Any], tuple[str
         if len(got) > world_size:
             cause = "the buffer still holds the last call's tensors: the next call on a group_id starts afresh"
             return f"{at} has {len(got)} tensors, not {world_size}", cause
-        if world_size > 1 and got == [expected[rank]] * world_size:
+        each = [mine[k]["got"] for mine in outcome["results"]]
+        if world_size > 1 and each == [[expected[r]] * world_size for r in range(world_size)]:
             return (
                 f"{at} has its own tensor {world_size} times: {_firsts(got)}",
                 "each place of the list is read from the slot of its own rank",

@@ -123,6 +123,8 @@ def _judge(
                 cause = "the flat vectors of a step are kept after it: let them go."
             if on_object <= limit:
                 cause = ELSEWHERE
+            elif item < 8 and max(on_object, anywhere) <= 2 * limit:
+                cause = f"the moments are of float64: they have the dtype of the parameters, which is {dtype} here."
             raise CheckFailed(
                 f"{what}: beside the model rank {rank} keeps {held:g} numbers; {3 * shard} are allowed, three shards.",
                 cause=cause,
