@@ -244,6 +244,8 @@ def _why_length(ratio: np.ndarray) -> str:
     if not np.isfinite(ratio).all():
         return "a step gives nan or inf: t is 1 in the first step, and counted before it is used."
     if np.ptp(ratio) < 1e-2 * abs(ratio).max():
+        if np.isclose(ratio[0], 1.0, rtol=1e-2):
+            return "the first step is lr to a few digits, as that of sign(g): m, v and eps make the rest of it."
         named = next((text for times, text in _LENGTHS if np.isclose(ratio[0], times, rtol=1e-2)), "")
         return named or f"the first step is {ratio.mean():.3g} times as long in every weight: is it lr once?"
     return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."

@@ -477,6 +477,12 @@ class CutsGradientsOff(_Adam):
         return super().adam(w, g.clamp(-100, 100), place)
 
 
+@wrong("lesson_07.sharded_adam", says="as that of sign.g.: m, v and eps")
+class StepsBySigns(_Adam):
+    def adam(self, w, g, place):
+        return w - self.lr * g.sign()
+
+
 @wrong("lesson_07.sharded_adam", says="t is 2 in the first step's bias correction")
 class CountsFromTwo(_Adam):
     def __init__(self, model, lr):
