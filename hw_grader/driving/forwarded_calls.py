@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import _threading_local
 import functools
+import inspect
 import io
 import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +24,11 @@ from hw_grader.driving.marshalling.packed_values import tensor_bytes
 from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
 from hw_grader.driving.remote_process_group import FarGroup, Worlds
 from hw_utils.virtual.ranks.clock import clock_of
+from hw_utils.virtual.traffic.work import WithFuture, virtual_futures
 
+MUTE = {  # whose works have no future, as gloo's
+    "isend", "irecv", "batch_isend_irecv", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
+}  # fmt: skip
 SERVES = "serves"  # the name of threads that are no student's
 _here = threading.local()  # .call: the call that this thread serves
 _for_good = ExitStack()
@@ -37,24 +44,34 @@ def calling() -> Any:
     return _here.call
 
 
-class Work:
+class Work(WithFuture, dist.Work):
     """What isend, irecv and async_op=True give: the work itself is on the driver's side."""
 
-    def __init__(self, number: int, tensors: list[torch.Tensor]) -> None:
-        self.number, self.tensors, self.done = number, tensors, False
+    def __init__(self, number: int, tensors: list[torch.Tensor], outputs: list[torch.Tensor], *, is_mute: bool) -> None:
+        super().__init__()
+        self.number, self.tensors, self.outputs, self.is_mute = number, tensors, outputs, is_mute
+        self.is_over = False
         self.before = [tensor_bytes(t) for t in tensors]
         calling().served.under_way.add(self)
 
     def wait(self, timeout: Any = None) -> bool:
         """Waits; the tensors then hold what came."""
-        if not self.done:
-            self.done = True
+        if not self.is_over:
+            self.is_over = True
             changed = [tensor_bytes(t) != old for t, old in zip(self.tensors, self.before)]
             calling().ask({"wait": self.number, "changed": changed}, list(self.tensors))
+            self.settle_future()
         return True
 
+    synchronize = wait
+
     def is_completed(self) -> bool:
-        return self.done or calling().ask({"is_completed": self.number}, [])[0]
+        return self.is_over or calling().ask({"is_completed": self.number}, [])[0]
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
 
 
 def _shared(tensors: list[torch.Tensor]) -> list[list | None]:
@@ -64,7 +81,7 @@ def _shared(tensors: list[torch.Tensor]) -> list[list | None]:
     for k, tensor in enumerate(tensors):
         for work in sorted(calling().served.under_way, key=lambda work: work.number):
             for place, (other, was) in enumerate(zip(work.tensors, work.before)):
-                if not work.done and _are_one(tensor, other):
+                if not work.is_over and _are_one(tensor, other):
                     found[k] = [work.number, place, tensor_bytes(other) != was]
         same = [j for j in range(k) if _are_one(tensor, tensors[j])]
         if same and found[k] is None:
@@ -110,6 +127,7 @@ def forward_calls() -> None:
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
     _threading_local.current_thread, threading.local = _callers_thread, _threading_local.local
+    _for_good.enter_context(virtual_futures())
     _for_good.enter_context(clock_of(_ThreadsOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
     sys.stdout = _Printed()
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (for good): as in `launch`, what a rank printed is its stdout
@@ -156,7 +174,7 @@ def _asking(name: str, real: Any) -> Any:
         if name in ("get_rank", "get_world_size") and not any([*given[0], *given[1].values()]):
             return rank[0 if name == "get_rank" else 1]
         result, tensors = calling().ask({"dist": name, "shared": _shared(tensors_in(given))}, given)
-        result = _handles(result, tensors)
+        result = _handles(result, tensors, partial(_outputs, name, real, args, options), is_mute=name in MUTE)
         if isinstance(result, Subgroup):
             _enter(result, rank[1], *args, **options)
         return result
@@ -186,12 +204,18 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _handles(result: Any, tensors: list[torch.Tensor]) -> Any:
+def _handles(result: Any, tensors: list[torch.Tensor], outputs: Callable[[], list], *, is_mute: bool) -> Any:
     if type(result) is list:
-        return [_handles(one, tensors) for one in result]
+        return [_handles(one, tensors, outputs, is_mute=is_mute) for one in result]
     if type(result) is tuple and result[:1] == ("work",):
-        return Work(result[1], tensors)
+        return Work(result[1], tensors, outputs(), is_mute=is_mute)
     return Subgroup(result[1]) if type(result) is tuple and result[:1] == ("group",) else result
+
+
+def _outputs(name: str, function: Any, args: tuple, options: dict[str, Any]) -> list[torch.Tensor]:
+    """Which tensors a call's result is written to: those of its first argument, a gather's of its second."""
+    given = [*inspect.signature(function).bind(*args, **options).arguments.values()]
+    return tensors_in(given[1:2] if name == "gather" else given[:1])
 
 
 def _clock(name: str, real: Any) -> Any:

@@ -1,7 +1,7 @@
 """The process group that C++ and DistributedDataParallel find in an answer's process: its calls are made elsewhere.
 
 torch's reducer asks a group for collectives and waits for them itself: by their works, or in a backward pass by futures
-of these. A future is filled in a callback at the end of the pass, just before the reducer's own looks at it.
+of these, which are filled as those of virtual ranks.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch.futures import Future
 
 from hw_utils.virtual.groups.group import VirtualGroup
 from hw_utils.virtual.groups.world import World, add_to_world
@@ -37,7 +35,6 @@ class FarGroup(VirtualGroup):
         dist.ProcessGroup.__init__(self, rank, world_size)
         self.place, self.n_ranks, self.registered_as = rank, world_size, f"answer's {id(self)}"
         self.is_registered, self.engine = False, _NoEngine(world_size)
-        self.awaited: dict[int, list[FarWork]] = {}  # number of a backward pass -> its works
 
     def size(self) -> int:
         return self.n_ranks
@@ -54,18 +51,7 @@ class FarGroup(VirtualGroup):
         if kind not in _KINDS:
             raise RuntimeError(f"{method} does not cross to another process; torch.distributed.{kind} does")
         args, options = _KINDS[kind](list(inputs), list(outputs), root, reduce_op)
-        work = FarWork(getattr(dist, kind)(*args, **options, async_op=True), list(outputs))
-        backward = torch._C._current_graph_task_id()
-        if backward != -1:
-            works = self.awaited.setdefault(backward, [])
-            works.append(work)
-            if len(works) == 1:
-                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._await(backward))
-        return work
-
-    def _await(self, backward: int) -> None:
-        for work in self.awaited.pop(backward):
-            work.wait()
+        return getattr(dist, kind)(*args, **options, async_op=True)
 
     def _post(self, method: str, *arguments: Any):
         raise RuntimeError(f"{method} of a group does not cross to another process; torch.distributed's does")
@@ -82,36 +68,6 @@ class _NoEngine:
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError("this does not cross to another process; torch.distributed's functions do")
-
-
-class FarWork(dist.Work):
-    """A work of the driver's, as C++ wants it."""
-
-    def __init__(self, asked: Any, outputs: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.asked, self.outputs, self.future = asked, outputs, Future()
-
-    def wait(self, timeout: Any = None) -> bool:
-        self.asked.wait()
-        if not self.future.done():
-            self.future.set_result(self.outputs)
-        return True
-
-    synchronize = wait
-
-    def is_completed(self) -> bool:
-        return self.asked.is_completed()
-
-    is_success = is_completed
-
-    def exception(self) -> None:
-        return None
-
-    def result(self) -> list[torch.Tensor]:
-        return self.outputs
-
-    def get_future(self) -> Future:
-        return self.future
 
 
 class Worlds:

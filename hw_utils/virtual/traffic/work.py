@@ -49,6 +49,11 @@ def _is_settled() -> None:
     """There is nothing to wait for."""
 
 
+def _note_wait(engine, rank: int, row: int) -> None:
+    order = engine.rows.order[rank] = engine.rows.order[rank] + 1
+    engine.rows.note_wait(row, order, engine.clock[rank], engine.clock[rank])
+
+
 def collect_all(futures) -> VirtualFuture:
     """torch.futures.collect_all, whose own future waits in C++ for other ranks."""
     futures = list(futures)
@@ -176,7 +181,11 @@ class WithFuture:
                 self.future.set_result(self.result())
             else:
                 self.future.set_exception(RuntimeError(str(self.exception())))
-            self.future._settle = _is_settled  # not this work's: the two would hold each other, and its tensors
+            self.future._settle = self.once_settled()  # not wait: the two would hold each other, and its tensors
+
+    def once_settled(self) -> Callable[[], None]:
+        """What waiting for the future is when its value is there."""
+        return _is_settled
 
     def future_is_taken(self) -> None:
         """By code that may wait for it where no Python code sees it."""
@@ -239,10 +248,16 @@ class VirtualWork(WithFuture, Work):
             engine.let_the_past_run(rank)
         is_done = 0 <= self.done_s <= engine.clock[rank]
         engine.compute.resume()
+        if is_done and not self.is_mute:
+            _note_wait(engine, rank, self.row)  # who asks until it is over has waited
         if is_done:
             self.settle_future()
         engine.compute.resume()
         return is_done and not self.is_mute
+
+    def once_settled(self) -> Callable[[], None]:
+        """The ledger notes who waits for it late, too."""
+        return _is_settled if self.was_waited_for else partial(_note_wait, self.engine, self.owner, self.row)
 
     def is_success(self) -> bool:
         return self.failure is None

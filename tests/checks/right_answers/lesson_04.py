@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import islice
 
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
@@ -153,16 +155,35 @@ def starts_all_then_waits(model):
         p.grad = p.grad / dist.get_world_size()
 
 
-def _worker(rank, world_size, job, *, train=counts_while_it_goes, tests=weighs_the_means):
+@right("lesson_04.all_reduce_mean", "lesson_04.all_reduce_traffic")
+def divides_in_futures(model):
+    def divides(parameter):
+        future = dist.all_reduce(parameter.grad, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0].div_(dist.get_world_size()))
+
+    torch.futures.wait_all([divides(p) for p in _prepared(model)])
+
+
+@right("lesson_04.all_reduce_mean", "lesson_04.all_reduce_traffic")
+def asks_until_they_are_done(model):
+    works = {p: dist.all_reduce(p.grad, async_op=True) for p in _prepared(model)}
+    while works:
+        for p in [p for p, work in works.items() if work.is_completed()]:
+            del works[p]
+            p.grad /= dist.get_world_size()
+
+
+def _with_its_buckets(model):
+    return DistributedDataParallel(model, broadcast_buffers=True, gradient_as_bucket_view=True)
+
+
+def _worker(rank, world_size, job, *, train=counts_while_it_goes, tests=weighs_the_means, wrap=_with_its_buckets):
     data, test = job.data()
     generator_state = torch.manual_seed(job.seed)
     del generator_state
     model = job.model()
     syncs = {"gather_scatter": sums_a_list, "all_reduce": starts_all_then_waits}
-    if job.method == "ddp":
-        wrapped = DistributedDataParallel(model, broadcast_buffers=True, gradient_as_bucket_view=True)
-    else:
-        wrapped = model
+    wrapped = wrap(model) if job.method == "ddp" else model
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=job.lr, momentum=job.momentum)
     parts = by_keywords(data, rank, world_size, job.total_batch, seed=job.seed)[: job.n_iterations]
     quiet = (lambda text: None) if rank else print
@@ -172,6 +193,53 @@ def _worker(rank, world_size, job, *, train=counts_while_it_goes, tests=weighs_t
 
 
 right("lesson_04.worker", "lesson_04.ddp")(_worker)
+
+
+@right("lesson_04.ddp")
+def wraps_for_one_graph(rank, world_size, job):
+    return _worker(rank, world_size, job, wrap=partial(DistributedDataParallel, static_graph=True))
+
+
+@right("lesson_04.ddp")
+def wraps_for_one_graph_with_unused_ones(rank, world_size, job):
+    options = {"static_graph": True, "find_unused_parameters": True, "gradient_as_bucket_view": True}
+    return _worker(rank, world_size, job, wrap=partial(DistributedDataParallel, **options))
+
+
+@right("lesson_04.ddp")
+def wraps_in_small_buckets(rank, world_size, job):
+    return _worker(rank, world_size, job, wrap=partial(DistributedDataParallel, bucket_cap_mb=0.001))
+
+
+@right("lesson_04.ddp")
+def wraps_without_buffers(rank, world_size, job):
+    return _worker(rank, world_size, job, wrap=partial(DistributedDataParallel, broadcast_buffers=False))
+
+
+def _with_torchs_hook(model):
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, allreduce_hook)
+    return wrapped
+
+
+@right("lesson_04.ddp")
+def wraps_with_torchs_hook(rank, world_size, job):
+    return _worker(rank, world_size, job, wrap=_with_torchs_hook)
+
+
+def _with_a_hook(model):
+    def sums_then_divides(_, bucket):
+        work = dist.all_reduce(bucket.buffer(), async_op=True)
+        return work.get_future().then(lambda future: future.value()[0] / dist.get_world_size())
+
+    wrapped = DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, sums_then_divides)
+    return wrapped
+
+
+@right("lesson_04.ddp")
+def wraps_with_a_hook_of_its_own(rank, world_size, job):
+    return _worker(rank, world_size, job, wrap=_with_a_hook)
 
 
 @right("lesson_04.worker", "lesson_04.ddp")
