@@ -522,7 +522,7 @@ checks.lesson_06.column_backward(ColumnParallelLinear)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.column_backward(
     ColumnParallelLinear,
-    cases=[{"world_size": 3, "d_in": 5, "d_out": 12, "batch": 2, "dtype": "float64", "seed": 42, "backward": True}],
+    cases=[{"world_size": 12, "d_in": 5, "d_out": 12, "batch": 2, "dtype": "float64", "seed": 42, "backward": True}],
 )
 ### END HIDDEN TESTS
 
@@ -630,7 +630,7 @@ checks.lesson_06.row_backward(RowParallelLinear)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.row_backward(
     RowParallelLinear,
-    cases=[{"world_size": 3, "d_in": 12, "d_out": 5, "batch": 2, "dtype": "float64", "seed": 44, "backward": True}],
+    cases=[{"world_size": 12, "d_in": 12, "d_out": 5, "batch": 2, "dtype": "float64", "seed": 44, "backward": True}],
 )
 ### END HIDDEN TESTS
 

@@ -499,7 +499,7 @@ checks.lesson_07.sharded_gradients(ShardedGradients)
 checks.lesson_07.sharded_gradients(
     ShardedGradients,
     cases=[
-        {"world_size": 3, "widths": [2, 3, 3, 2], "bucket_bytes": 60, "unused": True},
+        {"world_size": 6, "widths": [2, 3, 3, 2], "bucket_bytes": 60, "unused": True},
         {
             "world_size": 3,
             "widths": [2, 2, 2, 2, 2],
