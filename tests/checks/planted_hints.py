@@ -278,7 +278,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
             "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
-            "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient "
+            "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient ColumnGoesBackWithTheNotebooksX "
         ),
         3: "KeepsTheFirstInput CachesTheInputOnTheClass",
     },
@@ -292,7 +292,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RowComputesWithACopy "
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
-            "KeepsTheNextRanksPartToo RowLooksAtTheColumns "
+            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples "
         ),
     },
     "lesson_06.row_backward": {
@@ -301,11 +301,11 @@ HINTS: dict[str, dict[int, str]] = {
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
-            "RowMasksTheUpstreamGradient "
+            "RowMasksTheUpstreamGradient CachesFewerExamples "
         ),
         2: (
             "FillsItsOwnFeatures NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
-            "RowReducesTheInputGradient "
+            "RowReducesTheInputGradient GoesBackWithTheNotebooksX "
         ),
         3: "CachesTheInputOfAnotherShard CachesOnTheClass",
     },
@@ -323,8 +323,9 @@ HINTS: dict[str, dict[int, str]] = {
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
+            "cuts_lin1_everywhere "
         ),
-        1: "forgets_the_transpose",
+        1: "forgets_the_transpose hands_over_half_a_weight",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
         "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
     },
