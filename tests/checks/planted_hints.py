@@ -71,7 +71,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: "float rounded_down float_log rounds_up_too_late nothing always_true",
     },
     "lesson_02.tree_partner": {
-        0: "divides_with_a_slash gives_false",
+        0: "divides_with_a_slash gives_false returns_nobody",
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
             "wrong_direction "
@@ -157,12 +157,15 @@ HINTS: dict[str, dict[int, str]] = {
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
-        0: "natural_log half_of_the_bytes six_decimals in_float32",
-        1: "one_phase rounded_down not_rounded chunks serial latency_once",
+        0: "natural_log half_of_the_bytes six_decimals in_float32 swaps_its_arguments",
+        1: "calls_a_product calls_two_latencies one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32",
-        1: "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more",
+        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32 swaps_its_arguments",
+        1: (
+            "calls_a_product calls_two_latencies "
+            "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more "
+        ),
         2: "whole divided",
     },
     "lesson_02.crossover_bytes": {

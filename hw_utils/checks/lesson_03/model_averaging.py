@@ -180,6 +180,10 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
         "hint 2 of exercise 3.1b": "a leaf Variable",
         "hint 1 of exercise 3.1b": "broadcast|state_dict|model.buffers|every parameter|all of them|send what|root",
     },
+    errors={
+        "can't be cast to the desired output type": "broadcast, do not average: every rank begins with what rank 0 "
+        "has. (Here a buffer of whole numbers is divided in place.)",
+    },
 )
 def start_equal(start_equal, /, world_size: int):
     """What each rank's model holds after `start_equal(model)`."""
