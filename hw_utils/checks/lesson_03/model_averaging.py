@@ -140,9 +140,10 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
 
 
 def _require_no_barrier(trace: Trace, what: str) -> None:
-    if "barrier" in trace.ops:
+    barriers = sorted(trace.ops & {"barrier", "monitored_barrier"})
+    if barriers:
         raise CheckFailed(
-            f"{what}: every value is right, but barrier is called.",
+            f"{what}: every value is right, but {barriers[0]} is called.",
             cause="a barrier makes all ranks wait for the slowest one: each call waits for what it needs anyway.",
         )
 

@@ -1479,6 +1479,12 @@ def equal_behind_a_barrier(model):
     send_state(model)
 
 
+@wrong("lesson_03.start_equal", says="monitored_barrier is called.*wait for the slowest")
+def equal_behind_a_monitored_barrier(model):
+    dist.monitored_barrier()
+    send_state(model)
+
+
 @wrong("lesson_03.average", says="barrier is called.*wait for the slowest")
 def mean_behind_a_barrier(model, all_reduce=dist.all_reduce):
     dist.barrier()

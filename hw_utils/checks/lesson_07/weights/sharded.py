@@ -102,7 +102,7 @@ def _judge(
         raise CheckFailed(
             f"{what}: called {', '.join(others)}.",
             cause="a barrier makes all ranks wait for the slowest one: each gather waits for its own layer anyway."
-            if others == ["barrier"]
+            if {*others} <= {"barrier", "monitored_barrier"}
             else "all_gather for the weights and reduce_scatter for their gradients are all that is needed.",
         )
     for rank, result in enumerate(data["results"]):
