@@ -8,6 +8,7 @@ import linecache
 import sys
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ CALLS = frozenset({
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_reduce", "reduce", "broadcast", "barrier", "gather",
     "scatter", "all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor", "all_to_all",
     "all_to_all_single", "all_gather_single", "reduce_scatter_single", "get_rank", "get_world_size", "new_group",
+    "monitored_barrier",
 })  # fmt: skip
 CLOCKS = frozenset(TAKEN)
 REDUCTIONS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR")
@@ -187,11 +189,13 @@ class Conversation:
         return self.session.made[second]
 
     def _special(self, value: Any) -> Any:
-        """Reductions, batched operations and groups, which are not plain, from their names and numbers."""
+        """Reductions, batched operations, groups and durations, which are not plain, from names and numbers."""
         if type(value) is tuple and value and value[0] == "reduction" and value[1] in REDUCTIONS:
             return getattr(dist.ReduceOp, value[1])
         if type(value) is tuple and len(value) == 2 and value[0] == "group" and type(value[1]) is int:
             return self.session.groups[value[1]]
+        if type(value) is tuple and len(value) == 2 and value[0] == "seconds" and type(value[1]) is float:
+            return timedelta(seconds=value[1])
         if type(value) is list and value and type(value[0]) is tuple and value[0][:1] == ("p2p",):
             kinds = {"isend": dist.isend, "irecv": dist.irecv}
             return [

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -198,10 +199,16 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dist.ReduceOp):
         return ("reduction", dist.ReduceOp.RedOpType(value.op).name if hasattr(value, "op") else "SUM")
     if isinstance(value, list) and value and isinstance(value[0], P2POp):
-        return [("p2p", op.op.__name__, op.tensor, op.peer, _plain(op.group), op.tag, op.group_peer) for op in value]
+        return [
+            ("p2p", op.op.__name__, _plain(op.tensor), op.peer, _plain(op.group), op.tag, op.group_peer) for op in value
+        ]
     if isinstance(value, Subgroup):
         return ("group", value.number)
-    return value
+    if isinstance(value, timedelta):
+        return ("seconds", value.total_seconds())
+    if isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return value.as_subclass(torch.Tensor)  # a class of the student's: the same memory, without it
+    return [_plain(one) for one in value] if type(value) is list else value
 
 
 def _handles(result: Any, tensors: list[torch.Tensor], outputs: Callable[[], list], *, is_mute: bool) -> Any:

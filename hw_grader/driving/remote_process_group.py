@@ -41,6 +41,9 @@ class FarGroup(VirtualGroup):
 
     getSize = size
 
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        dist.monitored_barrier(timeout=timeout, wait_all_ranks=wait_all_ranks)
+
     @property
     def group_desc(self) -> str:
         return "default_pg"

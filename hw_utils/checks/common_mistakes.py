@@ -176,8 +176,8 @@ _ERRORS = {
     "place in the code and tensors of one shape.",
     r"rank should not be the same|to itself": "a rank sends to itself: print rank beside whom it sends to; with "
     "one rank there is nobody.",
-    r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1, around a ring modulo "
-    "world_size.",
+    r"there is no rank": "a neighbour that does not exist: ranks are 0 to world_size - 1. In a ring they are "
+    "counted modulo world_size.",
     r"with root (\d+)\b[^\n]* but rank \d+ calls [^\n]*? with root (?!\1\b)": "one rank is the root of "
     "a call, the same for all: each rank's own number in that place makes every rank a root.",
     r"same collective calls in one order": "ranks make different calls, or in another order: a collective is called by "

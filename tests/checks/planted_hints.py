@@ -71,7 +71,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: "float rounded_down float_log rounds_up_too_late nothing always_true",
     },
     "lesson_02.tree_partner": {
-        0: "divides_with_a_slash gives_false",
+        0: "divides_with_a_slash gives_false returns_nobody",
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
             "wrong_direction "
@@ -157,12 +157,15 @@ HINTS: dict[str, dict[int, str]] = {
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
-        0: "natural_log half_of_the_bytes six_decimals in_float32",
-        1: "one_phase rounded_down not_rounded chunks serial latency_once",
+        0: "natural_log half_of_the_bytes six_decimals in_float32 swaps_its_arguments",
+        1: "calls_a_product calls_two_latencies one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32",
-        1: "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more",
+        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32 swaps_its_arguments",
+        1: (
+            "calls_a_product calls_two_latencies "
+            "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more "
+        ),
         2: "whole divided",
     },
     "lesson_02.crossover_bytes": {
@@ -278,7 +281,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: (
             "NeverSlicesTheUpstreamGradient KeepsTheWholeWeightGradient NeverReducesTheInputGradient "
             "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
-            "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient "
+            "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient ColumnGoesBackWithTheNotebooksX "
         ),
         3: "KeepsTheFirstInput CachesTheInputOnTheClass",
     },
@@ -292,7 +295,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RowComputesWithACopy "
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
-            "KeepsTheNextRanksPartToo RowLooksAtTheColumns "
+            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples "
         ),
     },
     "lesson_06.row_backward": {
@@ -301,11 +304,11 @@ HINTS: dict[str, dict[int, str]] = {
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
-            "RowMasksTheUpstreamGradient "
+            "RowMasksTheUpstreamGradient CachesFewerExamples "
         ),
         2: (
             "FillsItsOwnFeatures NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
-            "RowReducesTheInputGradient "
+            "RowReducesTheInputGradient GoesBackWithTheNotebooksX "
         ),
         3: "CachesTheInputOfAnotherShard CachesOnTheClass",
     },
@@ -323,8 +326,9 @@ HINTS: dict[str, dict[int, str]] = {
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
+            "cuts_lin1_everywhere "
         ),
-        1: "forgets_the_transpose",
+        1: "forgets_the_transpose hands_over_half_a_weight",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
         "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
     },

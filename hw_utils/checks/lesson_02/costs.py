@@ -72,12 +72,17 @@ def point_to_point_s(point_to_point_s, /, n_bytes, latency_s, bandwidth_Bps):
 def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., None]:
     def judge(data: Any, world_sizes: list[int], n_bytes: int, latency_s: float, bandwidth_Bps: float) -> None:
         network = Network(latency_s, bandwidth_Bps)
+        swapped = _has_arguments_swapped(data, ops, n_bytes, network)
         for n, got in zip(world_sizes, list_of(data, len(world_sizes))):
             expected_s = played_evenly_s(ops, n, n_bytes, network)
 
             def cause(ratio: float, n: int = n, right_s: float = expected_s) -> str:
                 if _is_bits(ratio, right_s, lambda size: played_evenly_s(ops, n, size, network), n_bytes):
                     return _BITS
+                if _is_upside_down(ratio, network):
+                    return "bytes are divided by bytes a second, here and in every function that is called here."
+                if swapped:
+                    return f"world_size and n_bytes have changed places: {name}(world_size, n_bytes, network)."
                 for whole in (n_bytes // n, -(-n_bytes // n)):
                     if math.isclose(ratio * right_s, played_evenly_s(ops, n, whole * n, network), rel_tol=1e-9):
                         return "n_bytes / world_size with /: a chunk may be a fraction on paper, nothing is rounded."
@@ -86,6 +91,20 @@ def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., N
             require_cost(got, f"{name}({n}, {n_bytes}, network)", expected_s, network, cause)
 
     return judge
+
+
+def _is_upside_down(ratio: float, network: Network) -> bool:
+    """Whether bytes that cost nothing have become nearly all of the time."""
+    return network.bandwidth_Bps >= NO_BYTES and ratio > 1e200
+
+
+def _has_arguments_swapped(data: Any, ops: tuple[str, ...], n_bytes: int, network: Network) -> bool:
+    """Whether the latency is paid as often as if there were n_bytes ranks, however many there are."""
+    if network.bandwidth_Bps < NO_BYTES or not all(type(got_s) in (int, float) for got_s in data):
+        return False
+    two, three = (played_s(ops, n, 0, network) for n in (2, 3))
+    often_s = two + (three - two) * (n_bytes - 2) if ops == RING else played_s(ops, n_bytes, 0, network)
+    return all(math.isclose(got_s, often_s, rel_tol=1e-9) for got_s in data)
 
 
 def _why_rounds(ratio: float, ops: tuple[str, ...], n: int, network: Network) -> str:
@@ -137,13 +156,14 @@ def _why_ring_s(ratio: float, n: int, network: Network) -> str:
 
 
 def _why_part(network: Network, rule: str, ratio: float = 1.0) -> str:
+    called = "A function that is called here, as point_to_point_s, has to be right first."
     if network.bandwidth_Bps >= NO_BYTES:
-        return f"look at the latency: {rule}, and pays it once."
+        return f"look at the latency: {rule}, and pays it once. {called}"
     if not network.latency_s and math.isclose(ratio, 0.25):
         return "n_bytes are bytes already: nothing is divided by 4."
     if not network.latency_s:
-        return f"look at the bytes: {rule}."
-    return f"{rule}."
+        return f"look at the bytes: {rule}. {called}"
+    return f"{rule}. {called}"
 
 
 _COSTS = [
@@ -160,7 +180,10 @@ _COSTS = [
     cases=_COSTS,
     ok="the seconds of a tree, for any number of ranks.",
     hint="the hints of exercise 2.3a",
-    hints={"hint 1 of exercise 2.3a": "one phase|with the whole tensor|rounded up|paid once|steps of a|one step"},
+    hints={
+        "hint 1 of exercise 2.3a": "one phase|with the whole tensor|rounded up|paid once|steps of a|one step"
+        "|bytes a second"
+    },
 )
 def tree_all_reduce_s(tree_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):
     """The predicted seconds, for each number of ranks."""
@@ -175,7 +198,7 @@ def tree_all_reduce_s(tree_all_reduce_s, /, world_sizes, n_bytes, latency_s, ban
     hint="the hints of exercise 2.3a",
     hints={
         "hint 2 of exercise 2.3a": "not the whole tensor|only the bytes are divided",
-        "hint 1 of exercise 2.3a": "one phase|N - 1 steps|with one chunk|paid once|steps of a|one step",
+        "hint 1 of exercise 2.3a": "one phase|N - 1 steps|with one chunk|paid once|steps of a|one step|bytes a second",
     },
 )
 def ring_all_reduce_s(ring_all_reduce_s, /, world_sizes, n_bytes, latency_s, bandwidth_Bps):

@@ -81,6 +81,11 @@ def _judge_tree_partner(data: Any, world_size: int) -> None:
     while len(left) > 1:
         pairs.append(dict(zip(left[1::2], left[::2])))
         left = left[::2]
+    if len(pairs) > 1 and all(to is None for row in steps for to in row):
+        raise CheckFailed(
+            f"tree_partner is None for every one of {world_size} ranks, at every step.",
+            cause="the function returns nothing: is there a return on every way through it?",
+        )
     cause = _why_all(steps, pairs)
     left = list(range(world_size))
     for step, partners in enumerate(steps, 1):

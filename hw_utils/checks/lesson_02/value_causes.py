@@ -29,7 +29,10 @@ def why_hangs(data: dict[str, Any], world_size: int, is_tree: bool) -> str:
             "Somebody must receive: start the send with isend, receive, then wait."
         )
     if waiting and all(op.endswith("recv") for op in waiting):
-        return "every rank stands in recv and nobody has sent yet: start the send (isend) before the receive."
+        return (
+            "every rank stands in recv and nobody has sent yet: start the send (isend) before the receive, and in no "
+            "thread of your own."
+        )
     return "some message has only one side: for every send to n there is a receive on n, in the same order."
 
 

@@ -140,9 +140,10 @@ def _judge_start(data: dict[str, Any], world_size: int) -> None:
 
 
 def _require_no_barrier(trace: Trace, what: str) -> None:
-    if "barrier" in trace.ops:
+    barriers = sorted(trace.ops & {"barrier", "monitored_barrier"})
+    if barriers:
         raise CheckFailed(
-            f"{what}: every value is right, but barrier is called.",
+            f"{what}: every value is right, but {barriers[0]} is called.",
             cause="a barrier makes all ranks wait for the slowest one: each call waits for what it needs anyway.",
         )
 
@@ -179,6 +180,10 @@ def _require_nothing_else(trace: Trace, world_size: int, n_tensors: int, what: s
     hints={
         "hint 2 of exercise 3.1b": "a leaf Variable",
         "hint 1 of exercise 3.1b": "broadcast|state_dict|model.buffers|every parameter|all of them|send what|root",
+    },
+    errors={
+        "can't be cast to the desired output type": "broadcast, do not average: every rank begins with what rank 0 "
+        "has. (Here a buffer of whole numbers is divided in place.)",
     },
 )
 def start_equal(start_equal, /, world_size: int):

@@ -132,7 +132,7 @@ def _require_mean(
     ]  # fmt: skip
     raise CheckFailed(
         f"{what}: element {k} on rank {rank} is {flat[k]:g}, expected {mean * (k + 1):g} (rank r brings 10**r).",
-        cause=near[0] if near else _why_other(flat, mean, world_size),
+        cause=near[0] if near else _why_other(flat, right, world_size),
     )
 
 
@@ -160,10 +160,18 @@ def _why_own(k: int, lacks_calls: bool) -> str:
     )
 
 
-def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
-    right = mean * np.arange(1, 26)
-    if np.allclose(flat, np.concatenate([right[: math.prod(shape)] for shape in SHAPES]), rtol=1e-9, atol=0):
+def _why_other(flat: np.ndarray, right: np.ndarray, world_size: int) -> str:
+    sizes = [math.prod(shape) for shape in SHAPES]
+    begins = [sum(sizes[:k]) for k in range(len(sizes))]
+    found = [_place_of(flat[begin : begin + size], right) for begin, size in zip(begins, sizes)]
+    if found == [0] * len(sizes):
         return "every gradient gets the first piece of the flat vector: move on by g.numel(), gradient after gradient."
+    if None not in found and found != begins:
+        k = next(k for k, place in enumerate(found) if place != begins[k])
+        return (
+            f"gradient {k} holds the means from place {found[k]} of the flat vector on, not from {begins[k]} on: it "
+            "begins where all gradients before it end (place += g.numel())."
+        )
     if np.allclose(np.sort(flat), np.sort(right), rtol=1e-9, atol=0):
         return "the elements are out of order: cut and write back in the same order."
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -171,6 +179,12 @@ def _why_other(flat: np.ndarray, mean: float, world_size: int) -> str:
     if np.isfinite(times).all() and (times > -1e-6).all() and np.allclose(times, np.round(times), atol=1e-6):
         return "some elements are divided by the number of ranks more than once: divide each once, after the loop."
     return ""
+
+
+def _place_of(piece: np.ndarray, right: np.ndarray) -> int | None:
+    """Where the piece stands in the vector."""
+    places = range(len(right) - len(piece) + 1)
+    return next((k for k in places if np.allclose(piece, right[k : k + len(piece)], rtol=1e-9, atol=0)), None)
 
 
 @check(

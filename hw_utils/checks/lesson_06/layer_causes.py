@@ -17,6 +17,11 @@ _WHOLE_GRADIENT = (
     "the upstream gradient is whole in a row layer: all its columns meet the rank's rows; only a column layer slices it"
 )
 _BY_HAND = "for y = x @ W, with W as it is kept, the gradients are x.T @ g and g @ W.T"
+_EXAMPLES_CUT = "the examples are cut: x[k:l] takes rows of x, its examples; x[:, k:l] takes features, of all examples"
+_FROM_ELSEWHERE = (
+    "no matrix of this case has {} rows or columns: is a variable of the notebook used here? What backward needs of "
+    "forward is kept on self"
+)
 _MATRICES = re.compile(r"\((\d+)x(\d+) and (\d+)x(\d+)\)")
 
 
@@ -29,7 +34,13 @@ def crash_cause(data: Any, stage: str, axis: int, case: dict) -> str:
         return f"the constructor cuts along {cut}, and refuses only what N does not divide"
     found = _MATRICES.search(data["crash"]["reason"])
     left, right = ((0, 0), (0, 0)) if found is None else (tuple(map(int, found.groups()[k : k + 2])) for k in (0, 2))
-    batch, d_in, d_out = case["batch"], case["d_in"], case["d_out"]
+    batch, d_in, d_out, n = case["batch"], case["d_in"], case["d_out"], case["world_size"]
+    known = {1} | {size * times // parts for size in (batch, d_in, d_out) for times in (1, n) for parts in (1, n)}
+    strange = [size for size in (*left, *right) if found and size not in known]
+    if strange:
+        return _FROM_ELSEWHERE.format(max(strange))
+    if stage == "backward" and right == (batch, d_out) and left == (d_in, min(d_in // n, batch)) and not axis:
+        return _EXAMPLES_CUT
     whole, rest = (d_in, d_in) if stage == "forward" else (d_out, d_out)
     if left == (batch, whole) and right == (d_in, d_out)[::-1]:
         return _BY_HAND
@@ -66,7 +77,15 @@ def shape_causes(causes: dict, axis: int, case: dict) -> dict:
         gathered = "a gather where a sum belongs: each rank's columns give a share of the whole input gradient"
         return gathered if shape[-1:] == (n * d_in,) or shape[:1] == (n * case["batch"],) else _BY_HAND
 
-    shapes = {"weight_grad": of_the_weight, "grad_input": of_the_input}
+    def of_the_output(shape: tuple) -> str:
+        if axis:
+            return _GATHERED
+        if shape == (min(d_in // n, case["batch"]), d_out):
+            return _EXAMPLES_CUT
+        is_gathered = n > 1 and shape in ((n * case["batch"], d_out), (case["batch"], n * d_out))
+        return "a gather where a sum belongs: every rank has a share of every output" if is_gathered else ""
+
+    shapes = {"output": of_the_output, "weight_grad": of_the_weight, "grad_input": of_the_input}
     return causes | {name: causes[name] | {"shape": found} for name, found in shapes.items()}
 
 
@@ -111,7 +130,6 @@ ROW: dict[str, dict[str, Any]] = {
         "partial": "every rank has a share of every output: they are not reduced, or what all_reduce gives is lost",
         "times N": "the whole product is added on every rank: it is counted N times",
         "mean": "the shares are summed, not averaged",
-        "shape": "a gather where a sum belongs: every rank has a share of every output",
     },
     "weight_grad": {
         "none": _NO_GRADIENT,

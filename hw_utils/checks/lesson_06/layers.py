@@ -183,16 +183,16 @@ def _forward_cases(axis: int) -> list[dict]:
 
 _COLUMN_HINTS = {
     "hint 3 of exercise 6.3a": "on the object and not on the class",
-    "hint 2 of exercise 6.3a": "cannot be multiplied|upstream gradient|slice the gradient|x is whole|x.T @ g"
-    "|share of the|columns' share",
+    "hint 2 of exercise 6.3a": "cannot be multiplied|is kept on self|upstream gradient|slice the gradient|x is whole"
+    "|x.T @ g|share of the|columns' share",
     "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another|no second copy",
 }
 _ROW_HINTS = {
     "hint 3 of exercise 6.3a": "on the object",
-    "hint 1 of exercise 6.3b": "slice x|slice of x|upstream gradient|own slice|wrong shard|share of every output"
-    "|not reduced",
+    "hint 1 of exercise 6.3b": "examples are cut|slice x|slice of x|upstream gradient|own slice|wrong shard"
+    "|share of every output|not reduced",
     "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
-    "hint 2 of exercise 6.3a": "x.T @ g",
+    "hint 2 of exercise 6.3a": "x.T @ g|is kept on self",
     "hint 1 of exercise 6.3a": "clone|constructor|rows|the transpose|slice is another|no second copy",
 }
 _BY_EYE = (

@@ -11,6 +11,7 @@ from torch.nn.functional import mse_loss
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.lesson_06.shards import (
+    distance,
     look_at,
     n_ranks,
     part_on,
@@ -38,7 +39,10 @@ def _train(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, n_steps: in
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
     for _ in range(n_steps):
         optimizer.zero_grad()
-        loss = mse_loss(model(x), y)
+        output = model(x)
+        if isinstance(output, torch.Tensor) and output.shape != y.shape:
+            raise RuntimeError(f"the model's output has shape {tuple(output.shape)}, expected {tuple(y.shape)}")
+        loss = mse_loss(output, y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -71,6 +75,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
+    shapes: list[dict[str, list[int]]] = [{} for _ in range(world_size)]
     is_large = 3 * 8 * d_hidden >= LARGE_BYTES
     looks = [  # before the models are made, after that, and at the end
         look_at(parallelize, world_size) if is_large else None
@@ -81,6 +86,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
             models[rank] = made_again(_known_on(rank, world_size, base, plan, seed), context)[rank]
         elif n_models() != world_size:
             return {"losses": [], "n_kept": 0, "whole": []}
+        shapes[rank] = _shapes(models[rank], plan)
         n_kept, kept = sum(p.numel() for p in models[rank].parameters()), kept_tensors(models[rank])
         for name in plan:
             kept |= {f"{name}.{path}": t for path, t in kept_tensors(getattr(models[rank], name, None)).items()}
@@ -123,7 +129,14 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     ]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
-    return {**made, "taken": taken(looks[0], looks[-1])}
+    return {**made, "shapes": shapes, "taken": taken(looks[0], looks[-1])}
+
+
+def _shapes(model: torch.nn.Module, plan: dict[str, Any]) -> dict[str, list[int]]:
+    """Of the weights of the layers that stand in the plan's places."""
+    layers = {name: getattr(model, name, None) for name in plan}
+    weights = {n: getattr(layer, "weight", None) for n, layer in layers.items() if type(layer) is not torch.nn.Linear}
+    return {name: list(weight.shape) for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
 
 
 def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
@@ -131,7 +144,7 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
-            cause = _NOT_IN_PLAN if data.get("without plan") else _CUT_AGAIN if data.get("alone") else _TRANSPOSED
+            cause = _NOT_IN_PLAN if data.get("without plan") else _CUT_AGAIN if data.get("alone") else _OTHER_SIZE
             raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=cause)
         if data["by"] != "ValueError":
             raise CheckFailed(
@@ -146,7 +159,7 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
         )
     if "crash" in data:  # shapes that do not fit come of this, too
         _require_base_whole(data, what)
-    results, calls = require_results(data, what, crash_cause=_TRANSPOSED)
+    results, calls = require_results(data, what, crash_cause=_why_crash(data, world_size, d_hidden))
     if data["n_models"] != world_size:
         raise CheckFailed(
             f"{what}: {data['n_models']} different models for {n_ranks(world_size)}",
@@ -168,6 +181,29 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
 
 
+def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int) -> str:
+    """Why shapes did not fit, by those of the weights of the first rank that crashed."""
+    shapes = data["shapes"][data["crash"]["rank"]] if data.get("crash") else {}
+    if not shapes:
+        return _TRANSPOSED
+    whole = {"lin1": (2, d_hidden), "lin2": (d_hidden, 1)}
+    axes = {"lin1": 1, "lin2": 0}
+
+    def cut(size: tuple[int, int], axis: int) -> list[int]:
+        return [n // world_size if k == axis else n for k, n in enumerate(size)]
+
+    for name, shape in shapes.items():
+        (other,) = set(whole) - {name}
+        if shape == cut(whole[name], axes[name]):
+            continue
+        if shape == cut(whole[name][::-1], axes[name]):
+            return _TRANSPOSED
+        if shape in (cut(whole[other], axes[name]), cut(whole[other][::-1], axes[name])):
+            return f"{name} is made with {other}'s weight: getattr(model, name) is the layer of that name"
+        return f"{name}'s weight has shape {tuple(shape)}, expected {tuple(cut(whole[name], axes[name]))}"
+    return "the layers' weights have the right shapes: the layers themselves may be wrong. Do their own checks pass?"
+
+
 def _require_base_whole(data: dict[str, Any], what: str) -> None:
     if data["base_replaced"]:
         raise CheckFailed(
@@ -186,7 +222,7 @@ def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
 
 
 def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: dict[str, Any]) -> bool:
-    """Whether a single rank's model, none of whose layers loses a part, takes x."""
+    """Whether a single rank's model, none of whose layers loses a part, gives what the plain one gives."""
     models: list[Any] = []
 
     def prepare(context: Any) -> None:
@@ -196,7 +232,7 @@ def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: 
         made = run_ranks(lambda rank, context: models[rank](x), 1, prepare)
     except Exception:
         return False
-    return "crash" not in made and "hang" not in made
+    return "results" in made and distance(made["results"][0].detach().numpy(), base(x).detach()) <= 1e-6
 
 
 _CUT_AGAIN = (
@@ -218,6 +254,10 @@ def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, l
 
 _NOT_IN_PLAN = "a layer that the plan does not name is cut: go through plan.items(), and leave all others as they are"
 _TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
+
+_OTHER_SIZE = (
+    f"N divides the hidden units, so the layer is given another size: {_TRANSPOSED}. Or it is another layer's weight"
+)
 
 
 def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:

@@ -142,6 +142,7 @@ def _other_goals(counts: list[int], layer_s: list[float]) -> Iterator[str]:
 
 
 _GOALS: dict[str, Callable[[list[float]], float]] = {
+    "no cut has a slower slowest stage: the best of all cuts is the one whose maximum is least.": lambda s: -max(s),
     "this is the best cut if the last stage does not count: all p stages do.": lambda s: max(s[:-1], default=0.0),
     "this is the best cut if the first stage does not count: all p stages do.": lambda s: max(s[1:], default=0.0),
     "this cut has the least sum of squares, or distance from the mean: the slowest stage alone sets the pace.": (

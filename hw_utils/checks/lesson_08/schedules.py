@@ -39,6 +39,10 @@ HINTS_1F1B = {
     "hint 1 of exercise 8.4": "warm-up|order|soon|goes on|before|nobody received",
 }
 ERRORS = {
+    r"there is no rank": "a pipeline has two ends, and is no ring: activations come from rank - 1 and go to rank + 1, "
+    "gradients come from rank + 1 and go to rank - 1. Nobody is before rank 0, nobody behind the last rank.",
+    r"its gradients are \S+, got a tensor of": "a gradient has the dtype of what it belongs to, and "
+    "torch.tensor(share) alone makes a float32: hand the share over as the float that it is.",
     r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
     "a warm-up, too, has no more than m.",
     r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "the two ends of this message mean different micro-batches, which "

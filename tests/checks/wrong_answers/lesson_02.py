@@ -45,6 +45,11 @@ def counts_steps_from_0(rank, step):
     return rank - distance if rank % (2 * distance) == distance else None
 
 
+@wrong("lesson_02.tree_partner", says="None for every one of 8 ranks, at every step.*is there a return")
+def returns_nobody(rank, step):
+    rank - 2 ** (step - 1) if rank % 2**step == 2 ** (step - 1) else None
+
+
 @wrong("lesson_02.tree_partner", says="expected None: rank 0 is still there")
 def sends_up(rank, step):
     return rank + 2 ** (step - 1) if rank % 2**step == 0 else None
@@ -943,6 +948,22 @@ for _formulas in (_TREES, _RINGS):
 wrong_values(
     "lesson_02.point_to_point_s", "six_decimals", lambda m, net: round(_hop_s(m, net), 6), says="right but rounded"
 )
+_CALLED = "A function that is called here, as point_to_point_s, has to be right first"
+_DIVIDED = "bytes are divided by bytes a second, here and in every function that is called here"
+_OTHER_PLACES = "world_size and n_bytes have changed places"
+wrong_values("lesson_02.tree_all_reduce_s", "calls_a_product", lambda n, m, net: 2 * _up(n) * m * net.bandwidth_Bps,
+             says=_DIVIDED)  # fmt: skip
+wrong_values("lesson_02.ring_all_reduce_s", "calls_a_product", lambda n, m, net: 2 * (n - 1) * m * net.bandwidth_Bps,
+             says=_DIVIDED)  # fmt: skip
+wrong_values("lesson_02.tree_all_reduce_s", "swaps_its_arguments", lambda n, m, net: 2 * _up(m) * _hop_s(n, net),
+             says=_OTHER_PLACES)  # fmt: skip
+wrong_values("lesson_02.ring_all_reduce_s", "swaps_its_arguments", lambda n, m, net: 2 * (m - 1) * _hop_s(n / m, net),
+             says=_OTHER_PLACES)  # fmt: skip
+wrong_values("lesson_02.tree_all_reduce_s", "calls_two_latencies",
+             lambda n, m, net: 2 * _up(n) * (_hop_s(m, net) + net.latency_s), says=_CALLED)  # fmt: skip
+wrong_values("lesson_02.ring_all_reduce_s", "calls_two_latencies",
+             lambda n, m, net: 2 * (n - 1) * (_hop_s(m / n, net) + net.latency_s), says=_CALLED)  # fmt: skip
+
 for _name, (_formula, _says) in _TREES.items():
     wrong_values("lesson_02.tree_all_reduce_s", _name, _formula, says=_says)
 for _name, (_formula, _says) in _RINGS.items():

@@ -180,6 +180,13 @@ def averages_the_starts(model):
         dist.broadcast(buffer, 0)
 
 
+@wrong("lesson_03.start_equal", says="can't be cast.*broadcast, do not average")
+def averages_whole_numbers(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.all_reduce(tensor.data)
+        tensor.data /= dist.get_world_size()
+
+
 @wrong("lesson_03.start_equal", says="rank 1 was the root")
 def sends_from_the_last_rank(model):
     for tensor in model.state_dict().values():
@@ -1469,6 +1476,12 @@ def counts_the_looks(curve, target):
 @wrong("lesson_03.start_equal", says="barrier is called.*wait for the slowest")
 def equal_behind_a_barrier(model):
     dist.barrier()
+    send_state(model)
+
+
+@wrong("lesson_03.start_equal", says="monitored_barrier is called.*wait for the slowest")
+def equal_behind_a_monitored_barrier(model):
+    dist.monitored_barrier()
     send_state(model)
 
 

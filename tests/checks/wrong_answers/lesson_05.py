@@ -618,6 +618,18 @@ def leaves_the_last_gradient(gradients, bucket_elements):
         g.copy_(mean)
 
 
+@wrong(
+    "lesson_05.bucketed_all_reduce", says="gradient 2 holds the means from place 5 of the flat vector on, not from 17"
+)
+def forgets_the_places_before(gradients, bucket_elements):
+    copies, place = [g.clone() for g in gradients], 0
+    _bucketed(copies, bucket_elements)
+    flat = torch.cat([g.flatten() for g in copies])
+    for g in gradients:
+        g.copy_(flat[place : place + g.numel()].view_as(g))
+        place = g.numel()
+
+
 @wrong("lesson_05.bucketed_all_reduce", says="these are whole numbers: divide with /")
 def divides_buckets_whole(gradients, bucket_elements):
     _bucketed(gradients, bucket_elements, divide=0)

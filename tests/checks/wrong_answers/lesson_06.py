@@ -1857,6 +1857,38 @@ class CachesTheWholeInput(_Row):
         return out
 
 
+@wrong(ROW_F, says=r"has shape .3, 4., expected .5, 4..*the examples are cut: .*x.:, k:l. takes features")
+class CutsExamples(_Row):
+    def forward(self, x):
+        return self.reduce(x[self.mine] @ self.weight)
+
+
+@wrong(ROW_B, says=r"3x3 and 5x4.*the examples are cut: .*x.:, k:l. takes features")
+class CachesFewerExamples(_Row):
+    def forward(self, x):
+        self.x = x[self.mine]
+        return self.reduce(x[:, self.mine] @ self.weight)
+
+
+_NOTEBOOKS_X = torch.ones(200, 2)
+
+
+@wrong(ROW_B, says="no matrix of this case has 200 rows or columns: is a variable of the notebook used here.*on self")
+class GoesBackWithTheNotebooksX(_Row):
+    def backward(self, grad_output):
+        self.weight_grad = _NOTEBOOKS_X.T @ grad_output
+        return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(
+    "lesson_06.column_backward", says="no matrix of this case has 200 rows or columns: is a variable of the notebook"
+)
+class ColumnGoesBackWithTheNotebooksX(_Column):
+    def backward(self, grad_output):
+        self.weight_grad = _NOTEBOOKS_X.T @ grad_output[:, self.mine]
+        return self.reduce(grad_output[:, self.mine] @ self.weight.T)
+
+
 @wrong(ROW_B, says="on the object, not on the class|another rank|wrong shard")
 class CachesTheInputOfAnotherShard(_Row):
     def forward(self, x):
@@ -2363,6 +2395,10 @@ def _replaces_nothing(model, plan, context):
 
 _plant("forgets_the_transpose", r"nn\.Linear stores its weight", lambda m, p, c: _parallelize(
     m, p, c, weight_of=lambda linear: linear.weight.detach()))  # fmt: skip
+_plant("cuts_lin1_everywhere", r"output has shape \(20, 8\), expected .*lin2 is made with lin1's weight: getattr",
+       lambda m, p, c: _parallelize(m, p, c, weight_of=lambda linear: m.lin1.weight.detach().T))  # fmt: skip
+_plant("hands_over_half_a_weight", r"lin1's weight has shape \(2, 4\), expected \(2, 8\)",
+       lambda m, p, c: _parallelize(m, p, c, weight_of=lambda linear: linear.weight.detach().T[:, :4]))  # fmt: skip
 _plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_model_for_all)
 _plant("cuts_one_copy_again", "is cut again for the next. Copy the plain model anew for each", _cuts_one_copy_again)
 _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)

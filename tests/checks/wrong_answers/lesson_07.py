@@ -993,6 +993,17 @@ for _name, _change, _says in [
     wrong_values("lesson_07.fully_sharded_in_time", _name, type(_name, (_Sharded,), _change), says=_says)
 
 
+@wrong("lesson_07.fully_sharded", says="a matrix stands where a flat vector belongs.*are they swapped")
+@wrong("lesson_07.fully_sharded_in_time", says="a matrix stands where a flat vector belongs.*are they swapped")
+class SwapsWhatBackwardGives(_Sharded):
+    def backward(self, gradient):
+        for k in reversed(range(len(self.layers))):
+            self.use(k)
+            whole, gradient = self.layers[k].backward(gradient)
+            padded = whole.new_zeros(len(self.layers[k].shard) * dist.get_world_size())
+            padded[: whole.numel()] = whole
+
+
 @wrong("lesson_07.fully_sharded", says="called all_reduce")
 class ReducesTheWhole(_Sharded):
     def backward(self, gradient):

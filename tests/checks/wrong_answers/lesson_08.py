@@ -723,6 +723,45 @@ def gpipe_keeps_the_gradient(stage, batches, rank, world_size):
     return loss
 
 
+@wrong("lesson_08.gpipe", says="no rank -1.*is no ring: .*gradients come from rank . 1 and go to rank - 1")
+def gpipe_receives_gradients_from_before(stage, batches, rank, world_size):
+    n, loss = sum(map(len, batches)), 0.0
+    for k, x in enumerate(batches):
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        y = stage.forward(k, x)
+        if rank < world_size - 1:
+            dist.send(y, rank + 1)
+        else:
+            loss += y.item() * len(x) / n
+    for k, x in enumerate(batches):
+        gradient = torch.empty_like(x)
+        if rank < world_size - 1:
+            dist.recv(gradient, rank - 1)
+        gradient = stage.backward(k, gradient if rank < world_size - 1 else len(x) / n)
+        if rank:
+            dist.send(gradient, rank - 1)
+    return loss
+
+
+@wrong("lesson_08.one_f_one_b", says="no rank 2.*is no ring: .*gradients come from rank . 1 and go to rank - 1")
+def sends_gradients_forward(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def send(self, x, to, sends):
+            super().send(x, rank + 1, sends)
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="got a tensor of torch.float32.*torch.tensor.share. alone makes a float32")
+def gpipe_makes_the_share_a_tensor(stage, batches, rank, world_size):
+    class Other(_Schedule):
+        weights = staticmethod(lambda rows: [torch.tensor(r / sum(rows)) for r in rows])
+
+    return Other()(stage, batches, rank, world_size)
+
+
 @wrong("lesson_08.gpipe", says="Size|size|shape|elements|bytes")
 def gpipe_goes_back_in_the_other_order_on_one_rank(stage, batches, rank, world_size):
     class Other(_Schedule):
@@ -1289,6 +1328,7 @@ for _name, _answer, _says in [
     ("least_squares", lambda s, p: _best(s, p, lambda t: sum(x * x for x in t)), "sum of squares"),
     ("least_spread", lambda s, p: _best(s, p, lambda t: max(t) - min(t)), "between the slowest and the fastest"),
     ("fastest_is_slow", lambda s, p: _best(s, p, min, -1), "the fastest stage is as slow as can be"),
+    ("the_slowest", lambda s, p: _best(s, p, max, -1), "no cut has a slower slowest stage"),
     ("forgets_the_last", lambda s, p: _best(s, p, lambda t: max(t[:-1], default=0)), "last stage does not count"),
     ("from_behind", lambda s, p: _best(s, p, max)[::-1], "from behind they are right"),
     ("sorted_layers", lambda s, p: _best(sorted(s), p, max), "layers sorted by their seconds"),

@@ -11,6 +11,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import cloudpickle
 import pytest
@@ -181,7 +182,30 @@ def _objects_in_subgroups(rank: int, n: int) -> None:
         assert (dist.get_global_rank(ends, len(ranks) - 1), dist.get_process_group_ranks(ends)) == (n - 1, ranks)
 
 
-@pytest.mark.parametrize("more", [_objects, _subgroups, _objects_in_subgroups])
+class _Kind(torch.Tensor):
+    """A class of the answer's own."""
+
+
+def _tensors_of_a_class(rank: int, n: int) -> None:
+    mine, came = torch.full((2,), float(rank)).as_subclass(_Kind), [torch.zeros(2).as_subclass(_Kind) for _ in range(n)]
+    dist.all_gather(came, mine)
+    assert [tensor[1].item() for tensor in came] == [*range(n)]
+    if n > 1 and rank < 2:
+        ops = [dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, came[0], 1 - rank)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        assert came[0][0].item() == 1 - rank
+
+
+def _monitored_barriers(rank: int, n: int) -> None:
+    dist.monitored_barrier()
+    dist.monitored_barrier(timeout=timedelta(seconds=5), wait_all_ranks=True)
+    dist.group.WORLD.monitored_barrier()
+
+
+@pytest.mark.parametrize(
+    "more", [_objects, _subgroups, _objects_in_subgroups, _tensors_of_a_class, _monitored_barriers]
+)
 def test_object_collectives_and_groups_cross(more):
     """Whatever they send, the check then says; but no rank fails."""
     found = problem("lesson_03.start_equal", [_start_and(more)])

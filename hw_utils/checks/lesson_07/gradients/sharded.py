@@ -227,7 +227,7 @@ def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) ->
             cause="all_reduce sends twice as much, and gives each rank sums that it does not keep."
             if "all_reduce" in others
             else "a barrier makes all ranks wait for the slowest one: each bucket waits for its own sums anyway."
-            if others == ["barrier"]
+            if {*others} <= {"barrier", "monitored_barrier"}
             else "one reduce_scatter a bucket, started in the hook, and nothing else.",
         )
     due = [(world_size - 1) * piece * ITEM for piece in pieces] * STEPS

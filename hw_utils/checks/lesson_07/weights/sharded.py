@@ -102,7 +102,7 @@ def _judge(
         raise CheckFailed(
             f"{what}: called {', '.join(others)}.",
             cause="a barrier makes all ranks wait for the slowest one: each gather waits for its own layer anyway."
-            if others == ["barrier"]
+            if {*others} <= {"barrier", "monitored_barrier"}
             else "all_gather for the weights and reduce_scatter for their gradients are all that is needed.",
         )
     for rank, result in enumerate(data["results"]):
@@ -287,6 +287,13 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
             )
 
 
+ERRORS = {
+    "KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass.",
+    r"expand\(torch\.\w+\{\[\d+, \d+\]\}|Tensor sizes: \[\d+, \d+\]": "a matrix stands where a flat vector belongs. "
+    "layer.backward returns the gradient of x first, a matrix, then that of the flat weight: are they swapped?",
+}
+
+
 @check(
     "lesson_07.fully_sharded",
     judge=_judge,
@@ -301,7 +308,7 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
         "hint 2 of exercise 7.5": "slot is|whole or on their way|ahead|hang on|outlives|stay until",
         "hint 1 of exercise 7.5": "gather|order|pad|reduce_scatter|wait|mean|is a view",
     },
-    errors={"KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass."},
+    errors=ERRORS,
     look="print layer.log of rank 0 for 2 ranks and 3 layers.",
 )
 def fully_sharded(
