@@ -81,7 +81,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
-            "tree_knows_no_short_whole_numbers "
+            "tree_knows_no_short_whole_numbers tree_sends_to_itself "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "

@@ -52,6 +52,8 @@ def why_failed(text: str, world_size: int, *, is_ring: bool) -> str:
         )
     if world_size == 1:
         return "one rank has its sum already: a phase has N - 1 steps, which is none."
+    if "to itself" in text:
+        return "a rank has itself as its partner: print rank beside whom it sends to and receives from."
     ends = _ENDS.search(text)
     if ends and ends[2] != ends[4]:
         return f"{ends[2]} is sent and {ends[4]} received: the buffer has the tensor's dtype with torch.empty_like."

@@ -168,6 +168,13 @@ def tree_with_a_partner_that_does_not_exist(tensor):
     _broadcast(tensor, rank, world_size)
 
 
+@wrong("lesson_02.tree_all_reduce", says="a rank has itself as its partner")
+def tree_sends_to_itself(tensor):
+    rank, world_size = _here()
+    if world_size > 1 and rank % 2:
+        dist.isend(tensor, rank).wait()
+
+
 @wrong("lesson_02.tree_all_reduce", says="that partner does not exist: it comes from tree_partner")
 def tree_with_a_partner_before_the_first(tensor):
     rank, world_size = _here()
