@@ -224,7 +224,9 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         "the mean of the batches' means: the last batch is smaller and must count less.": np.mean(
             means := [cross_entropy(scores[p], y[p]) for p in parts]),
         "this is the sum of the batches' losses.": np.sum(means),
-        "this is the sum over the examples: divide by their number.": expected_loss * len(y),
+        "this is the sum over the examples: divide by their number, which is not that of the batches.": (
+            expected_loss * len(y)
+        ),
         "that is the last batch's alone: add up over the batches.": means[-1],
         "each batch takes the place of the one before: add up (+=).": means[-1] * sizes[-1] / len(y),
         "that is the first batch's alone: add up over the batches.": means[0],

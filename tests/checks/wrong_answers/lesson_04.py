@@ -398,7 +398,7 @@ for _name, _answer, _says in [
     ("softmax_twice", _over_batches(lambda s, y: _summed(s.softmax(1), y), _hits), "does the softmax itself"),
     ("none_counts", _over_batches(_summed, lambda s, y: sum(map(id, s.argmax(1))) == 0), "nobody is right"),
     ("by_the_last_batch", _over_batches(_summed, _hits, lambda sizes: sizes[-1]), "the size of the last batch"),
-    ("by_the_number_of_batches", _over_batches(_summed, _hits, len), "by the number of batches|sum over the examples"),
+    ("by_the_number_of_batches", _over_batches(_summed, _hits, len), "number of batches|that of the batches"),
     ("mean_of_shares", lambda m, t: (evaluate(m, t)[0], statistics.fmean(
         evaluate(m, [batch])[1] for batch in t)), "the mean of the batches' shares"),
 ]:  # fmt: skip
