@@ -67,7 +67,8 @@ class Work(WithFuture, dist.Work):
     synchronize = wait
 
     def is_completed(self) -> bool:
-        return self.is_over or calling().ask({"is_completed": self.number}, [])[0]
+        """Who asks until it is over has waited: the tensors hold what came then."""
+        return self.is_over or (calling().ask({"is_completed": self.number}, [])[0] and self.wait())
 
     is_success = is_completed
 

@@ -72,8 +72,9 @@ def point_to_point_s(point_to_point_s, /, n_bytes, latency_s, bandwidth_Bps):
 def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., None]:
     def judge(data: Any, world_sizes: list[int], n_bytes: int, latency_s: float, bandwidth_Bps: float) -> None:
         network = Network(latency_s, bandwidth_Bps)
-        swapped = _has_arguments_swapped(data, ops, n_bytes, network)
-        for n, got in zip(world_sizes, list_of(data, len(world_sizes))):
+        all_got = list_of(data, len(world_sizes))
+        swapped = _has_arguments_swapped(all_got, ops, n_bytes, network)
+        for n, got in zip(world_sizes, all_got):
             expected_s = played_evenly_s(ops, n, n_bytes, network)
 
             def cause(ratio: float, n: int = n, right_s: float = expected_s) -> str:
@@ -98,13 +99,13 @@ def _is_upside_down(ratio: float, network: Network) -> bool:
     return network.bandwidth_Bps >= NO_BYTES and ratio > 1e200
 
 
-def _has_arguments_swapped(data: Any, ops: tuple[str, ...], n_bytes: int, network: Network) -> bool:
+def _has_arguments_swapped(all_got: list, ops: tuple[str, ...], n_bytes: int, network: Network) -> bool:
     """Whether the latency is paid as often as if there were n_bytes ranks, however many there are."""
-    if network.bandwidth_Bps < NO_BYTES or not all(type(got_s) in (int, float) for got_s in data):
+    if network.bandwidth_Bps < NO_BYTES or not all(type(got_s) in (int, float) for got_s in all_got):
         return False
     two, three = (played_s(ops, n, 0, network) for n in (2, 3))
     often_s = two + (three - two) * (n_bytes - 2) if ops == RING else played_s(ops, n_bytes, 0, network)
-    return all(math.isclose(got_s, often_s, rel_tol=1e-9) for got_s in data)
+    return all(math.isclose(got_s, often_s, rel_tol=1e-9) for got_s in all_got)
 
 
 def _why_rounds(ratio: float, ops: tuple[str, ...], n: int, network: Network) -> str:

@@ -35,7 +35,8 @@ def crash_cause(data: Any, stage: str, axis: int, case: dict) -> str:
     found = _MATRICES.search(data["crash"]["reason"])
     left, right = ((0, 0), (0, 0)) if found is None else (tuple(map(int, found.groups()[k : k + 2])) for k in (0, 2))
     batch, d_in, d_out, n = case["batch"], case["d_in"], case["d_out"], case["world_size"]
-    known = {1} | {size * times // parts for size in (batch, d_in, d_out) for times in (1, n) for parts in (1, n)}
+    known = {1} | {size * n for size in (batch, d_in, d_out)}
+    known |= {(size + more) // parts for size in (batch, d_in, d_out) for parts in (1, n) for more in (0, parts - 1)}
     strange = [size for size in (*left, *right) if found and size not in known]
     if strange:
         return _FROM_ELSEWHERE.format(max(strange))
