@@ -13,8 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help env course test quick lint drift nbval lab notebooks import collect grade merge export feedback report similarity selftest autograder bench predict figures publish newest site clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*  ## ' Makefile | sed -E 's/^([a-z]+):.*  ## /  make \1|/' | column -t -s '|' 2>/dev/null \
-		|| grep -hE '^[a-z]+:.*  ## ' Makefile
+	@awk -F ':.*  ## ' '/^[a-z]+:.*  ## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 # The pins are for Python 3.11 and later; 3.10 gets the ranges of pyproject.toml.
 $(READY): requirements-cpu.txt pyproject.toml

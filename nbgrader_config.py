@@ -4,9 +4,10 @@ from pathlib import Path
 
 from hw_grader.course.feedback import FeedbackExporter
 from hw_grader.course.gradebook import prepare_nbgrader
-from hw_grader.course.nbgrader_steps import RubricUnderAnswer, TolerantExporter, grade_steps, sanitize_steps
+from hw_grader.course.nbgrader_steps import TolerantExporter, grade_steps, sanitize_steps
 from hw_grader.course.trusted_verdict_step import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.notebook.release_steps import release_steps
+from hw_grader.notebook.rubric import RubricUnderAnswer
 from hw_grader.notebook.sanitize import markdown_of_cell, safe_html
 from hw_grader.term.collect import KitZips
 from hw_grader.term.lms_csv import EmptyWhereUngraded

@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 
 from hw_grader import grade
-from hw_grader.course import gradescope, record_files
+from hw_grader.course import gradescope, grading_records
 from hw_grader.sandbox import selftest
 
 
@@ -155,7 +155,7 @@ def _graded(root: Path, lesson: str) -> list[str]:
 
 def _gradescope(root: Path, assignment: str) -> Path:
     folder = root / "build" / "gradescope" / assignment
-    for record in record_files.all_of(root, assignment):
+    for record in grading_records.all_of(root, assignment):
         (folder / record.student).mkdir(parents=True, exist_ok=True)
         (folder / record.student / "results.json").write_text(json.dumps(gradescope.as_gradescope(record), indent=1))
     return folder

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from hw_grader.course import record_files
+from hw_grader.course import grading_records
 from hw_grader.course.batch import ClusterError, cluster, grade_all, measure_on, start_sandboxes
 from hw_grader.course.grading import is_same_work, submission_key
+from hw_grader.course.grading_records import Record
 from hw_grader.course.read_submissions import READER
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission, student_name
 from hw_grader.notebook.time_limits import TimeLimits
@@ -130,7 +130,7 @@ def grade_assignment(root: Path, trusted: TrustedNotebook, times: TimeLimits, op
     first = next(waiting, None)  # no cluster is needed if there is none
     if first is None:
         bar.close()
-        print(table(record_files.all_of(root, trusted.assignment)))
+        print(table(grading_records.all_of(root, trusted.assignment)))
         return 0
     waiting = itertools.chain([first], waiting)
     try:
@@ -145,14 +145,14 @@ def grade_assignment(root: Path, trusted: TrustedNotebook, times: TimeLimits, op
             if options.check:
                 trusted = replace(trusted, only=frozenset({f"check-{options.check.removeprefix('check-')}"}))
             for submission, record in grade_all(client, waiting, trusted, times):
-                old = record_files.load(root, trusted.assignment, record.student)
-                record = record_files.merged(old, record) if trusted.only else record
+                old = grading_records.load(root, trusted.assignment, record.student)
+                record = grading_records.merged(old, record) if trusted.only else record
                 if old is not None and old.is_graded and record.is_graded and is_same_work(old.key, record.key):
-                    changed.append(record_files.changes(old, record))
+                    changed.append(grading_records.changes(old, record))
                 try:
-                    record_files.save(root, record)
+                    grading_records.save(root, record)
                     writer.write(submission, trusted.notebook)
-                    record_files.note_gradebook(root, record, submission.timestamp)
+                    grading_records.note_gradebook(root, record, submission.timestamp)
                 except Exception as error:  # the class goes on: this one is named at the end, and tried again
                     problems.append(f"{submission.student}: {error}")
                 bar.update()
@@ -162,11 +162,13 @@ def grade_assignment(root: Path, trusted: TrustedNotebook, times: TimeLimits, op
     except KeyboardInterrupt:
         print("\nStopped; what is graded is kept. The same command goes on from here.", file=sys.stderr)
         return 130
-    print(table(record_files.all_of(root, trusted.assignment)))
+    print(table(grading_records.all_of(root, trusted.assignment)))
     if changed := [line for line in changed if line]:
         print("\n".join([f"other points for the same work, {len(changed)}:", *(f"  {line}" for line in changed)]))
     print("\n".join(problems), file=sys.stderr, end="\n" if problems else "")
-    return int(bool(problems) or any(r.state == "grader-fault" for r in record_files.all_of(root, trusted.assignment)))
+    return int(
+        bool(problems) or any(r.state == "grader-fault" for r in grading_records.all_of(root, trusted.assignment))
+    )
 
 
 def _not_done(root: Path, trusted: TrustedNotebook, times: TimeLimits, again: bool, bar: tqdm) -> Iterator[Submission]:
@@ -183,7 +185,7 @@ def _graded_before(
     """Those whose other verdicts can stay: graded, and nothing new was handed in since."""
     for submission in submissions(root, trusted, times):
         key = submission.key or submission_key(restore(submission.data, trusted), trusted, times)
-        old = record_files.load(root, trusted.assignment, submission.student)
+        old = grading_records.load(root, trusted.assignment, submission.student)
         if old is not None and old.is_graded and is_same_work(old.key, key):
             yield submission
         else:
@@ -194,11 +196,11 @@ def _graded_before(
 def is_done(root: Path, submission: Submission, trusted: TrustedNotebook, times: TimeLimits) -> bool:
     """Whether this very submission has been graded and is in the gradebook, with when it was handed in."""
     key = submission.key or submission_key(restore(submission.data, trusted), trusted, times)
-    record = record_files.load(root, trusted.assignment, submission.student, key)
+    record = grading_records.load(root, trusted.assignment, submission.student, key)
     return (
         record is not None
         and record.state != "grader-fault"
-        and record_files.is_in_gradebook(root, record, submission.timestamp)
+        and grading_records.is_in_gradebook(root, record, submission.timestamp)
     )
 
 

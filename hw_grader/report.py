@@ -22,7 +22,7 @@ import nbformat
 from markupsafe import Markup
 from nbgrader.api import Gradebook
 
-from hw_grader.driving.grading_record import UNGRADED
+from hw_grader.course.grading_records import UNGRADED
 from hw_grader.term import overview
 from hw_grader.term.class_list import ClassListError, bring_names
 from hw_grader.term.late import LateError, apply_rules

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import nbformat
 
-from hw_grader.course import record_files
+from hw_grader.course import grading_records
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import grade_bytes
 from hw_grader.grade import submissions, trusted_notebooks
@@ -66,7 +66,9 @@ def grade(folder: Path, sandboxes: list[Sandbox]) -> None:
         trusted, submission = task
         sandbox = free.get()
         try:
-            record_files.save(folder, grade_bytes(submission.data, trusted, sandbox, submission.student, TimeLimits()))
+            grading_records.save(
+                folder, grade_bytes(submission.data, trusted, sandbox, submission.student, TimeLimits())
+            )
         finally:
             free.put(sandbox)
 

@@ -18,8 +18,8 @@ import nbformat
 import psutil
 
 from hw_grader.course.grading import grade
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.course.reference_solution import measure
-from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits

@@ -32,7 +32,7 @@ from sqlalchemy import create_engine
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course.record_files import STAGING
+from hw_grader.course.grading_records import STAGING
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits

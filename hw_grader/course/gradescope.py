@@ -16,8 +16,8 @@ from typing import Any
 import nbformat
 
 from hw_grader.course.grading import grade
+from hw_grader.course.grading_records import Record
 from hw_grader.course.read_submissions import READER
-from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.course_secret import FILE as SECRET
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted

@@ -18,12 +18,13 @@ from typing import Any
 
 from nbformat import NotebookNode
 
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.course.hidden_cases import OF_HIDDEN, cause_in, of_cause, of_error
 from hw_grader.driving.driver_processes import Driving, Jails, Stop
-from hw_grader.driving.grading_record import Record, Verdict, visible
 from hw_grader.driving.judge_client import judge_of
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.run_cells import Ran, run_cells
+from hw_grader.notebook.sanitize import visible
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook
 from hw_grader.notebook.unused_cells import unused

@@ -7,15 +7,12 @@ A submission is read and put in order by `TolerantExporter`, run by `Run`, and s
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
-from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_output
-from nbgrader.coursedir import CourseDirectory
+from nbformat.v4 import new_output
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
@@ -28,12 +25,9 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 
+from hw_grader.course.grading_records import STAGING
 from hw_grader.course.read_submissions import restored
-from hw_grader.course.record_files import STAGING
-from hw_grader.notebook import rubric
 from hw_grader.notebook.trusted_notebook import read_trusted
-
-_SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
 
 
 def sanitize_steps() -> list[type]:
@@ -109,41 +103,6 @@ class Quieten(NbGraderPreprocessor):
             if output.output_type == "stream":
                 output["name"] = "stdout"
         return cell, resources
-
-
-class RubricUnderAnswer(Preprocessor):
-    """In the formgrader's pages: the model answer and its rubric, under what the student wrote."""
-
-    enabled = True
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        if "submission_id" not in resources:  # a feedback page, which is the student's
-            return nb, resources
-        course = CourseDirectory(config=self.config)
-        folder = Path(course.format_path(course.source_directory, ".", resources["assignment_id"]))
-        solution = nbformat.read(folder / f"{resources['notebook_id']}.ipynb", as_version=4)
-        answers = {c.metadata.nbgrader.grade_id: c.source for c in solution.cells if _is_by_hand(c)}
-        shown = []
-        for cell in nb.cells:
-            shown.append(cell)
-            text = _SOLUTION.search(answers.get(cell.metadata.get("nbgrader", {}).get("grade_id"), ""))
-            if text and _is_by_hand(cell):
-                shown += _model_answer(text[1], cell.metadata.nbgrader.grade_id)
-        return NotebookNode({**nb, "cells": shown}), resources
-
-
-def _model_answer(text: str, grade_id: str) -> list[NotebookNode]:
-    shown = [new_markdown_cell(f"*Model answer and rubric; no student sees this.*\n\n{rubric.without_rubric(text)}")]
-    items = rubric.items_of(text)
-    if items:
-        shown.append(new_markdown_cell())
-        shown[-1].source = rubric.OwnHtml(rubric.as_list_to_tick(items, grade_id))
-    return shown
-
-
-def _is_by_hand(cell: NotebookNode) -> bool:
-    marks = cell.metadata.get("nbgrader", {})
-    return bool(marks.get("grade") and marks.get("solution"))
 
 
 def is_check(cell: NotebookNode) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.grading_record import Verdict
+from hw_grader.course.grading_records import Verdict
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook
 from hw_grader.sandbox.sandbox import SHARED

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hw_grader.course import record_files
-from hw_grader.driving.grading_record import Record
+from hw_grader.course import grading_records
+from hw_grader.course.grading_records import Record
 
 NOT_GRADED = ""
 
@@ -36,7 +36,7 @@ class Score:
 def scores(root: Path, assignment: str) -> list[Score]:
     """Everybody's marks for one assignment, by student."""
     found = {r.student: Score(r.student, assignment, _points(r), r.max_points, record=r) for r in
-             record_files.all_of(root, assignment)}  # fmt: skip
+             grading_records.all_of(root, assignment)}  # fmt: skip
     for score in _from_gradebook(root, assignment):
         record = found[score.student].record if score.student in found else None
         points = score.points if record is None or record.is_graded else None

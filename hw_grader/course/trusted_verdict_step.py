@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from nbformat import NotebookNode, from_dict
 from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Float
 
-from hw_grader.course import grading, record_files
+from hw_grader.course import grading, grading_records
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.grading_record import Record
-from hw_grader.notebook.sanitize import verdict_outputs
+from hw_grader.notebook.sanitize import safe_text
 from hw_grader.notebook.submission import remove_links
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
@@ -52,7 +53,7 @@ class GradeInSandbox(NbGraderPreprocessor):
     def record(self, nb: NotebookNode, trusted: TrustedNotebook, solution: Path, student: str, root: Path) -> Record:
         """The record of this submission: kept, or made now."""
         times = TimeLimits(self.cell_s, self.case_s, self.total_s)
-        kept = record_files.load(root, trusted.assignment, student, grading.submission_key(nb, trusted, times))
+        kept = grading_records.load(root, trusted.assignment, student, grading.submission_key(nb, trusted, times))
         if kept is not None and kept.state != "grader-fault":
             return kept
         reason = why_not()
@@ -63,7 +64,7 @@ class GradeInSandbox(NbGraderPreprocessor):
             made = grading.grade(nb, trusted, SHARED.get(), student, times)
         except (SandboxError, CalibrationError) as error:
             raise NbGraderException(str(error)) from error
-        record_files.save(root, made)
+        grading_records.save(root, made)
         return made
 
 
@@ -88,3 +89,14 @@ def refuse_links(assignment: str, student: str, notebooks: list[str]) -> None:
     """nbgrader's pre-convert hook: links go before anything is copied, or a student could be sent any file."""
     for folder in {Path(notebook).parent for notebook in notebooks}:
         remove_links(folder)
+
+
+def verdict_outputs(verdict: Verdict) -> list[dict[str, Any]]:
+    """A check cell's outputs, from which nbgrader takes the points: text is all of them, an error none."""
+    if verdict.state == "pass":
+        return [{"output_type": "stream", "name": "stdout", "text": verdict.shown.rstrip("\n") + "\n"}]
+    name = "CheckFailed" if verdict.state == "fail" else verdict.state
+    lines = safe_text(verdict.shown or "no points").splitlines()
+    return [
+        {"output_type": "error", "ename": name, "evalue": lines[0], "traceback": [f"{name}: {lines[0]}", *lines[1:]]}
+    ]

@@ -16,7 +16,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
+import nbformat
+from nbconvert.preprocessors import Preprocessor
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
+from nbgrader.coursedir import CourseDirectory
+
+_SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
 _HEAD = re.compile(r"^\*\*Rubric\*\*\s*$", re.MULTILINE)
 _ITEM = re.compile(r"^- (\d+(?:\.\d+)?) points?: (.+(?:\n {2}.+)*)$", re.MULTILINE)
 
@@ -58,6 +66,41 @@ def as_list_to_tick(items: list[Item], grade_id: str) -> str:
         '<button type="button" class="btn btn-default btn-sm">Put what is missing into the comment</button></fieldset>'
         f"<style>{_STYLE}</style><script>{_SCRIPT}</script>"
     )
+
+
+class RubricUnderAnswer(Preprocessor):
+    """In the formgrader's pages: the model answer and its rubric, under what the student wrote."""
+
+    enabled = True
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        if "submission_id" not in resources:  # a feedback page, which is the student's
+            return nb, resources
+        course = CourseDirectory(config=self.config)
+        folder = Path(course.format_path(course.source_directory, ".", resources["assignment_id"]))
+        solution = nbformat.read(folder / f"{resources['notebook_id']}.ipynb", as_version=4)
+        answers = {c.metadata.nbgrader.grade_id: c.source for c in solution.cells if _is_by_hand(c)}
+        shown = []
+        for cell in nb.cells:
+            shown.append(cell)
+            text = _SOLUTION.search(answers.get(cell.metadata.get("nbgrader", {}).get("grade_id"), ""))
+            if text and _is_by_hand(cell):
+                shown += _model_answer(text[1], cell.metadata.nbgrader.grade_id)
+        return NotebookNode({**nb, "cells": shown}), resources
+
+
+def _model_answer(text: str, grade_id: str) -> list[NotebookNode]:
+    shown = [new_markdown_cell(f"*Model answer and rubric; no student sees this.*\n\n{without_rubric(text)}")]
+    items = items_of(text)
+    if items:
+        shown.append(new_markdown_cell())
+        shown[-1].source = OwnHtml(as_list_to_tick(items, grade_id))
+    return shown
+
+
+def _is_by_hand(cell: NotebookNode) -> bool:
+    marks = cell.metadata.get("nbgrader", {})
+    return bool(marks.get("grade") and marks.get("solution"))
 
 
 def _points(points: float) -> str:

@@ -1,4 +1,4 @@
-"""What came from a student, outputs and written answers, made safe to store and to show; and a verdict as outputs."""
+"""What came from a student, outputs and written answers, made safe to store and to show."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import nh3
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
-from hw_grader.driving.grading_record import Verdict, visible
 from hw_grader.notebook.rubric import OwnHtml
 
 MAX_OUTPUTS = 100
@@ -32,6 +31,8 @@ _BOX = re.compile(r'\bviewBox="([\d. ]+)"')
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DRAWN = re.compile(r"<img alt=\"([^\"<>]*)\" style=\"[^\"<>]*\" src='data:image/svg\+xml,%3Csvg([^'<>]*)'>")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
+# Controls that a terminal obeys and signs that turn the direction of a line; colours (ESC [ ... m) are kept on request.
+_UNSEEN = re.compile("(\x1b\\[[0-9;]*m)|[\\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def clean_outputs(outputs: Any, room: int = _MAX_CELL_CHARS) -> list[dict[str, Any]]:
@@ -53,12 +54,12 @@ def _clean(output: dict) -> dict[str, Any] | None:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        return {"output_type": "stream", "name": name, "text": _text(output.get("text"))}
+        return {"output_type": "stream", "name": name, "text": safe_text(output.get("text"))}
     if kind == "error":
         lines = output.get("traceback")
-        lines = [_text(line, 5_000) for line in lines[:80]] if isinstance(lines, list) else []
-        return {"output_type": "error", "ename": _text(output.get("ename"), 200),
-                "evalue": _text(output.get("evalue"), 2_000), "traceback": lines}  # fmt: skip
+        lines = [safe_text(line, 5_000) for line in lines[:80]] if isinstance(lines, list) else []
+        return {"output_type": "error", "ename": safe_text(output.get("ename"), 200),
+                "evalue": safe_text(output.get("evalue"), 2_000), "traceback": lines}  # fmt: skip
     if kind in ("display_data", "execute_result"):
         data = output.get("data") if isinstance(output.get("data"), dict) else {}
         kept = {k: _shown(k, data[k]) for k in _KINDS if isinstance(data.get(k), str) and len(data[k]) <= _limit(k)}
@@ -78,7 +79,7 @@ def _shown(kind: str, content: str) -> str:
         return safe_html(content)
     if kind == "text/markdown":
         return safe_markdown(content)  # HTML in it stays as it is when Markdown is rendered
-    return _text(content)
+    return safe_text(content)
 
 
 def _limit(kind: str) -> int:
@@ -87,7 +88,16 @@ def _limit(kind: str) -> int:
     return _MAX_PICTURE_CHARS if kind.startswith("image/") else _MAX_TEXT_CHARS
 
 
-def _text(value: Any, limit: int = _MAX_TEXT_CHARS) -> str:
+def visible(text: str, *, colours: bool = False) -> str:
+    """The text with what would act on a terminal or hide in a page written out.
+
+    >>> visible("a\x1b[2J\u202eb")
+    'a\\\\x1b[2J\\\\u202eb'
+    """
+    return _UNSEEN.sub(lambda found: found[0] if found[1] and colours else ascii(found[0])[1:-1], text)
+
+
+def safe_text(value: Any, limit: int = _MAX_TEXT_CHARS) -> str:
     """Text that a file can hold, and that no terminal obeys: half a surrogate becomes `?`, a bar's CR stays."""
     if not isinstance(value, str):
         return ""
@@ -180,20 +190,9 @@ def safe_markdown(source: str, pictures: Mapping[str, str] = MappingProxyType({}
         address = {f'src="pasted-{n}"': f'src="{pictures.get(name, "")}"' for n, name in enumerate(names)}
         return safe_html(re.sub(r'src="pasted-\d+"', lambda found: address.get(found[0], ""), html))
     except Exception:  # a text that the renderer cannot take is shown as it was written
-        return f"<pre>{escape(_text(source))}</pre>"
+        return f"<pre>{escape(safe_text(source))}</pre>"
 
 
 def _attribute(tag: str, name: str, value: str) -> str | None:
     value = re.sub("[\ue000\ue001]", "", value)  # no drawing comes into an attribute
     return value if name == "alt" or _PICTURE.match(value) else None
-
-
-def verdict_outputs(verdict: Verdict) -> list[dict[str, Any]]:
-    """A check cell's outputs, from which nbgrader takes the points: text is all of them, an error none."""
-    if verdict.state == "pass":
-        return [{"output_type": "stream", "name": "stdout", "text": verdict.shown.rstrip("\n") + "\n"}]
-    name = "CheckFailed" if verdict.state == "fail" else verdict.state
-    lines = _text(verdict.shown or "no points").splitlines()
-    return [
-        {"output_type": "error", "ename": name, "evalue": lines[0], "traceback": [f"{name}: {lines[0]}", *lines[1:]]}
-    ]

@@ -99,6 +99,7 @@ _VALUES = {
     "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
     "HOME": "/scratch/.home", "TMPDIR": "/tmp", "IPYTHONDIR": "/scratch/.home/ipython",
     "MPLCONFIGDIR": "/tmp", "MPLBACKEND": "Agg", "LANG": "C.UTF-8",
+    "USER": "student", "LOGNAME": "student",  # nobody is in /etc/passwd here, and getpass.getuser() would look there
     "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
     "GLOO_SOCKET_IFNAME": "lo", "HW_UTILS_PRELOAD": "0", "MALLOC_ARENA_MAX": "1",
 }  # fmt: skip

@@ -13,7 +13,7 @@ import nbformat
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.plugins import CsvExportPlugin
 
-from hw_grader.course import record_files
+from hw_grader.course import grading_records
 from hw_grader.course.scores import Score, as_csv, csv_text, number, scores
 from hw_grader.term.class_list import ClassList, Student
 
@@ -130,7 +130,7 @@ def _marks(gradebook: Gradebook, root: Path, assignment: Any, student: Any) -> d
 
 def _is_graded(root: Path, assignment: str, student: str) -> bool:
     """What the record says; without one (graded without a sandbox), whether the autograded notebook could be read."""
-    record = record_files.load(root, assignment, student)
+    record = grading_records.load(root, assignment, student)
     if record is not None:
         return record.is_graded
     found = [nbformat.read(path, as_version=4) for path in (root / "autograded" / student / assignment).glob("*.ipynb")]

@@ -27,6 +27,7 @@ from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual import deadlock
 from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.device.device_engine import DeviceEngine
+from hw_utils.virtual.device.hidden_gpus import real_gpus_hidden
 from hw_utils.virtual.ending import failure_of, is_from_a_package, misses_of_thread, sendable
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.groups.group import KERNELS, shown_to_modes, unregister
@@ -91,6 +92,8 @@ class Attempt:
                     self.mode.looks.insert(0, self.engine.lines.saw)
                     self.engine.lines.shapes = self.shapes
                     stack.enter_context(said(self.engine.lines, self.job["network"], self.watch))
+                else:
+                    stack.enter_context(real_gpus_hidden())
                 if self.engine.folding is not None:
                     stack.enter_context(self.engine.folding.looking_at_shards())
                 for part in self.parts():

@@ -34,8 +34,8 @@ ROOMS = {
     "hw_grader.notebook": "sandbox driving",
     "hw_grader.course": "sandbox driving notebook",
     "hw_grader.term": "course notebook",
-    "hw_grader.grade": "sandbox driving notebook course",
-    "hw_grader.report": "driving term",
+    "hw_grader.grade": "sandbox notebook course",
+    "hw_grader.report": "course term",
 }
 # What a method imports of a room above when it is called: a run shows itself, and a network can be measured.
 FROM_ABOVE = {("hw_utils.core.run_result", "hw_utils.pictures"), ("hw_utils.core.hardware.link", "hw_utils.hosts")}

@@ -150,9 +150,9 @@ def quarters(sizes: list[int]) -> list[list[int]]:
 
 def inside_seconds(root: Path) -> tuple[float, float]:
     """Mean wall seconds of one submission: in the student's own cells, and in everything else."""
-    from hw_grader.course import record_files
+    from hw_grader.course import grading_records
 
-    found = record_files.all_of(root, ASSIGNMENT)
+    found = grading_records.all_of(root, ASSIGNMENT)
     cells = sum(r.cell_seconds for r in found) / len(found)
     return cells, sum(r.seconds for r in found) / len(found) - cells
 

@@ -16,10 +16,10 @@ import jsonschema
 import nbformat
 import pytest
 
-from hw_grader.course import gradescope, record_files, scores
+from hw_grader.course import gradescope, grading_records, scores
 from hw_grader.course.feedback import MAX_BYTES, page
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.course.similarity import alike, report, runs_text
-from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.term.class_list import ClassList
@@ -74,7 +74,7 @@ def course(tmp_path):
         record("dan", "fail", "fail"),
         record("eve", "crashed", "crashed", unreadable="the file is empty"),
     ):
-        record_files.save(tmp_path, one)
+        grading_records.save(tmp_path, one)
     return tmp_path
 
 
@@ -99,12 +99,12 @@ def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
 
 
 def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
-    record_files.save(tmp_path, record("=cmd", "pass"))
+    grading_records.save(tmp_path, record("=cmd", "pass"))
     assert rows(scores.as_csv(scores.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
 
 
 def test_gradescope_results_follow_the_schema(course):
-    for one in record_files.all_of(course, ASSIGNMENT):
+    for one in grading_records.all_of(course, ASSIGNMENT):
         results = gradescope.as_gradescope(one)
         jsonschema.validate(results, GRADESCOPE)
         assert ("not your mark" in results["output"]) == (not one.is_graded)

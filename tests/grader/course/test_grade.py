@@ -16,10 +16,10 @@ import pytest
 from nbgrader.api import Gradebook
 
 from hw_grader import grade
-from hw_grader.course import record_files
+from hw_grader.course import grading_records
 from hw_grader.course.grading import grade_bytes
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.course.reference_solution import CalibrationError, calibrated
-from hw_grader.driving.grading_record import Record, Verdict
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebookError, parse_calls, read_trusted
 from hw_grader.sandbox.sandbox import Sandbox
@@ -98,7 +98,7 @@ def test_a_class_is_graded_once_and_nbgrader_gives_the_same_marks(course):
     done = run_grade(course)
     assert done.returncode == 0, done.stderr
     assert points_in_gradebook(course) == RIGHT
-    assert {r.student: r.points for r in record_files.all_of(course, ASSIGNMENT)} == RIGHT
+    assert {r.student: r.points for r in grading_records.all_of(course, ASSIGNMENT)} == RIGHT
     files = {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
     assert run_grade(course).returncode == 0  # nothing is left to do
     assert files == {p: p.stat().st_mtime_ns for p in course.rglob("records/**/*.json")}
@@ -120,7 +120,7 @@ def test_after_a_correction_one_check_is_graded_anew_and_whose_points_changed_is
     picky = "def hello(rank, world_size, name):\n    print(f'Rank {rank}: Hello, {name}!' if world_size != 3 else 'no')"
     hand_in(course, "bob", as_bytes(submission({"hello": picky, "ping_pong": WRONG["ping_pong"]})))
     assert run_grade(course).returncode == 0
-    before = {r.student: r for r in record_files.all_of(course, ASSIGNMENT)}
+    before = {r.student: r for r in grading_records.all_of(course, ASSIGNMENT)}
     assert before["bob"].points == MAX_POINTS - 5 - 3
     solution = course / "solutions" / ASSIGNMENT / "small.ipynb"
     solution.write_text(solution.read_text().replace("'world_size': 3", "'world_size': 6"))
@@ -132,7 +132,7 @@ def test_after_a_correction_one_check_is_graded_anew_and_whose_points_changed_is
     assert "other points for the same work, 1:\n  bob: 3 -> 8 (hello 0 -> 5)\n" in done.stdout
     assert "cy: has no marks for what is handed in now: run make grade" in done.stderr
     assert points_in_gradebook(course) == {**RIGHT, "bob": MAX_POINTS - 3}
-    after = {r.student: r for r in record_files.all_of(course, ASSIGNMENT)}
+    after = {r.student: r for r in grading_records.all_of(course, ASSIGNMENT)}
     assert [v for v in after["bob"].verdicts if v.grade_id != "check-hello"] == [
         v for v in before["bob"].verdicts if v.grade_id != "check-hello"
     ]
@@ -298,9 +298,9 @@ def test_points_need_a_pass():
 
 def test_a_record_survives_its_file(tmp_path):
     record = Record("a", "ada", "n", "key", [Verdict("check", "pass", 1.0, 1.0, "right")], outputs={3: []})
-    record_files.save(tmp_path, record)
-    assert record_files.load(tmp_path, "a", "ada", "key") == record
-    assert record_files.load(tmp_path, "a", "ada", "other key") is None
+    grading_records.save(tmp_path, record)
+    assert grading_records.load(tmp_path, "a", "ada", "key") == record
+    assert grading_records.load(tmp_path, "a", "ada", "other key") is None
 
 
 def test_a_check_cell_holds_checks_and_nothing_else():

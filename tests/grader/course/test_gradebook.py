@@ -10,10 +10,10 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.dbutil import _temp_alembic_ini
 
-from hw_grader.course import record_files
+from hw_grader.course import grading_records
 from hw_grader.course.gradebook import Writer, prepare_nbgrader
 from hw_grader.course.grading import submission_key
-from hw_grader.driving.grading_record import Record, Verdict
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
@@ -37,7 +37,7 @@ def write(tmp_path):
         restored = restore(json.dumps(notebook).encode(), trusted)
         verdicts = [Verdict(check.grade_id, "pass", check.points, check.points, "", "ok") for check in trusted.checks]
         key = submission_key(restored, trusted, TimeLimits())
-        record_files.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
+        grading_records.save(tmp_path, Record(NAME, "ada", BOOK, key, verdicts))
         writer.write(Submission("ada", NAME, restored=json.dumps(restored).encode()), BOOK)
         with Gradebook(f"sqlite:///{tmp_path / 'gradebook.db'}") as gradebook:
             grade = gradebook.find_grade("why_ranks", BOOK, NAME, "ada")

@@ -16,14 +16,14 @@ import pytest
 from nbconvert.exporters import HTMLExporter
 from traitlets.config.loader import PyFileConfigLoader
 
-from hw_grader.course import gradescope, record_files, scores
+from hw_grader.course import gradescope, grading_records, scores
 from hw_grader.course.feedback import page
 from hw_grader.course.grading import _verdict, grade_bytes
+from hw_grader.course.grading_records import Record
 from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.trusted_verdict_step import write_verdicts
-from hw_grader.driving.grading_record import Record, visible
 from hw_grader.notebook.restore import restore
-from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
+from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown, visible
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.report import read_results, to_html, to_table
@@ -85,7 +85,7 @@ def test_nothing_that_a_student_reads_holds_the_hidden_case(course, sandbox, nam
     assert verdict.points == 0
     notebook = restore(as_bytes(submission({"ping_pong": "pass"})), trusted)
     write_verdicts(notebook, record, trusted)
-    record_files.save(root, record)
+    grading_records.save(root, record)
     rows = scores.scores(root, ASSIGNMENT)
     channels = {
         "gradescope": json.dumps(gradescope.as_gradescope(record)),

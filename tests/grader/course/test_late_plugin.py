@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from nbgrader.api import Gradebook
 
-from hw_grader.course import record_files, scores
+from hw_grader.course import grading_records, scores
 from hw_grader.course.gradebook import Writer
 from hw_grader.course.grading import submission_key
-from hw_grader.driving.grading_record import Record, Verdict
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.grade import submissions, trusted_notebooks
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
@@ -61,7 +61,7 @@ def graded_course(root: Path, config: str) -> Path:
             for c in trusted.checks
         ]
         key = submission_key(restore(handed_in.data, trusted), trusted, TimeLimits())
-        record_files.save(root, Record(ASSIGNMENT, handed_in.student, trusted.notebook, key, verdicts))
+        grading_records.save(root, Record(ASSIGNMENT, handed_in.student, trusted.notebook, key, verdicts))
         writer.write(handed_in, trusted.notebook)
     return root
 

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.grading_record import Record
+from hw_grader.course.grading_records import Record
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.sandbox.sandbox import Sandbox

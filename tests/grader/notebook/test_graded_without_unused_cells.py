@@ -11,8 +11,8 @@ import nbformat
 import pytest
 
 from hw_grader.course.grading import grade_bytes
+from hw_grader.course.grading_records import Record
 from hw_grader.course.reference_solution import measure
-from hw_grader.driving.grading_record import Record
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.unused_cells import NOTE
 from hw_grader.sandbox.sandbox import SHARED

@@ -170,6 +170,9 @@ def test_what_students_write_in_other_ways_runs_no_picture(ring):
     assert left_out([PICTURE], ring=ring) == [PICTURE]
 
 
+GONE = {"numpy.row_stack"}  # from numpy 2.5 on
+
+
 def test_functions_that_are_called_pure_are_there_and_draw_no_random_numbers():
     import numpy
     import torch
@@ -177,7 +180,7 @@ def test_functions_that_are_called_pure_are_there_and_draw_no_random_numbers():
     modules = {"torch": torch, "numpy": numpy}
     for path in sorted(PURE):
         module, _, name = path.partition(".")
-        assert hasattr(modules[module], name), path
+        assert hasattr(modules[module], name) or path in GONE, path
         operation = getattr(torch.ops.aten, name, None) if module == "torch" else None
         for overload in operation.overloads() if operation is not None else ():
             assert "Generator" not in str(getattr(operation, overload)._schema), path

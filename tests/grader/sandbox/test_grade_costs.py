@@ -12,7 +12,7 @@ import pytest
 
 from hw_grader.course import batch
 from hw_grader.course.grading import grade_bytes
-from hw_grader.driving.grading_record import Record, Verdict
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.notebook.cell_names import facts_of
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits

@@ -8,8 +8,8 @@ import io
 import pytest
 
 from hw_grader.__main__ import main
-from hw_grader.course import record_files
-from hw_grader.driving.grading_record import Record, Verdict
+from hw_grader.course import grading_records
+from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.grade import table
 from hw_grader.report import ClassResult, Mark, Row, to_html, to_table
 from hw_grader.term.class_list import read_class
@@ -32,9 +32,9 @@ def record(student: str, *states: str, unreadable: str = "") -> Record:
 @pytest.fixture
 def course(tmp_path):
     (tmp_path / "class.csv").write_text(CLASS)
-    record_files.save(tmp_path, record("ada", "pass", "fail"))
-    record_files.save(tmp_path, record("bob", "grader-fault", "pass"))
-    record_files.save(tmp_path, record("eve", "crashed", "crashed", unreadable="the file is empty"))
+    grading_records.save(tmp_path, record("ada", "pass", "fail"))
+    grading_records.save(tmp_path, record("bob", "grader-fault", "pass"))
+    grading_records.save(tmp_path, record("eve", "crashed", "crashed", unreadable="the file is empty"))
     return tmp_path  # cy handed in nothing
 
 
@@ -61,7 +61,7 @@ def test_the_command_writes_a_file_a_lesson_or_says_that_there_are_no_marks(cour
 
 
 def test_the_graders_table_has_no_number_without_a_mark(course):
-    lines = {line.split()[0]: line for line in table(record_files.all_of(course, ASSIGNMENT)).splitlines()}
+    lines = {line.split()[0]: line for line in table(grading_records.all_of(course, ASSIGNMENT)).splitlines()}
     assert lines["ada"].split()[1:3] == ["5", "10"]
     assert lines["eve"].split()[1:3] == ["10", "crashed"]
     assert lines["bob"].split()[1:3] == ["10", "grader-fault"]

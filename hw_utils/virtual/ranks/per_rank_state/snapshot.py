@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from threading import local
 from typing import Any
@@ -107,7 +108,7 @@ class Snapshot:
         elif is_own(value, np.random.Generator):
             self._add(lambda: repr(value.bit_generator.state), what)
         elif is_own(value, _ITERATORS):
-            self._add(lambda: repr(value.__reduce__()), what)
+            self._add(lambda: _position(value), what)
         elif is_own(value, types.GeneratorType):
             self._add(lambda: (value.gi_running, value.gi_frame and value.gi_frame.f_lasti), what)
         else:
@@ -146,6 +147,13 @@ class Snapshot:
             parts = itertools.chain(parts, [_attribute(value, slot)])
         for part in list(parts):
             self.watch(part, what, home, depth + 1)
+
+
+def _position(iterator: Any) -> str:
+    """Where an iterator stands, as text; those of itertools warn from Python 3.12 on that they lose `__reduce__`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return repr(iterator.__reduce__())
 
 
 def is_own(value: Any, kinds: type | tuple[type, ...]) -> bool:
