@@ -68,8 +68,11 @@ def grade(
     return record
 
 
-# Parts of the kit that compute what some exercises ask for. Lessons show them, so answers can import them.
-_TELLS = {"collective_algorithms", "replay", "played_costs"}
+# What computes what some exercises ask for: parts of the kit, and torch's own schedules. Lessons show them.
+_TELLS = {
+    "hw_utils": {"collective_algorithms", "replay", "played_costs", "play"},
+    "torch": {"pipelining"},
+}
 
 
 def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
@@ -77,17 +80,19 @@ def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
     given = {cell.source for cell in trusted.cells}
     cells = [(n, cell.source) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
     found = ((n, next(_told(source), None)) for n, source in cells if source not in given)
-    return [f"cell {n + 1} uses hw_utils' {told}, which plays what exercises ask for" for n, told in found if told]
+    return [f"cell {n + 1} uses {told}, which computes what exercises ask for" for n, told in found if told]
 
 
 def _told(source: str) -> Iterator[str]:
-    """The names of `_TELLS` in dotted names that begin with hw_utils, or imported from it; a line at a time."""
+    """The names of `_TELLS` in dotted names that begin with a package's, or imported from it; a line at a time."""
     for line in source.split("\n"):
-        is_imported = False
-        words = [word.split(".") for word in re.findall(r"[\w.]+", line)] if "hw_utils" in line else []
-        for before, parts in zip([[], *words], words):
-            is_imported |= parts == ["import"] and "hw_utils" in before
-            yield from _TELLS.intersection(parts if is_imported or "hw_utils" in parts else ())
+        words = [word.split(".") for word in re.findall(r"[\w.]+", line)]
+        for package, names in _TELLS.items():
+            is_imported = False
+            for before, parts in zip([[], *words], words if package in line else ()):
+                is_imported |= parts == ["import"] and package in before
+                told = names.intersection(parts if is_imported or package in parts else ())
+                yield from (f"{package}'s {name}" for name in told)
 
 
 def _grade(

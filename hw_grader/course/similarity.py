@@ -23,11 +23,13 @@ import numpy as np
 from nbformat import NotebookNode
 from rapidfuzz import fuzz, process
 
+from hw_grader.notebook.sanitize import visible
 from hw_grader.notebook.trusted_notebook import TrustedNotebook
 
 MIN_TOKENS = 30
 LIKE = 90.0
 MOST_CHARS = 50_000  # of a cell or a text that is looked into
+MOST_OF_ONE = 500_000  # characters of one student's code that are looked into, in cells, functions and texts together
 _SHORTEST_TEXT = 60
 _RUN_TEXT = frozenset({"exec", "eval", "compile", "__import__"})
 _DECODERS: tuple[Callable[[bytes], bytes], ...] = (
@@ -70,13 +72,17 @@ def parsed(source: str) -> ast.AST | None:
     return None
 
 
-def texts_in(source: str) -> Iterator[str]:
-    """Code that stands in the code's strings, as it is or encoded (base64, hexadecimal, zlib, ...)."""
-    tree = parsed(source)
+def texts_in(source: str, most_chars: int = MOST_OF_ONE) -> Iterator[str]:
+    """Code that stands in the code's strings, as it is or encoded (base64, hexadecimal, zlib, ...).
+
+    most_chars: of all that is decoded; what comes after them is not looked into.
+    """
+    tree, seen = parsed(source), set()
     for node in ast.walk(tree) if tree else ():
         text = node.value if isinstance(node, ast.Constant) else None
-        if not isinstance(text, str | bytes) or not _SHORTEST_TEXT <= len(text) <= MOST_CHARS:
+        if not isinstance(text, str | bytes) or not _SHORTEST_TEXT <= len(text) <= MOST_CHARS or text in seen:
             continue
+        seen.add(text)
         data = text.encode(errors="replace") if isinstance(text, str) else text
         for decode in _DECODERS:
             with suppress(ValueError, zlib.error):
@@ -84,6 +90,9 @@ def texts_in(source: str) -> Iterator[str]:
                 with suppress(zlib.error):
                     found = zlib.decompressobj().decompress(found, MOST_CHARS)
                 hidden = found.decode()
+                most_chars -= len(hidden)
+                if most_chars < 0:
+                    return
                 if parsed(hidden) is not None and len(tokens(hidden)) >= MIN_TOKENS:
                     yield hidden
                     break
@@ -110,7 +119,7 @@ def runs_text(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
         calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree else []
         lines = sorted({c.lineno for c in calls if getattr(c.func, "id", getattr(c.func, "attr", "")) in _RUN_TEXT})
         source = cell.source.splitlines() if lines else []
-        found += [source[line - 1].strip()[:120] for line in lines]
+        found += [visible(source[line - 1].strip()[:120]) for line in lines]
     return found
 
 
@@ -128,8 +137,17 @@ def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
     given |= {tuple(tokens(f)) for c in trusted.cells if c.kind == "code" for f in functions_in(c.source)}
     answers: dict[str, list[str]] = {}
     pieces: list[tuple[str, list[str]]] = []
+    n_chars = 0
+
+    def add(place: str, source: str) -> None:
+        nonlocal n_chars
+        n_chars += len(source)
+        if n_chars <= MOST_OF_ONE:
+            pieces.append((place, tokens(source)))
+
     for cell in notebook.cells:
-        if cell.cell_type != "code" or tuple(tokens(cell.source)) in given:
+        n_chars += len(cell.source)
+        if cell.cell_type != "code" or n_chars > MOST_OF_ONE or tuple(tokens(cell.source)) in given:
             continue
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
         marked = trusted.marked.get(grade_id)
@@ -138,9 +156,11 @@ def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
         if marked is not None:
             answers[grade_id] = tokens(cell.source)
         place = grade_id if marked is not None else "another cell"
-        pieces += [(place, tokens(source)) for source in functions_in(cell.source)]
-        for hidden in texts_in(cell.source):
-            pieces += [(f"a text in {place}", tokens(source)) for source in (hidden, *functions_in(hidden))]
+        for source in functions_in(cell.source):
+            add(place, source)
+        for hidden in texts_in(cell.source, MOST_OF_ONE - n_chars):
+            for source in (hidden, *functions_in(hidden)):
+                add(f"a text in {place}", source)
     return _Own(answers, [(place, t) for place, t in pieces if len(t) >= MIN_TOKENS and tuple(t) not in given])
 
 

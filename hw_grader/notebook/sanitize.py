@@ -31,8 +31,9 @@ _BOX = re.compile(r'\bviewBox="([\d. ]+)"')
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DRAWN = re.compile(r"<img alt=\"([^\"<>]*)\" style=\"[^\"<>]*\" src='data:image/svg\+xml,%3Csvg([^'<>]*)'>")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
-# Controls that a terminal obeys and signs that turn the direction of a line; colours (ESC [ ... m) are kept on request.
-_UNSEEN = re.compile("(\x1b\\[[0-9;]*m)|[\\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Controls that a terminal obeys, signs that turn a line's direction, halves that no file holds; colours (ESC [ ... m)
+# are kept on request.
+_UNSEEN = re.compile("(\x1b\\[[0-9;]*m)|[\\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clean_outputs(outputs: Any, room: int = _MAX_CELL_CHARS) -> list[dict[str, Any]]:

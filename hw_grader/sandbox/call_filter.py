@@ -21,18 +21,19 @@ _DENIED = {  # number by machine, and clone's
         "umount2": 166, "pivot_root": 155, "keyctl": 250, "add_key": 248, "request_key": 249, "bpf": 321,
         "perf_event_open": 298, "userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64,
         "mq_open": 240, "open_by_handle_at": 304, "vmsplice": 278, "inotify_init": 253, "inotify_init1": 294,
-        "fanotify_init": 300,
+        "fanotify_init": 300, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
     }, 56),
     "aarch64": (0xC00000B7, {
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97, "setns": 268, "mount": 40,
         "umount2": 39, "pivot_root": 41, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280,
         "perf_event_open": 241, "userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190,
         "mq_open": 180, "open_by_handle_at": 265, "vmsplice": 75, "inotify_init1": 26, "fanotify_init": 262,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
     }, 220),
 }  # fmt: skip
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
-    "mount_setattr": 442, "memfd_secret": 447,
+    "mount_setattr": 442, "memfd_secret": 447, "setxattrat": 463,
 }  # fmt: skip
 _NUMBERS = {  # of what is allowed with some arguments
     "x86_64": {"setsockopt": 54, "socket": 41, "socketpair": 53, "setsid": 112, "mmap": 9, "fcntl": 72},
@@ -42,7 +43,8 @@ _CLONE3 = 435
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
 _FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
 _SHARED_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: what is in it stays when it is no longer mapped
-_LOCKS = (6, 7, 37, 38, 1024, 1026)  # F_SETLK, F_SETLKW, of open files too, leases, notices: without a limit; flock has
+# F_SETLK, F_SETLKW, of open files too, leases, notices: without a limit, which flock has; F_SETPIPE_SZ: a large pipe.
+_HOLDING = (6, 7, 37, 38, 1024, 1026, 1031)
 _ALL_BITS = 0xFFFFFFFF
 
 
@@ -57,7 +59,7 @@ def filter_calls() -> bool:
     sizes = ((1, (_SOL_SOCKET,), _ALL_BITS), (2, _BUFFER_SIZES, _ALL_BITS))
     _install(_answered(numbers["setsockopt"], sizes, 0))
     _install(_answered(numbers["mmap"], ((3, (_SHARED_NAMELESS,), _SHARED_NAMELESS),), _ENOMEM))
-    _install(_answered(numbers["fcntl"], ((1, _LOCKS, _ALL_BITS),), _ENOLCK))
+    _install(_answered(numbers["fcntl"], ((1, _HOLDING, _ALL_BITS),), _ENOLCK))
     return True
 
 

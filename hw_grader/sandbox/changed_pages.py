@@ -16,8 +16,8 @@ import numpy as np
 
 PAGE = mmap.PAGESIZE
 _FILES = "/scratch"  # where a jail may write, /tmp and /dev/shm included
-_NAME_BYTES = 256  # of a file's name
-_FEW, _LINE_BYTES = 16, 2**20  # pipes and sockets that an answer can have use for; what each other one could hold
+_NAME_BYTES = 1024  # of a file's name, and of what else lies beside its content: a link's target
+_FEW, _LINE_BYTES = 2, 2**20  # pipes and sockets that an answer can have use for; what each other one could hold
 _AT_ONCE = 1024  # pages that are read with one call
 _ITS_OWN, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (56, 62, 63))  # in /proc/PID/pagemap
 _PID = np.uint64(40)  # the bits below are a page's number
@@ -111,7 +111,7 @@ def _own(pid: int) -> Iterator[np.ndarray]:
         for line in maps:
             place, rights, *_ = line.split(maxsplit=2)
             first, last = (int(end, 16) // PAGE for end in place.split("-"))
-            if rights[3] != "p" or "[v" in line:  # shared with others; or the kernel's own
+            if rights[3] != "p":  # shared with others: a file, which counts as one
                 continue
             told = np.frombuffer(os.pread(pagemap.fileno(), 8 * (last - first), 8 * first), dtype=np.uint64)
             is_own = (told & _SWAPPED != 0) | ((told & _PRESENT != 0) & (told & _ITS_OWN != 0))

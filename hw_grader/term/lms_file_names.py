@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -74,6 +74,9 @@ def read_name(path: str, about: Mapping[str, Named], usual: str = "") -> Named |
     about: what Gradescope's metadata says of each submission (see `read_metadata`). usual: the LMS that counts where
     a name has the form of several: students may call a file as another LMS would.
     """
+    place = PurePosixPath(path.replace("\\", "/"))
+    if place.is_absolute() or ".." in place.parts:
+        return None  # in what is given back it would lie elsewhere
     scoped = _GRADESCOPE.fullmatch(path)
     if scoped and scoped["key"] in about:
         said = about[scoped["key"]]

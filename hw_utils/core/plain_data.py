@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections import Counter, OrderedDict, defaultdict
 from decimal import Decimal
 from fractions import Fraction
@@ -20,6 +21,12 @@ MAX_BYTES = 64 * 2**20
 MAX_BITS = 10_000  # of a whole number: Python writes no longer ones, as JSON or otherwise
 DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _NAMES = {np.dtype(name): name for name in DTYPES}  # an array asks for its name in Python, which takes long
+# Of what is not plain, what is told: a type's name, or a size. An answer may return such a dictionary itself.
+_UNKNOWN = re.compile(
+    r"[A-Za-z_]\w{0,39}|nested too deeply|whole number of [\d,]+ bits|\w{1,20} of [\d,]+ bytes"
+    r"|one tensor of shape \([\d, ]*\)( and dtype \w{1,20})?|a value of type \w{1,40}",
+    re.ASCII,
+)
 EXACT = (Fraction, Decimal)  # numbers that formulas are computed with
 
 
@@ -121,6 +128,9 @@ def _from_json(value: Any) -> Any:
         return _array(value["__array__"])
     if value.keys() == {"__float__"} and value["__float__"] in ("nan", "inf", "-inf"):
         return float(value["__float__"])
+    if "unknown" in value:
+        told = value["unknown"] if len(value) == 1 else None
+        return {"unknown": told if isinstance(told, str) and _UNKNOWN.fullmatch(told) else "dict"}
     return {k: _from_json(v) for k, v in value.items()}
 
 

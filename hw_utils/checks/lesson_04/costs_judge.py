@@ -12,6 +12,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
 TENSOR_BYTES = 240 * 4  # of one parameter of the model that is run
+_SAME_S = 1e-9
 
 
 def judge_calls(data: Any, measured: Mapping[str, int]) -> None:
@@ -135,12 +136,14 @@ def _why_own_function(trace: Trace, method: str) -> str:
 
 def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -> None:
     require_no_deadlock(data["run"], method)
-    _require_traffic(Trace.from_plain(data["run"]["trace"]), method, world_size, n_tensors * TENSOR_BYTES)
+    trace = Trace.from_plain(data["run"]["trace"])
+    _require_traffic(trace, method, world_size, n_tensors * TENSOR_BYTES)
     got, measured = number(data["said"], "predicted_s"), number(data["run"]["seconds"], "the measured time")
+    _require_no_rest(trace, method, world_size, data["one_node_s"] / world_size, measured)
     if math.isclose(got, measured, rel_tol=1e-6):
         return
     known = _mistakes(data, measured, world_size, n_tensors, method)
-    cause = _why_own_function(Trace.from_plain(data["run"]["trace"]), method)
+    cause = _why_own_function(trace, method)
     cause = cause or next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
     if not cause and math.isclose(got, measured, rel_tol=1e-2):
         cause = "right to two digits, so rounded: return it as it is."
@@ -149,6 +152,37 @@ def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -
     raise CheckFailed(
         f"predicted_s({method!r}, world_size={world_size}, ...) is {got:.6g} s; your own code takes {measured:.6g} s.",
         cause=cause,
+    )
+
+
+def _require_no_rest(trace: Trace, method: str, world_size: int, compute_s: float, seconds: float) -> None:
+    """Seconds count only beside functions whose time is that of their messages: no rank rests between or after them."""
+    until = [compute_s] * world_size
+    for rank in range(world_size):
+        calls = sorted(_standing_still(trace, rank))
+        for start_s, end_s in calls:
+            if start_s <= until[rank] + _SAME_S:
+                until[rank] = max(until[rank], end_s)
+        if calls and until[rank] < calls[-1][1] - _SAME_S:
+            _refuse_rest(method, world_size, rank, until[rank])
+    if max(until) < seconds - _SAME_S:
+        _refuse_rest(method, world_size, until.index(max(until)), max(until))
+
+
+def _standing_still(trace: Trace, rank: int) -> list[tuple[float, float]]:
+    """When the rank was in a call that communicates, or in the wait for one."""
+    return [
+        (e.start_s, e.end_s) if e.waited == e.order else (e.wait_start_s, e.wait_end_s)
+        for e in trace.of_rank(rank)
+        if e.waited is not None
+    ]
+
+
+def _refuse_rest(method: str, world_size: int, rank: int, since_s: float) -> None:
+    raise CheckFailed(
+        f"your own {method} with {world_size} ranks lets time pass outside of its calls, on rank {rank} from "
+        f"{since_s:.6g} s on.",
+        cause="the formula is compared with your own functions: in 4.2 and 4.3 nothing sleeps.",
     )
 
 

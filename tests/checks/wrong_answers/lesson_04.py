@@ -1139,6 +1139,35 @@ for _check, _formula in (("bytes_sent", bytes_sent), ("predicted_s", _seconds())
     )  # fmt: skip
 
 
+def _takes_a_second(sync):
+    def until_a_second_is_over(model):
+        began_s = time.perf_counter()
+        sync(model)
+        if dist.get_world_size() > 1:
+            time.sleep(began_s + 1 - time.perf_counter())
+
+    return until_a_second_is_over
+
+
+def _rests_on_rank_0(model):
+    for p in model.parameters():
+        if dist.get_rank() == 0:
+            time.sleep(0.25)
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+
+
+def _one_second_more(method, world_size, one_node_s, n_bytes, n_tensors, network):
+    return one_node_s / world_size + (world_size > 1)
+
+
+for _name, _functions in [
+    ("pads_to_a_second", (_takes_a_second(gather_scatter), _takes_a_second(all_reduce_mean))),
+    ("rests_on_rank_0", (gather_scatter, _rests_on_rank_0)),
+]:
+    wrong_values("lesson_04.predicted_s", _name, _one_second_more, *_functions, says="lets time pass.*nothing sleeps")
+
+
 @wrong("lesson_04.all_reduce_traffic", says="it calls barrier.*may go on")
 def lets_all_wait(model):
     all_reduce_mean(model)

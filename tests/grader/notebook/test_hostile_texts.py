@@ -60,7 +60,10 @@ def test_eight_times_the_text_is_not_64_times_the_work(name):
 def test_what_was_found_is_found():
     assert _noticed("from hw_utils.material import replay, collective_algorithms  # both") != []
     assert _noticed("import hw_utils.material.collective_algorithms") == [
-        "cell 1 uses hw_utils' collective_algorithms, which plays what exercises ask for"
+        "cell 1 uses hw_utils's collective_algorithms, which computes what exercises ask for"
+    ]
+    assert _noticed("from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops") == [
+        "cell 1 uses torch's pipelining, which computes what exercises ask for"
     ]
     assert _noticed("replay = 1\nfrom hw_utils import launch, simulate\nschedules = hw_utils.launch") == []
     source = "a\n  ### BEGIN SOLUTION\n  b\n  ### BEGIN SOLUTION\n  ### END SOLUTION\nc\n### BEGIN SOLUTION\nd"

@@ -8,6 +8,7 @@ import mmap
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,15 @@ def _mapped() -> mmap.mmap:
     return mapped
 
 
+def _over_a_file() -> mmap.mmap:
+    """Written to and yet in no file, whose name is like those of the kernel's own mappings."""
+    with tempfile.NamedTemporaryFile(prefix="[v") as file:
+        file.truncate(N_BYTES)
+        mapped = mmap.mmap(file.fileno(), N_BYTES, flags=mmap.MAP_PRIVATE)
+    mapped.write(os.urandom(N_BYTES))
+    return mapped
+
+
 def _by_brk() -> int:
     libc = ctypes.CDLL(None)
     libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
@@ -69,6 +79,7 @@ KEEPS: dict[str, Callable[[Any], Any]] = {
     "a text": lambda _: os.urandom(N_BYTES).hex(),
     "pieces in a frame": lambda _: _in_a_frame(),
     "a mapping": lambda _: _mapped(),
+    "a file's mapping": lambda _: _over_a_file(),
     "brk": lambda _: _by_brk(),
     "where ballast was": _in_place_of_ballast,
     "a child": lambda _: _in_a_child(),

@@ -16,6 +16,8 @@ REFUSED = {
     "semaphores": "import ctypes\nif ctypes.CDLL(None).semget(0, 30_000, 0o1600) < 0: raise OSError",
     "queues of messages": "import ctypes\nif ctypes.CDLL(None).mq_open(b'/q', 0o102, 0o600, None) < 0: raise OSError",
     "locks on parts of a file": "import fcntl; fcntl.lockf(open('f', 'w'), fcntl.LOCK_EX, 1, 10**6)",
+    "names and values beside a file's content": "import os; os.setxattr(open('f', 'w').name, 'user.a', bytes(9000))",
+    "a larger pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], fcntl.F_SETPIPE_SZ, 2**20)",
     "terminals": "import os\nfor _ in range(40): os.openpty()",
     "files beside its own folder": "open('/dev/planted', 'w')",
     "files where checks meet": "open('/meet/planted', 'w')",
