@@ -114,7 +114,7 @@ class CallsInOrders:
 
     def _plain(self, outcome: Outcome) -> dict[str, Any]:
         self.error = outcome.error
-        names = ("results", "kind", "rank", "text", "line", "switches", "n_points")
+        names = ("results", "kind", "rank", "text", "line", "switches", "n_points", "turns")
         found = {name: getattr(outcome, name) for name in names}
         found["passed"] = [[self._way(steps) for steps in calls] for calls in outcome.passed]
         if outcome.results is None:

@@ -48,6 +48,7 @@ class Outcome:
     switches: int = 0  # that were not forced by a wait
     count: int = 1  # interleavings that ended so
     n_points: int = 0  # at which the turn could pass
+    turns: list[tuple[int, int, int]] = field(default_factory=list)  # points before, who gives it away, who may take it
     passed: list[list[list]] = field(default_factory=list)  # rank -> between its notes -> (frame, code, offset)
 
 
@@ -60,11 +61,16 @@ class Explored:
     n_points: int  # at which the turn could pass, in the plainest order
 
 
-class _Plan:
-    """Who runs next: at most one unlucky switch at a given point, or random ones."""
+class Plan:
+    """Who runs next: at most one unlucky switch at a given point, or random ones.
+
+    `turns`: for each time that a turn passed the points before it, the rank that gave it away (-1 at the start), and
+    those that could take it, a bit each.
+    """
 
     def __init__(self, at: int = -1, to: int = 0, seed: int | None = None) -> None:
         self.at, self.to, self.seen, self.switches = at, to, 0, 0
+        self.turns: list[tuple[int, int, int]] = []
         self.is_unlucky = False  # the switch that comes now
         self.random = None if seed is None else random.Random(seed)
         self.rate = self.random.choice((0.02, 0.1, 0.3)) if self.random else 0.0
@@ -78,6 +84,9 @@ class _Plan:
         return self.is_unlucky
 
     def choose(self, runnable: list[int], rank: int) -> int:
+        self.turns.append((self.seen, rank, sum(1 << r for r in runnable)))
+        if len(runnable) == 1:
+            return runnable[0]
         self.switches += rank in runnable
         if self.random:
             others = [r for r in runnable if r != rank]
@@ -94,7 +103,7 @@ class _Plan:
 class _Interleaving:
     """One run: lets the plan switch at the points of the student's code, and keeps the lines in their order."""
 
-    def __init__(self, turns: Turns, plan: _Plan, shared: Set[Place]) -> None:
+    def __init__(self, turns: Turns, plan: Plan, shared: Set[Place]) -> None:
         self.turns, self.plan, self.shared = turns, plan, shared
         self.changed = ChangedTensors()
         self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
@@ -242,18 +251,18 @@ class Explorer:
         self.turns.caller = _thread.get_ident()
         self.turns.gather()
         if self.shared is None:  # and Python 3.12 shows a thread's steps from the next thread on
-            first, changed = self._run_one(_Plan(), frozenset())
+            first, changed = self._run_one(Plan(), frozenset())
             if first.results is None:
                 return [first]
             self.shared = changed.shared()
         outcomes = []
         for order in orders:
-            outcomes.append(self._run_one(_Plan(*order), self.shared)[0])
+            outcomes.append(self._run_one(Plan(*order), self.shared)[0])
             if outcomes[-1].results is None:
                 break
         return outcomes
 
-    def _run_one(self, plan: _Plan, shared: Set[Place]) -> tuple[Outcome, ChangedTensors]:
+    def _run_one(self, plan: Plan, shared: Set[Place]) -> tuple[Outcome, ChangedTensors]:
         one = _Interleaving(self.turns, plan, shared)
 
         def work(rank: int) -> Any:
@@ -271,7 +280,8 @@ class Explorer:
         given = self.make()
         ended = self.turns.run([work] * self.turns.world_size, plan.choose, self.timeout_s)
         outcome = _outcome(self.turns, one, ended)
-        outcome.switches, outcome.n_points, outcome.passed = plan.switches, plan.seen, one.passed
+        outcome.switches, outcome.n_points, outcome.turns = plan.switches, plan.seen, plan.turns
+        outcome.passed = one.passed
         return outcome, one.changed
 
 

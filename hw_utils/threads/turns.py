@@ -181,7 +181,7 @@ class Turns:
             self.current = -1
             self._finished.release()
             return False
-        self.current = self._choose(runnable, rank) if len(runnable) > 1 else runnable[0]
+        self.current = self._choose(runnable, rank)
         if self.current == rank:
             return True
         self._wake(self.current)

@@ -2,7 +2,8 @@
 
 It says which points each call of each rank has passed. The grader has the text: a way through the code must begin at
 its first instruction, go on only where one instruction can follow another, and end in a return. Steps that were not
-seen, as when the tracer was taken away, leave a gap.
+seen, as when the tracer was taken away, leave a gap. It also says whose turn it was when; the grader goes through the
+order itself, and the turn must have passed where the order passes it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from itertools import pairwise
 from types import CodeType
 from typing import Any
 
+from hw_utils.threads.interleavings import Plan
 from hw_utils.threads.switch_points import about
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
 UNSEEN = "steps of your methods were not seen, so no other rank could be let in there"
+ANOTHER_ORDER = "the ranks did not take turns in the orders that were asked for"
 
 
 class Evidence:
@@ -30,22 +33,30 @@ class Evidence:
         self.problem = ""
         self.codes: list[Way] = []
         self.are_whole: list[bool] = []
+        self.n_steps: list[int] = []
 
     def look_at(self, said: dict[str, Any], orders: list, world_size: int, n_calls: int) -> None:
         """Takes in what was said about some orders."""
         try:
             self.codes += [Way(_of_the_text(code)) for code in said["codes"]]
             self.are_whole += [self._is_whole(way) for way in said["ways"]]
+            self.n_steps += [len(way) for way in said["ways"]]
             for outcome, order in zip(said["outcomes"], orders):
                 if outcome["results"] is not None and not self._all_passed(outcome["passed"], world_size, n_calls):
                     self.problem = UNSEEN
-                if order[0] > outcome["n_points"] and outcome["results"] is not None:
+                elif order[0] > outcome["n_points"] and outcome["results"] is not None:
                     self.problem = UNSEEN
+                elif outcome["results"] is not None and not _is_in_order(outcome, order, self._n_points(outcome)):
+                    self.problem = ANOTHER_ORDER
             n_good = sum(outcome["results"] is not None for outcome in said["outcomes"])
             if n_good < len(orders) and n_good + 1 != len(said["outcomes"]):
                 self.problem = "not every order was run"
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             self.problem = f"what the runs say of themselves has another form: {type(error).__name__}"
+
+    def _n_points(self, outcome: dict[str, Any]) -> list[int]:
+        """Of each rank, in its methods; torch's own work in place can have more."""
+        return [sum(self.n_steps[way] for way in calls) for calls in outcome["passed"]]
 
     def _all_passed(self, passed: list, world_size: int, n_calls: int) -> bool:
         calls = [calls[:n_calls] for calls in passed]
@@ -67,6 +78,30 @@ class Evidence:
                 return False
             are_whole.append(ended)
         return bool(are_whole) and are_whole[0] and (is_raised or all(are_whole))
+
+
+def _is_in_order(outcome: dict[str, Any], order: list, n_points: list[int]) -> bool:
+    """Whether the turn passed as the order passes it, among ranks of which some were surely ready to take it.
+
+    n_points: of each rank, at least. Ready is who has not begun, and who gave its turn away only as the order said so.
+    """
+    plan, everyone = Plan(*order), (1 << len(n_points)) - 1
+    current, ready, passed = -1, everyone, [0] * len(n_points)
+    for seen, rank, runnable in [*outcome["turns"], [outcome["n_points"], None, 0]]:
+        is_due = False
+        while plan.seen < seen and not is_due:
+            is_due = plan.at_point()
+            passed[current] += 1
+        if plan.seen != seen or rank not in (current, None) or (is_due and rank is None):
+            return False
+        if rank is None:
+            break
+        if ready & ~runnable or runnable & ~everyone or not runnable or (is_due and not runnable >> rank & 1):
+            return False
+        ready |= is_due << max(rank, 0)
+        current = plan.choose([r for r in range(len(n_points)) if runnable >> r & 1], rank)
+        ready &= ~(1 << current)
+    return all(here >= there for here, there in zip(passed, n_points))
 
 
 class Way:

@@ -70,7 +70,7 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     found = [{**plain[o.number - 1], "number": o.number, "count": o.count} for o in explored_.outcomes]
     data = {"n": explored_.n_interleavings, "outcomes": found, "evidence": evidence.problem}
     for outcome in found:
-        del outcome["passed"], outcome["n_points"]
+        del outcome["passed"], outcome["n_points"], outcome["turns"]
     brought = [[tensor_of(rank, 0), tensor_of(rank, 1, OTHER_SHAPE, torch.float32)] for rank in range(world_size)]
     with _explorer(kind, world_size, method, brought, args[:1] * 2) as explorer:
         (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
