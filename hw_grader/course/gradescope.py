@@ -2,12 +2,14 @@
 
 In the container, `python -m hw_grader.course.gradescope /autograder` reads submission/, writes results/results.json.
 The container is thrown away after one student, and where it may not make namespaces the roles still run in processes of
-their own, without walls between them and the container.
+their own, without walls between them and the container; the student's code then may not read the solution, the secret
+or the grader's memory.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -21,7 +23,7 @@ from hw_grader.course.read_submissions import READER
 from hw_grader.notebook.course_secret import FILE as SECRET
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
-from hw_grader.sandbox.bubblewrap import package_folder
+from hw_grader.sandbox.bubblewrap import NOBODYS_UID, package_folder
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError, why_not
 
 
@@ -31,6 +33,10 @@ def main(folder: str) -> int:
     about = json.loads((root / "source" / "assignment.json").read_text())
     solution = root / "source" / "solutions" / about["assignment"] / f"{about['notebook']}.ipynb"
     trusted = read_trusted(solution)
+    for path in (root / "source" / "solutions", root / "source" / SECRET):
+        path.chmod(0o700)
+        if os.geteuid() == 0:  # who may read all the same
+            os.chown(path, NOBODYS_UID, NOBODYS_UID)
     submission = READER.read(root / "submission", "student", trusted, solution, TimeLimits())
     with open_sandbox() as sandbox:
         notebook = nbformat.from_dict(json.loads(submission.restored))

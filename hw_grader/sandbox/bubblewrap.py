@@ -21,6 +21,7 @@ INSIDE = (
     *(f"driving/marshalling/{n}" for n in ("lent_objects", "model_and_optimizer_states", "passes_elsewhere")),
     "driving/marshalling/tensor_lifetimes",
 )  # fmt: skip
+NOBODYS_UID = 999_999  # who has what no student may read where there are no walls
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is
 _CAPABILITIES = ("SYS_ADMIN", "NET_ADMIN", "SETUID", "SETGID", "SETPCAP", "KILL", "CHOWN", "FOWNER", "DAC_OVERRIDE",
                  "SYS_PTRACE")  # fmt: skip
@@ -44,14 +45,27 @@ def command(control_fd: int) -> list[str]:
 
 
 def bare_command(control_fd: int, folder: str) -> list[str]:
-    """The warm parent without bubblewrap, for `walls=False`."""
+    """The warm parent without bubblewrap, for `walls=False`.
+
+    As root, what runs a student's code is another user if that one can read this Python; it has no rights in any case.
+    """
+    needed = (Path(sys.prefix), Path(sys.base_prefix), PACKAGE, package_folder())
+    is_root = os.geteuid() == 0 and all(_is_open_to_all(path) for path in needed)
+    uid = str(_FIRST_UID + os.getpid()) if is_root else "-"
+    if is_root:
+        os.chown(folder, int(uid), int(uid))
     start = (
         f"{_NO_COLLECTIONS}; sys.path[:0] = [{str(PACKAGE.parent)!r}, {str(package_folder().parent)!r}]; "
         "from hw_grader.sandbox.warm_parents import main; main()"
     )
     values = {**_VALUES, "HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "IPYTHONDIR": folder}
     return ["env", "-i", *(f"{k}={v}" for k, v in values.items()), sys.executable, "-I", "-c", start,
-            str(control_fd), "-", folder]  # fmt: skip
+            str(control_fd), uid, folder]  # fmt: skip
+
+
+def _is_open_to_all(path: Path) -> bool:
+    """Whether every user may go into the folder."""
+    return all(place.stat().st_mode & 0o001 for place in (path.resolve(), *path.resolve().parents))
 
 
 def _system() -> list[str]:

@@ -189,6 +189,8 @@ class JailStarter:
             lockdown.goes_first()
         if self.bare:
             lockdown.prctl(lockdown.PR_SET_CHILD_SUBREAPER, 1)
+            if role not in TRUSTED:
+                lockdown.drop_rights(self.uid)
             lockdown.set_limits(limits)
         else:
             self._raise_walls(limits, role in TRUSTED, meeting)

@@ -42,17 +42,18 @@ class Evidence:
             self.are_whole += [self._is_whole(way) for way in said["ways"]]
             self.n_steps += [len(way) for way in said["ways"]]
             for outcome, order in zip(said["outcomes"], orders):
-                if outcome["results"] is not None and not self._all_passed(outcome["passed"], world_size, n_calls):
-                    self.problem = UNSEEN
-                elif order[0] > outcome["n_points"] and outcome["results"] is not None:
-                    self.problem = UNSEEN
-                elif outcome["results"] is not None and not _is_in_order(outcome, order, self._n_points(outcome)):
-                    self.problem = ANOTHER_ORDER
+                if outcome["results"] is not None:
+                    self.problem = self.problem or self._problem_of(outcome, order, world_size, n_calls)
             n_good = sum(outcome["results"] is not None for outcome in said["outcomes"])
             if n_good < len(orders) and n_good + 1 != len(said["outcomes"]):
                 self.problem = "not every order was run"
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             self.problem = f"what the runs say of themselves has another form: {type(error).__name__}"
+
+    def _problem_of(self, outcome: dict[str, Any], order: list, world_size: int, n_calls: int) -> str:
+        if order[0] > outcome["n_points"] or not self._all_passed(outcome["passed"], world_size, n_calls):
+            return UNSEEN
+        return "" if _is_in_order(outcome, order, self._n_points(outcome)) else ANOTHER_ORDER
 
     def _n_points(self, outcome: dict[str, Any]) -> list[int]:
         """Of each rank, in its methods; torch's own work in place can have more."""

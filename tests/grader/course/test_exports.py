@@ -8,6 +8,7 @@ import io
 import json
 import subprocess
 import sys
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -126,15 +127,37 @@ def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
         assert archive.getinfo("run_autograder").external_attr >> 16 & 0o111
 
 
+WRONG = "def hello(rank, world_size, name):\n    print('no')"
+READS = f"""
+from glob import glob
+try:
+    open(glob(PATH)[0], 'rb').close()
+    def hello(rank, world_size, name):
+        print(f"Rank {{rank}}: Hello, {{name}}!")
+except (IndexError, OSError):
+    {WRONG.replace(chr(10), chr(10) + "    ")}
+"""
+OUT_OF_REACH = ("{box}/source/solutions/*/*.ipynb", "{box}/source/.grading_secret")
+
+
+@pytest.fixture
+def container():
+    """A folder that every user may go into, as a container's."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_the_autograder_grades_in_a_container_without_namespaces(tmp_path):
+@pytest.mark.parametrize("read", OUT_OF_REACH)
+def test_the_autograder_grades_in_a_container_without_namespaces(tmp_path, container, read):
     solution = make_course(tmp_path / "course")
     gradescope.autograder_zip(tmp_path / "autograder.zip", read_trusted(solution), solution, ROOT)
-    box = tmp_path / "autograder"
+    box = container
     with zipfile.ZipFile(tmp_path / "autograder.zip") as archive:
         archive.extractall(box / "source")
     (box / "submission").mkdir()
-    wrong = {"hello": "def hello(rank, world_size, name):\n    print('no')"}
+    wrong = {"hello": READS.replace("PATH", repr(read.format(box=box)))}
     (box / "submission" / "small.ipynb").write_bytes(as_bytes(submission(wrong)))
     start = (
         f"import sys; sys.path.insert(0, {str(box / 'source')!r})\n"
