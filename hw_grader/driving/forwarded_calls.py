@@ -10,8 +10,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -31,18 +31,42 @@ MUTE = {  # whose works have no future, as gloo's
     "isend", "irecv", "batch_isend_irecv", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single",
 }  # fmt: skip
 SERVES = "serves"  # the name of threads that are no student's
-_here = threading.local()  # .call: the call that this thread serves
+_here = threading.local()  # .call: the call that this thread serves; .helps: the driver's thread that it belongs to
+_served: dict[str, Any] = {}  # the innermost call under way of each thread of the driver's, or None
 _for_good = ExitStack()
 
 
-def serve(call: Any) -> None:
-    """From now on this thread serves that call."""
-    _here.call = call
+@contextmanager
+def serving(call: Any) -> Iterator[None]:
+    """Within it this thread serves that call, and so do those that an answer starts for it."""
+    whose = call.message["thread"]
+    around = _served.get(whose)  # one that has asked the driver for something, which called an answer for it
+    _here.call = _served[whose] = call
+    try:
+        yield
+    finally:
+        _served[whose] = around
 
 
 def calling() -> Any:
-    """The call that this thread serves."""
-    return _here.call
+    """The call that this thread serves, None if it serves none."""
+    return getattr(_here, "call", None) or _served.get(getattr(_here, "helps", ""))
+
+
+def _start(thread: threading.Thread) -> None:
+    """Starts a thread; it communicates, sleeps and prints as the rank that starts it."""
+    call = calling()
+    if call is not None and call.rank is not None:
+        thread.run = partial(_help, call.message["thread"], thread.run)
+    _start_thread(thread)
+
+
+_start_thread = threading.Thread.start
+
+
+def _help(whom: str, run: Callable[[], None]) -> None:
+    _here.helps = whom
+    run()
 
 
 class Work(WithFuture, dist.Work):
@@ -129,6 +153,7 @@ def forward_calls() -> None:
     dist.is_initialized = distributed_c10d.is_initialized = lambda: rank_of_call() is not None
     distributed_c10d._world = Worlds(distributed_c10d._world, _rank_and_copy)
     _threading_local.current_thread, threading.local = _callers_thread, _threading_local.local
+    threading.Thread.start = _start
     _for_good.enter_context(virtual_futures())
     _for_good.enter_context(clock_of(_ThreadsOfCalls(), {name: _clock(name, getattr(time, name)) for name in CLOCKS}))
     sys.stdout = _Printed()
@@ -151,7 +176,7 @@ _callers: dict[str, _CallersThread] = {}
 def _callers_thread() -> Any:
     """Whose a `threading.local`'s values are: the driver's thread's, as where the answer is called without a driver."""
     call = getattr(_here, "call", None)
-    if call is None:
+    if call is None:  # one that an answer has started has its own
         return threading.current_thread()
     return _callers.setdefault(call.message["thread"], _CallersThread())
 
@@ -162,7 +187,7 @@ def _rank_and_copy() -> tuple[str, list] | None:
 
 
 def rank_of_call() -> list | None:
-    call = getattr(_here, "call", None)
+    call = calling()
     return call.rank if call is not None else None
 
 
@@ -250,7 +275,7 @@ class _Printed(io.TextIOBase):
     """What a call prints goes back with its next message."""
 
     def write(self, text: str) -> int:
-        call = getattr(_here, "call", None)
+        call = calling()
         if call is not None and call.printed.tell() < 1_000_000:
             call.printed.write(text)
         return len(text)

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serve
+from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serving
 from hw_grader.driving.marshalling.call_channel import HungUp, Line
 from hw_grader.driving.marshalling.given_arguments import GivenArguments
 from hw_grader.driving.marshalling.lent_objects import Lent
@@ -143,15 +143,15 @@ class Call:
         self.random = unpacker.unpack(message["random"])  # each rank's own, as in a process of its own
         self.lent.set_states(unpacker.unpack(message["states"]), with_settings=True)
         self.given: GivenArguments | None = GivenArguments([*self.args, *self.options.values()], tensors, memory)
-        self.printed, self.pid = io.StringIO(), os.getpid()
+        self.printed, self.pid, self.asking = io.StringIO(), os.getpid(), threading.Lock()
         for kind in message["passes"]:
             pass_elsewhere(kind)
 
     def run(self) -> None:
         """Calls the answer; tells what it returned and which of the tensors it was given it has changed."""
-        serve(self)
         try:
-            message, blob = self._done()
+            with serving(self):
+                message, blob = self._done()
         except HungUp:
             return
         except BaseException as error:
@@ -235,11 +235,11 @@ class Call:
             message |= {"gone": handed.gone(), "handed": handed.numbers(mine, self.given.tensors)}
         if with_states:
             message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
-        self.random = torch.get_rng_state()
-        with self.answers.busy.asking():
+        with self.answers.busy.asking(), self.asking:  # one at a time, of the threads of a rank
+            self.random = torch.get_rng_state()
             self.line.send(message, parcel.blob())
             reply, blob = self.line.receive()
-        torch.set_rng_state(self.random)
+            torch.set_rng_state(self.random)
         n_tensor_bytes = len(blob) - reply.get("things", 0)
         self.lent.load(blob[n_tensor_bytes:])
         unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import timeit
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from time import perf_counter_ns
 
@@ -74,6 +75,43 @@ def looks_into_its_folder(rank, world_size, n_rounds):
         if rank == 0:
             dist.recv(ball, 1)
     return ball.item()
+
+
+@right("lesson_01.ping_pong")
+def in_threads_of_a_loop(rank, world_size, n_rounds):
+    async def play():
+        ball = torch.zeros(1)
+        for move in range(2 * n_rounds if rank < 2 else 0):
+            if move % 2 == rank:
+                ball += 1
+            await asyncio.to_thread(dist.send if move % 2 == rank else dist.recv, ball, 1 - rank)
+        return ball.item()
+
+    return asyncio.run(play())
+
+
+_pools = {}
+
+
+@right("lesson_01.relay")
+def by_a_thread_that_stays(rank, world_size, numbers, close_ring=False):
+    pool = _pools.setdefault(rank, ThreadPoolExecutor(1))
+    total = numbers[rank].clone()
+
+    def wait_for(function, peer):
+        came = torch.empty_like(total)
+        pool.submit(function, came if function is dist.recv else total, peer % world_size).result()
+        return came
+
+    if world_size == 1:
+        return total
+    if rank:
+        total += wait_for(dist.recv, rank - 1)
+    if rank < world_size - 1 or close_ring:
+        wait_for(dist.send, rank + 1)
+    if close_ring:
+        return wait_for(dist.recv, -1) if rank == 0 else None
+    return total if rank == world_size - 1 else None
 
 
 @right("lesson_01.relay")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import OrderedDict, defaultdict
 from contextlib import contextmanager
@@ -446,6 +447,19 @@ def broadcasts_the_start(rank, world_size, conditions):
     time.sleep(factor / 2)
     time.sleep(factor / 2)
     dist.all_reduce(torch.empty(100, 100))
+
+
+@right("lesson_05.step_under")
+def computes_in_a_thread(rank, world_size, conditions):
+    if rank == 0:
+        time.sleep(conditions.get("serial_s", 0))
+    dist.barrier()
+    seconds = max(1.0, world_size / conditions.get("cores", world_size))
+    seconds *= conditions.get("straggler", 1.0) if rank == world_size - 1 else 1.0
+    computing = threading.Thread(target=time.sleep, args=(seconds,))
+    computing.start()
+    computing.join()
+    dist.all_reduce(torch.zeros(10_000))
 
 
 @right("lesson_05.waterfall")
