@@ -140,7 +140,7 @@ def dump(value: Any, what: str, *, with_locks: bool = False) -> bytes:
         raise Unpicklable(
             f"{path} is a {_type_name(culprit)}, which cannot be sent to another process ({_first_line(error)})"
         ) from None
-    return buffer.getbuffer()
+    return buffer.getvalue()
 
 
 def load(data) -> Any:
