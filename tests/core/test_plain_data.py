@@ -114,3 +114,14 @@ def test_data_nested_too_deeply_is_refused():
 def test_what_is_not_plain_cannot_be_encoded():
     with pytest.raises(TypeError, match="object is not plain data"):
         encode({"x": object()})
+
+
+@pytest.mark.parametrize("told", ["ask ada, she has it", 7, "x" * 41, {"unknown": "list"}])
+def test_what_an_answer_writes_in_the_place_of_a_types_name_is_not_told(told):
+    assert decode(encode(plain({"unknown": told}))) == {"unknown": "dict"}
+    assert decode(encode(plain({"unknown": "list", "more": 1}))) == {"unknown": "dict"}
+
+
+@pytest.mark.parametrize("value", [object(), 10**4000, torch.zeros(2, device="meta"), {1}])
+def test_what_is_not_plain_is_told_by_its_type_or_size(value):
+    assert decode(encode(plain(value))) == plain(value)

@@ -20,7 +20,7 @@ import pytest
 from hw_grader.course import gradescope, grading_records, scores
 from hw_grader.course.feedback import MAX_BYTES, page
 from hw_grader.course.grading_records import Record, Verdict
-from hw_grader.course.similarity import alike, report, runs_text
+from hw_grader.course.similarity import MOST_OF_ONE, alike, report, runs_text, texts_in
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.term.class_list import ClassList
@@ -265,3 +265,16 @@ def test_copied_code_is_found_in_helper_cells_and_in_texts_that_are_run(tmp_path
     told = report([pair], {name: runs_text(notebook, trusted) for name, notebook in notebooks.items()})
     assert ("bob runs a text as code" in told) is ("exec(" in answer + helper)
     assert "ada runs" not in told
+
+
+def test_packed_texts_are_looked_into_up_to_a_length():
+    packed = [base64.b85encode(zlib.compress(f"def f{n}():\n".encode() + b"    pass\n" * 5_000)) for n in range(40)]
+    found = list(texts_in("\n".join(map(repr, packed))))
+    assert 1 <= len(found) <= MOST_OF_ONE // 45_000
+    assert len(list(texts_in("\n".join([repr(packed[0])] * 40)))) == 1
+
+
+def test_a_line_that_runs_a_text_says_nothing_to_a_terminal(tmp_path):
+    trusted = read_trusted(make_course(tmp_path))
+    notebook = restore(as_bytes(submission(extra="exec('1')  # \x1b[2J\u202e")), trusted)
+    assert runs_text(notebook, trusted) == ["exec('1')  # \\x1b[2J\\u202e"]

@@ -254,6 +254,13 @@ def test_the_verdict_on_an_error_says_nothing_to_a_terminal(course):
     assert [verdict.reason, verdict.shown, verdict.detail] == ["a\\x1b[2J", "b\\u202e", "c\\x00"]
 
 
+def test_half_a_surrogate_in_a_verdict_is_text_that_a_file_can_hold(course):
+    _, trusted = course
+    verdict = _verdict(trusted.checks[0], "fail", "a\ud83d", shown="b\ud83d", detail="c\ud83d", cause="d\udc80")
+    for text in (verdict.reason, verdict.shown, verdict.detail, verdict.cause):
+        assert text.encode().endswith((b"\\ud83d", b"\\udc80"))
+
+
 def test_colours_bars_tabs_and_letters_of_all_languages_stay_in_an_output():
     text = "\x1b[1;31mred\x1b[0m 10 %\r20 %\r\n\tZo\xeb \u05d0\u0628 \U0001f600"
     (output,) = clean_outputs([{"output_type": "stream", "name": "stdout", "text": text}])

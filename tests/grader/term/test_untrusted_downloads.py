@@ -21,6 +21,11 @@ def test_what_a_student_calls_a_file_names_no_other_student(path, number):
     assert read_name(path, {}).sender.id == number
 
 
+@pytest.mark.parametrize("before", ["../", "/", "a/../../", "..\\"])
+def test_a_path_that_leads_elsewhere_is_no_systems(before):
+    assert read_name(f"{before}Eve E_12_assignsubmission_file_/x.ipynb", {}) is None
+
+
 def test_a_students_file_that_looks_like_the_systems_own_is_not_believed(course):
     data = as_bytes(submission())
     told = b"submission_1:\n  :submitters:\n  - :sid: ada\n    :name: Ada\n"
