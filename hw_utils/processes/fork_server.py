@@ -35,7 +35,7 @@ def preload_first() -> None:
     import numpy  # noqa: F401
     import torch.distributed  # noqa: F401
 
-    import hw_utils.processes.rank  # noqa: F401
+    import hw_utils.processes.rank_main  # noqa: F401
     from hw_utils.core.calls.c10d_operations import Kernels
     from hw_utils.core.versions import torch_version
     from hw_utils.gloo.group import LedgerGroup
@@ -170,9 +170,9 @@ def _become_rank(launch, rank, fds, sockets, fds_to_close, libc, server) -> None
         for fd, target in ((fds[1], 1), (fds[2], 2)):
             os.dup2(fd, target)
             os.close(fd)
-        from hw_utils.processes import rank as rank_module
+        from hw_utils.processes import rank_main
 
-        rank_module.main(socket.socket(fileno=fds[0]), rank, launch.spec)
+        rank_main.main(socket.socket(fileno=fds[0]), rank, launch.spec)
         status = 0
     except BaseException:
         os.write(2, traceback.format_exc().encode())

@@ -255,8 +255,7 @@ pool = _Pool()
 
 def wait(port: int) -> None:
     """What a process of the pool runs: imports, connects, waits for its call."""
-    from hw_utils.processes import fork_server
-    from hw_utils.processes import rank as rank_module
+    from hw_utils.processes import fork_server, rank_main
 
     token = bytes.fromhex(sys.stdin.readline().strip())
     _die_with_parent()
@@ -273,7 +272,7 @@ def wait(port: int) -> None:
     except (EOFError, OSError):
         return
     rank, spec = pickle.loads(data)
-    rank_module.main(sock, rank, spec)
+    rank_main.main(sock, rank, spec)
     os._exit(0)
 
 

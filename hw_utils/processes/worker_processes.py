@@ -22,7 +22,7 @@ from hw_utils.core.source.noted_frames import ASKS_WHERE, noted_frames
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo.deadlock import Watcher
 from hw_utils.gloo.shared_state import Board
-from hw_utils.processes import rank, socket_frames, start_by_fork
+from hw_utils.processes import rank_main, socket_frames, start_by_fork
 from hw_utils.processes.lock_waits import OwnWaits
 from hw_utils.processes.start_by_spawn import SpawnStarter
 
@@ -111,7 +111,7 @@ class WorkerProcesses:
         }  # fmt: skip
         data = pickle.dumps(message, protocol=5)
         for member in self.members:
-            member.box.queue(rank.CALL, data)
+            member.box.queue(rank_main.CALL, data)
             self._send(member)
 
     def pump(self, timeout_s: float = TICK_S) -> None:
@@ -141,15 +141,15 @@ class WorkerProcesses:
 
     def _read_frames(self, member: Member) -> None:
         for kind, data in member.box.receive_some():
-            if kind == rank.UP:
+            if kind == rank_main.UP:
                 member.is_up = True
-            elif kind == rank.STARTED:
+            elif kind == rank_main.STARTED:
                 member.started, member.start_s = True, pickle.loads(data)
-            elif kind == rank.META:
+            elif kind == rank_main.META:
                 member.meta = pickle.loads(data)
-            elif kind == rank.RESULT:
+            elif kind == rank_main.RESULT:
                 self._take_result(member, data)
-            elif kind == rank.FAILED:
+            elif kind == rank_main.FAILED:
                 self._take_failure(member, pickle.loads(data))
         if member.box.closed:
             self._forget(member.box.sock)
@@ -245,7 +245,7 @@ class WorkerProcesses:
             member.err.close()
 
     def stack_file(self, member: Member) -> str:
-        return rank.stack_path(self.directory, member.rank)
+        return rank_main.stack_path(self.directory, member.rank)
 
     def stack_of(self, member: Member) -> tuple[Frame, ...]:
         """The student's lines that a dying or asked rank left in its stack file, else the worker's first line."""

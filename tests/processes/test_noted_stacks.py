@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hw_utils import launch
 from hw_utils.core.source import noted_frames
-from hw_utils.processes import rank, worker_processes
+from hw_utils.processes import rank_main, worker_processes
 
 OFTEN_S = 0.00005
 
@@ -22,13 +22,13 @@ def test_it_survives_threads_that_come_and_go():
     """gloo's threads get a Python state for each callback: whoever walks them meanwhile must hold the list's lock."""
 
     def worker(_, world_size):
-        rank.SAMPLE_S = OFTEN_S
+        rank_main.SAMPLE_S = OFTEN_S
         sys.setswitchinterval(1e-5)
         stack = open(os.devnull, "w")  # noqa: SIM115 (open as long as the process)
-        _thread.start_new_thread(rank._sample, (stack,))
+        _thread.start_new_thread(rank_main._sample, (stack,))
         for _ in range(2000):
             dist.all_reduce(torch.ones(1), async_op=True).wait()
-        return rank._frames_as_text()[-1]
+        return rank_main._frames_as_text()[-1]
 
     assert any("code worker>" in frame for frame in launch(worker, 2, echo=False).results[0])
 
@@ -48,7 +48,7 @@ def test_a_functions_variables_end_with_it_while_frames_are_read():
 
     def read() -> None:
         while not is_over.is_set():
-            rank._frames_as_text()
+            rank_main._frames_as_text()
 
     reader = threading.Thread(target=read)
     sys.setswitchinterval(1e-6)
@@ -74,7 +74,7 @@ def test_the_first_thread_is_last_under_one_name(tmp_path):
         for thread in others:
             thread.start()
             is_up.wait()
-        asking = threading.Thread(target=lambda: notes.append(rank._where_threads_are()))
+        asking = threading.Thread(target=lambda: notes.append(rank_main._where_threads_are()))
         asking.start()
         asking.join()
     is_over.set()
@@ -97,7 +97,7 @@ def test_code_without_lines_is_noted_as_well():
     thread = threading.Thread(target=stand)
     thread.start()
     waits.wait()
-    found = rank._where_threads_are()
+    found = rank_main._where_threads_are()
     goes_on.set()
     thread.join()
     assert "in stand" in found

@@ -23,7 +23,7 @@ def noted_frames(path: str) -> tuple[Frame, ...]:
         return ()
     stacks = _stacks(text)
     found = _of_students(stacks[-1][1]) if stacks else []
-    if len(stacks) > 1 and not found and not stacks[-2][0]:  # what a way out notes of its own thread; see rank.py
+    if len(stacks) > 1 and not found and not stacks[-2][0]:  # what a way out notes of its own thread; see rank_main.py
         found = _of_students(stacks[-2][1])
     if stacks and not found:
         found = next(filter(None, map(_of_students, _other_threads(stacks))), [])
