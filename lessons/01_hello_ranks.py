@@ -256,9 +256,9 @@ checks.lesson_01.ping_pong(ping_pong, cases=[{"world_size": 3, "n_rounds": 7}])
 # **Predict.** A tensor travels 0, 1, ..., N - 1 and every rank adds its own. How many messages is that, and how many
 # if it comes back to rank 0?
 #
-# **Task** (10 minutes, 2 points). Write `relay`. `numbers[rank]` is this rank's own tensor: do not change it, and
-# read no other rank's. If `close_ring` is true, the last rank sends the sum back to rank 0. Target: N - 1 messages, N
-# to close the ring.
+# **Task** (10 minutes, 2 points). Write `relay`. `numbers[rank]` is this rank's own tensor, and what travels has its
+# shape and dtype: do not change it, and read no other rank's. If `close_ring` is true, the last rank sends the sum back
+# to rank 0. Target: N - 1 messages, N to close the ring.
 
 # %% [markdown]
 # <details><summary>Hint 1: three kinds of ranks</summary>

@@ -302,7 +302,7 @@ lesson_02.plot_chunk_numbers(sent, owned=[chunk_owned(rank, 5) for rank in range
 # %% check="chunk-to-send" points=3
 checks.lesson_02.chunk_to_send(chunk_to_send)
 ### BEGIN HIDDEN TESTS
-checks.lesson_02.chunk_to_send(chunk_to_send, cases=[{"world_size": 6}, {"world_size": 13}])
+checks.lesson_02.chunk_to_send(chunk_to_send, cases=[{"world_size": 6}, {"world_size": 13}, {"world_size": 33}])
 ### END HIDDEN TESTS
 
 # %% check="chunk-owned" points=2

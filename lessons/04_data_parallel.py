@@ -258,8 +258,8 @@ lesson_04.draw_roads()
 def gather_scatter(model) -> None:
     """Sets every p.grad to its mean over the ranks, by way of rank 0.
 
-    Frozen parameters (requires_grad is False) take no part. A gradient of None counts as zeros, the others are
-    contiguous. About 14 lines.
+    Frozen parameters (requires_grad is False) take no part. A gradient of None counts as zeros of the parameter's
+    dtype, the others are contiguous. About 14 lines.
     """
     ### BEGIN SOLUTION
     rank, world_size = dist.get_rank(), dist.get_world_size()

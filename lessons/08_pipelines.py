@@ -106,11 +106,12 @@ checks.lesson_08.bubble_of_ideal(bubble_of_ideal, cases=[{"n_stages": 6, "n_batc
 # Several micro-batches may be in flight, under any numbers, and come back in any order. The caller leaves x alone until
 # backward(k), and so do you: the x and the gradient that you get stay as they are, and of the module only the gradients
 # change. Some parameters may be frozen (requires_grad is False), unused, or used twice: each gets what autograd gives
-# it. To go through the module again in backward is allowed; the gradient is that of the output that has left, also
-# where a module draws random numbers, as dropout does; no module here has buffers that a pass changes, as batch norm
-# has. The first stage's x are characters, whole numbers, which have no gradient: there anything may be returned.
-# Targets: gradients of a TinyGPT in parts equal those of one process to 1e-10; after backward(k, ...) nothing of
-# micro-batch k's tensors is kept, on the object or elsewhere, not even one value of theirs.
+# it, a frozen one None, and an unused one None or zeros. To go through the module again in backward is allowed; the
+# gradient is that of the output that has left, also where a module draws random numbers, as dropout does; no module
+# here has buffers that a pass changes, as batch norm has. The first stage's x are characters, whole numbers, which have
+# no gradient: there anything may be returned. Targets: gradients of a TinyGPT in parts equal those of one process to
+# 1e-10; after backward(k, ...) nothing of micro-batch k's tensors is kept, on the object or elsewhere, not even one
+# value of theirs.
 #
 # <details><summary>Hint 1: "the input of a stage is the start of its graph", "does not require grad"</summary>
 #

@@ -7,7 +7,8 @@ from tests.checks.wrong_answers import Wrong
 HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
         0: "returns_the_text says_it_twice says_more breaks_the_line",
-        1: "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
+        1: "cuts_the_spaces_off joins_the_name "
+        "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
         2: "speaks_for_all only_rank_zero_prints",
     },
     "lesson_01.predictions": {
@@ -30,9 +31,9 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.relay": {
         0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
-        "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read receives_in_float32",
+        "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
-        2: "adds_into_the_input receives_into_its_own_number",
+        2: "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
     "lesson_01.read_a_hang": {
         1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
@@ -81,7 +82,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
-            "tree_knows_no_short_whole_numbers tree_sends_to_itself "
+            "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
             "tree_calls_the_collective tree_calls_reduce_and_broadcast "
@@ -91,7 +92,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: "ends_a_step_early tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
         2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
-            "tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
+            "tree_of_four_steps tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
             "tree_with_a_flat_broadcast tree_is_recursive_doubling tree_adds_in_the_second_phase "
             "tree_sends_at_every_step "
         ),
@@ -110,13 +111,13 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.chunk_to_send": {
         0: "float",
-        1: "own_chunk backwards constant two_at_once",
+        1: "own_chunk backwards constant two_at_once of_sixteen_at_most",
         2: "no_modulo",
     },
     "lesson_02.chunk_owned": {
         0: "none",
         2: "no_modulo",
-        3: "plus_two last_sent first_sent own",
+        3: "plus_two last_sent first_sent own of_sixteen_at_most",
     },
     "lesson_02.ring_all_reduce": {
         0: (
@@ -153,15 +154,18 @@ HINTS: dict[str, dict[int, str]] = {
         3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
-        0: "bits text nan counts_bytes_as_numbers six_decimals",
+        0: "bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
-        0: "natural_log half_of_the_bytes six_decimals in_float32 swaps_its_arguments",
+        0: "natural_log half_of_the_bytes six_decimals in_float32 swaps_its_arguments nothing_for_no_bytes",
         1: "calls_a_product calls_two_latencies one_phase rounded_down not_rounded chunks serial latency_once",
     },
     "lesson_02.ring_all_reduce_s": {
-        0: "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32 swaps_its_arguments",
+        0: (
+            "half_of_the_bytes n_minus_one_chunks chunks_rounded_up six_decimals in_float32 swaps_its_arguments "
+            "nothing_for_no_bytes four_bytes_at_least "
+        ),
         1: (
             "calls_a_product calls_two_latencies "
             "a_chunk_less one_phase n_steps bytes_only tree pays_latency_once one_step_more "
@@ -210,7 +214,7 @@ HINTS: dict[str, dict[int, str]] = {
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
             "LooksTheOpUp AnswersInDoublePrecision DividesByFour DividesWholeNumbers "
-            "LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
+            "AddsWholeNumbersAsFloats LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "
             "MultipliesByTheReciprocalOnOneRank "
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
@@ -260,7 +264,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.column_forward": {
         0: (
-            "RemembersItsCut "
+            "RemembersItsCut KeepsItsPartTwice "
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
             "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
@@ -299,7 +303,8 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_06.row_backward": {
-        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt",
+        0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
+        "RowKeepsItsPartTwice",
         1: (
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "

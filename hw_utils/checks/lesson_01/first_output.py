@@ -62,6 +62,9 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
         return "every rank prints the same number: use rank, not world_size or a constant."
     if printed.lower() == right.lower():
         return "only capital letters differ: the name stays as it came."
+    said = re.search(r"Hello, (.*)!", printed)
+    if said and said[1] != name and said[1].split() == name.split():
+        return "only the spaces of the name differ: it stays as it came, with those around it."
     if name in printed and printed.endswith(f"Hello, {name}!"):
         return f"what stands before the comma differs: {printed.split('Hello')[0]!r}, not {right.split('Hello')[0]!r}."
     if re.search(r"Hello, (.*)!", printed) and name.startswith(re.search(r"Hello, (.*)!", printed)[1] or "-"):
@@ -76,7 +79,10 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
 @check(
     "lesson_01.hello",
     judge=_judge_hello,
-    cases=[{"world_size": n, "name": name} for n, name in ((2, "Ada"), (4, "Grace Hopper"), (1, "edsger"))],
+    cases=[
+        {"world_size": n, "name": name}
+        for n, name in ((2, "Ada"), (4, "Grace Hopper"), (1, "edsger"), (2, " Ida  Rhodes "))
+    ],
     ok="every rank says hello with its own number, in one line and without a message, for 1, 2 and 4 ranks.",
     hint="hint 1 of exercise 1.1",
     hints={

@@ -141,7 +141,7 @@ def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
     return [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
 
 
-def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool) -> None:
+def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool, others: str = "float64") -> None:
     what = f"{'closed ' if closed else ''}relay with {world_size} ranks of {n_elements} elements"
     require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
     numbers, trace = _numbers(world_size, n_elements), ledger_of(data)
@@ -171,7 +171,8 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
 def _require_own_kept(owns_after: list[list[Any]], numbers: list[torch.Tensor], what: str) -> None:
     for rank, owns in enumerate(owns_after):
         for other, after in enumerate(owns):
-            if not torch.equal(torch.from_numpy(after), numbers[other] if other == rank else numbers[other] * HIDDEN):
+            before = numbers[other] if other == rank else (numbers[other] * HIDDEN).to(torch.from_numpy(after).dtype)
+            if not torch.equal(torch.from_numpy(after), before):
                 raise CheckFailed(
                     f"{what}: numbers[{other}] was changed, on rank {rank}.",
                     cause="the input belongs to the caller: a += b and recv(a) change a. Receive and add in a copy.",
@@ -263,20 +264,29 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
 @check(
     "lesson_01.relay",
     judge=_judge_relay,
-    cases=[{"world_size": n, "n_elements": k, "closed": False} for n, k in _RELAY_CASES],
+    cases=[{"world_size": n, "n_elements": k, "closed": False} for n, k in _RELAY_CASES]
+    + [{"world_size": 3, "n_elements": 2, "closed": False, "others": "float32"}],
     ok="the sum arrives where it should, in as few messages as there are steps.",
     hint="hint 1 of exercise 1.3b",
     hints={
         "hint 2 of exercise 1.3b": "changes? a|nothing was received|empty_like|element by element",
         "hint 1 of exercise 1.3b": "nobody|relay ends|from one rank to the next|path is|the last rank",
     },
+    errors={
+        r"must have the same (?:number of bytes|dtype)": "receive into a tensor of the sender's shape and dtype, "
+        "torch.empty_like(numbers[rank]): this rank's own tensor has them, another rank's need not.",
+    },
     look="print on every rank what it received and what it sends.",
 )
-def relay(worker, /, world_size: int, n_elements: int, closed: bool):
-    """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0."""
+def relay(worker, /, world_size: int, n_elements: int, closed: bool, others: str = "float64"):
+    """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0.
+
+    others: the dtype of what stands in the list for other ranks.
+    """
 
     def worker_and_numbers(rank: int, size: int):
-        numbers = [n if r == rank else HIDDEN * n for r, n in enumerate(_numbers(size, n_elements))]
+        rows = enumerate(_numbers(size, n_elements))
+        numbers = [n if r == rank else (HIDDEN * n).to(getattr(torch, others)) for r, n in rows]
         return worker(rank, size, numbers, closed), numbers
 
     data = observe(free(worker_and_numbers, world_size))

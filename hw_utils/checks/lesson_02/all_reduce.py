@@ -31,11 +31,11 @@ def _tensor(shape: list[int], dtype: str, layout: str) -> tuple[torch.Tensor, to
     return memory, tensor
 
 
-def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls, times) -> dict[str, Any]:
+def _worker(rank: int, world_size: int, all_reduce, shape, dtype, layout, seed, calls, times, then) -> dict[str, Any]:
     values, around, moved, mine = [], True, False, torch.empty(0)
     for call in range(calls):
-        if call != 1 or list(mine.shape) != shape:  # the second call gets the tensor of the first one
-            memory, mine = _tensor(shape, dtype, layout)
+        if call != 1 or then or list(mine.shape) != shape:  # the second call gets the tensor of the first one
+            memory, mine = _tensor(shape, then if call and then else dtype, layout)
         mine.copy_(torch.from_numpy(share(rank, shape, seed + call, times)))
         tensor = mine
         returned = all_reduce(tensor)
@@ -52,9 +52,11 @@ _EXPLAINED = re.compile(
 
 
 def _reduce(
-    all_reduce, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1
-):
-    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls, times)
+    all_reduce, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1,
+    then="",
+):  # fmt: skip
+    """then: the dtype of all calls but the first, if it is another one."""
+    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls, times, then)
     try:
         return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
     except WorkerFailed as error:
@@ -65,10 +67,11 @@ def _reduce(
 
 def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
     def judge(
-        data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1
-    ):
+        data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1,
+        then="",
+    ):  # fmt: skip
         shape = shape or [n_elements]
-        seen = all_reduce_judge.read(data, name, world_size, shape, dtype, layout, seed, calls, times)
+        seen = all_reduce_judge.read(data, name, world_size, shape, dtype, layout, seed, calls, times, then)
         for step in steps:
             step(seen)
 
@@ -110,7 +113,9 @@ _ALL = [
     {"world_size": 4, "n_elements": 7, "dtype": "int32"},
     {"world_size": 3, "n_elements": 7, "dtype": "int16"},
     {"world_size": 2, "n_elements": 4, "dtype": "int8"},
+    {"world_size": 3, "n_elements": 6, "dtype": "int64", "then": "float64", "calls": 2},
 ]
+_MANY_RANKS = {"world_size": 18, "n_elements": 1, "dtype": "int64", "seed": 1}
 _TREE_HINTS = {
     "hint 2 of exercise 2.1c": "contiguous|side by side",
     "hint 3 of exercise 2.1c": "not a power of two|second phase|the broadcast|root has the sum",
@@ -144,8 +149,8 @@ def tree_sum(tree_all_reduce, /, **case):
 @check(
     "lesson_02.tree_all_reduce",
     judge=_judge("tree_all_reduce", _sum(why_tree), require_tree),
-    cases=_ALL,
-    ok=f"the sum and the rounds of a tree, {_EVERY_WAY}.",
+    cases=[*_ALL, _MANY_RANKS],
+    ok=f"the sum and the rounds of a tree, {_EVERY_WAY}, and for 18 ranks.",
     hint="the hints of exercise 2.1c",
     hints=_TREE_HINTS,
 )

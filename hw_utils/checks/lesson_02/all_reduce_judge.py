@@ -26,11 +26,16 @@ def title(name: str, world_size: int, shape: Sequence[int], dtype: str, layout: 
     return f"{name} with {ranks} of {size}" + (f" ({', '.join(special)})" if special else "")
 
 
-def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, calls, times=1) -> Reduced:
+_KEPT = "something is kept from one call to the next: a buffer outside the function, or a message left over."
+
+
+def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, calls, times=1, then="") -> Reduced:
     """What a driver observed; raises CheckFailed for a run that did not finish, ValueError for data that is none."""
     what = title(name, world_size, shape, dtype, layout)
     try:
         if data.get("failed"):
+            if then and "must have the same dtype" in str(data["failed"]):
+                raise CheckFailed(f"{what}, then {then}, fails: {data['failed']}", cause=_KEPT)
             cause = why_failed(str(data["failed"]), world_size, is_ring=name.startswith("ring"))
             raise CheckFailed(f"{what} fails: {data['failed']}", cause=cause)
         require_no_deadlock(data, what, cause=why_hangs(data, world_size, name.startswith("tree")))
@@ -47,7 +52,8 @@ def read(data: Any, name: str, world_size: int, shape, dtype, layout, seed, call
     if trace.world_size > world_size:
         raise ValueError(f"a ledger of {trace.world_size} ranks for a run of {world_size}")
     shape = tuple(shape)
-    return Reduced(what, world_size, shape, dtype, layout, seed, calls, times, values, returned, moved, around, trace)
+    dtypes = [dtype] + (calls - 1) * [then or dtype]
+    return Reduced(what, world_size, shape, dtypes, layout, seed, calls, times, values, returned, moved, around, trace)
 
 
 def require_no_collective(seen: Reduced) -> None:
@@ -83,17 +89,15 @@ def require_sum(seen: Reduced, why: Explain) -> None:
 def _require_rank(seen: Reduced, call: int, rank: int, why: Explain) -> None:
     got, expected = seen.values[call][rank], seen.expected(call)
     again = " in its second call" if call else ""
-    if got.dtype.name != seen.dtype or got.shape != seen.shape:
+    again += f", with {seen.dtypes[call]}," if call and seen.dtypes[call] != seen.dtype else ""
+    if got.dtype.name != seen.dtypes[call] or got.shape != seen.shape:
         raise CheckFailed(
             f"{seen.what}{again}: on rank {rank} the tensor became {got.dtype} of shape {got.shape}.",
             cause="resize nothing and convert nothing: write the sum into the tensor that came in.",
         )
     if seen.right(call, rank):
         return
-    if call:
-        cause = "something is kept from one call to the next: a buffer outside the function, or a message left over."
-    else:
-        cause = common_cause(seen) or why(seen)
+    cause = _KEPT if call else common_cause(seen) or why(seen)
     k = int(np.flatnonzero((got != expected).ravel())[0])
     place = f"element {k}" if len(seen.shape) < 2 else f"element {k} (row by row)"
     value, wanted = got.ravel()[k].item(), expected.ravel()[k].item()

@@ -35,6 +35,11 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     network = Network(latency_s, bandwidth_Bps)
 
     def why(ratio: float) -> str:
+        if not n_bytes:
+            return "an empty message waits for the latency, too: the formula holds for 0 bytes as it is."
+        if any(math.isclose(ratio * network.message_s(n_bytes), network.message_s(n), rel_tol=1e-9)
+               for n in (math.floor(n_bytes), math.ceil(n_bytes)) if n != n_bytes):  # fmt: skip
+            return "n_bytes may be a fraction on paper: nothing is rounded."
         if _is_bits(ratio, network.message_s(n_bytes), network.message_s, n_bytes):
             return _BITS
         if math.isclose(ratio, 4) and not latency_s:
@@ -58,7 +63,14 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     judge=_judge_point_to_point_s,
     cases=[
         {"n_bytes": n, **network}
-        for n, network in ((1000, _LATENCY), (1000, _BYTES), (1_000_000, _MIXED), (1234, _FAST))
+        for n, network in (
+            (1000, _LATENCY),
+            (1000, _BYTES),
+            (1_000_000, _MIXED),
+            (1234, _FAST),
+            (0, _MIXED),
+            (714.3, _FAST),
+        )
     ],
     ok="a message costs what the virtual network takes for it.",
     hint="the hints of exercise 2.3a",
@@ -78,6 +90,17 @@ def _judge_all_reduce_s(name: str, ops: tuple[str, ...], why) -> Callable[..., N
             expected_s = played_evenly_s(ops, n, n_bytes, network)
 
             def cause(ratio: float, n: int = n, right_s: float = expected_s) -> str:
+                if not n_bytes and n > 1 and ratio < 1:
+                    return "an empty message waits for the latency, too: the formula holds for 0 bytes as it is."
+                if (
+                    n_bytes < n
+                    and ops == RING
+                    and any(
+                        math.isclose(ratio * right_s, played_evenly_s(ops, n, size * n, network), rel_tol=1e-9)
+                        for size in (1, 2, 4, 8)
+                    )
+                ):
+                    return "a chunk is n_bytes / world_size, also where that is less than one number: no smallest one."
                 if _is_bits(ratio, right_s, lambda size: played_evenly_s(ops, n, size, network), n_bytes):
                     return _BITS
                 if _is_upside_down(ratio, network):
@@ -172,6 +195,8 @@ _COSTS = [
     {"world_sizes": [32, 2, 4], "n_bytes": 960, **_BYTES},
     {"world_sizes": [1, 2, 3, 5, 6, 7, 8, 60], "n_bytes": 840_000, **_MIXED},
     {"world_sizes": [3, 7, 9], "n_bytes": 1000, **_FAST},  # N does not divide the bytes: the formula does not mind
+    {"world_sizes": [7, 12], "n_bytes": 3, **_FAST},
+    {"world_sizes": [2, 5], "n_bytes": 0, **_MIXED},
 ]
 
 

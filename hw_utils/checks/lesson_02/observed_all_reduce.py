@@ -18,6 +18,7 @@ from hw_utils.core.trace import SENDS, Trace
 
 UNTOUCHED = -7  # what lies around a tensor, and must lie there afterwards
 # For so many ranks: times this, whole numbers have more digits than a float64, and an int64 has them all.
+_DIGITS = 17  # of an int64: with more ranks some share one
 LARGE = {4: 10**14 + 1, 6: 10**12 + 1}
 
 
@@ -25,7 +26,7 @@ def share(rank: int, shape: Sequence[int], seed: int = 0, times: int = 1) -> np.
     """What `rank` holds before the all-reduce: 10**rank times 1, 2, 3, ...; other digits for another seed."""
     k = np.arange(math.prod(shape), dtype="i8")
     digits = k + 1 if seed == 0 else 1 + (3 * seed + 5 * rank * seed + k * (rank + seed)) % 8
-    return (times * 10**rank * (digits + drawn_numbers.digits(k.shape, rank, seed))).reshape(shape)
+    return (times * 10 ** (rank % _DIGITS) * (digits + drawn_numbers.digits(k.shape, rank, seed))).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Reduced:
     what: str  # "ring_all_reduce with 4 ranks of 8 elements"
     world_size: int
     shape: tuple[int, ...]
-    dtype: str
+    dtypes: list[str]  # of each call, all of one size
     layout: str
     seed: int
     calls: int
@@ -45,6 +46,10 @@ class Reduced:
     moved: list[bool]  # whether a rank's tensor was given other memory
     around: list[bool]  # whether what lies around a rank's tensor is as it was
     trace: Trace
+
+    @property
+    def dtype(self) -> str:
+        return self.dtypes[0]
 
     @property
     def n_bytes(self) -> int:

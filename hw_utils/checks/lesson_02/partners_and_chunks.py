@@ -204,7 +204,7 @@ def _why_chunk(rank: int, step: int, n: int, chunk: int, came: int) -> str:
 @check(
     "lesson_02.chunk_to_send",
     judge=_judge_chunk_to_send,
-    cases=[{"world_size": n} for n in (4, 2, 3, 7)],
+    cases=[{"world_size": n} for n in (4, 2, 3, 7, 18)],
     ok="every rank passes on the chunk that it has just received.",
     hint="the hints of exercise 2.2a",
     hints={
@@ -242,7 +242,7 @@ def _why_owned(rank: int, n: int, got: int) -> str:
 @check(
     "lesson_02.chunk_owned",
     judge=_judge_chunk_owned,
-    cases=[{"world_size": n} for n in (4, 3, 5, 8)],
+    cases=[{"world_size": n} for n in (4, 3, 5, 8, 70)],
     ok="every chunk is complete on the rank you say.",
     hint="the hints of exercise 2.2a",
     hints={

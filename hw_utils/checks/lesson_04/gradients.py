@@ -57,20 +57,20 @@ def _as_lists(batch: Any) -> Any:
 class _Bare(nn.Module):
     """Parameters with the gradients of `gradients_judge.gradient`, all of value rank + 1."""
 
-    def __init__(self, names: list[str], rank: int) -> None:
+    def __init__(self, names: list[str], rank: int, dtype: torch.dtype) -> None:
         super().__init__()
         for name in names:
             shape, kind = gradients_judge.PARAMETERS[name]
-            parameter = nn.Parameter(torch.full(shape, rank + 1.0), requires_grad=kind != "frozen")
+            parameter = nn.Parameter(torch.full(shape, rank + 1.0, dtype=dtype), requires_grad="frozen" not in kind)
             gradient = gradients_judge.gradient(name, rank)
             if gradient is not None:
-                parameter.grad = torch.from_numpy(gradient).float()
+                parameter.grad = torch.from_numpy(gradient).to(dtype)
             self.register_parameter(name, parameter)
         self.register_buffer("running_mean", torch.full((3,), rank + 1.0))
 
 
-def _drive_sync(rank, world_size, sync, names):
-    model, carried = _Bare(names, rank), note_inputs()
+def _drive_sync(rank, world_size, sync, names, dtype="float32"):
+    model, carried = _Bare(names, rank, getattr(torch, dtype)), note_inputs()
     sync(model)
     found = dict(model.named_parameters())
     return {
@@ -88,6 +88,8 @@ _GRADIENT_CASES = (
     {"world_size": 3, "names": ["bias", "unused", "weight", "still"]},
     {"world_size": 4, "names": ["bias", "branch", "weight"]},
     {"world_size": 3, "names": ["branch", "bias", "twig"]},
+    {"world_size": 2, "names": ["frozen_later", "bias"]},
+    {"world_size": 2, "names": ["branch", "bias", "unused"], "dtype": "float64"},
 )
 _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names": [*ALL, "frozen"]})
 
@@ -104,9 +106,9 @@ _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names
     },
     look="print p.grad of every parameter on every rank, before and after.",
 )
-def gather_scatter(gather_scatter, /, world_size: int, names: list[str]):
+def gather_scatter(gather_scatter, /, world_size: int, names: list[str], dtype: str = "float32"):
     """The gradients that are left on every rank."""
-    return observed(_drive_sync, world_size, gather_scatter, names)
+    return observed(_drive_sync, world_size, gather_scatter, names, dtype)
 
 
 @check(
@@ -142,9 +144,9 @@ def gather_scatter_traffic(gather_scatter, /, world_size: int, names: list[str])
     },
     look="print p.grad of every parameter on every rank, before and after.",
 )
-def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str]):
+def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str], dtype: str = "float32"):
     """The gradients that are left on every rank."""
-    return observed(_drive_sync, world_size, all_reduce_mean, names)
+    return observed(_drive_sync, world_size, all_reduce_mean, names, dtype)
 
 
 @check(

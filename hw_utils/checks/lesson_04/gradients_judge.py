@@ -17,12 +17,14 @@ from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 
-# name -> (shape, kind); kinds: "all" ranks use it, "none", only "rank 0", or it is "frozen".
+# name -> (shape, kind); kinds: "all" ranks use it, "none", only "rank 0", or it is "frozen"; "frozen later" has a
+# gradient from before, which stays.
 PARAMETERS = {
     "weight": ((5, 3), "all"),
     "bias": ((7,), "all"),
     "scalar": ((), "all"),
     "frozen": ((4,), "frozen"),
+    "frozen_later": ((5,), "frozen later"),
     "unused": ((6,), "none"),
     "branch": ((3,), "rank 0"),
     "twig": ((3,), "rank 0"),
@@ -45,8 +47,8 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
 def judge_gradients(what: str, *, adds_itself: bool = False):
     """A judge of the gradients that `what` leaves on every rank. adds_itself: no call may add them up for it."""
 
-    def judge(data: Any, world_size: int, names: Sequence[str]) -> None:
-        who = _with(what, world_size)
+    def judge(data: Any, world_size: int, names: Sequence[str], dtype: str = "float32") -> None:
+        who = _with(what, world_size) + f" and gradients in {dtype}" * (dtype != "float32")
         cause = "every rank must make the same calls, in the same order, for the same parameters."
         if {"unused", "branch", "twig"} & set(names):
             cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
@@ -102,6 +104,16 @@ def _judge_gradient(who: str, got: list[Any], name: str, alike: dict[str, list[A
     root had all of them in a list."""
     n = len(got)
     each = [gradient(name, rank) for rank in range(n)]
+    if PARAMETERS[name][1] == "frozen later":
+        changed = [rank for rank, value in enumerate(got) if not _same(value, each[rank])]
+        if changed:
+            raise CheckFailed(
+                f"{who}: {name!r} is frozen, and its gradient on rank {changed[0]} has become "
+                f"{came(_list(got[changed[0]]))}, it was {came(each[changed[0]].tolist())}.",
+                cause="a frozen parameter takes no part, also if it has a gradient from before: leave out those whose "
+                "requires_grad is False.",
+            )
+        return
     if all(g is None for g in each):
         for rank, value in enumerate(got):
             if value is not None and (PARAMETERS[name][1] == "frozen" or np.any(np.asarray(value) != 0)):

@@ -130,7 +130,15 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
     judge=_judge_overlapped_s,
     cases=[
         {"compute_s": c, "n_buckets": b, "bucket_s": t}
-        for c, b, t in ((1.0, 1, 0.375), (1.0, 4, 0.1), (1.0, 4, 0.25), (7.0, 4, 3.0), (2.0, 16, 1.0))
+        for c, b, t in (
+            (1.0, 1, 0.375),
+            (1.0, 4, 0.1),
+            (1.0, 4, 0.25),
+            (7.0, 4, 3.0),
+            (2.0, 16, 1.0),
+            (1.0, 4, 0.25001),
+            (1.0, 4, 0.24999),
+        )
     ],
     ok="the step takes as long as the virtual pipeline, whichever of the two is the slower.",
     hint="hint 1 of exercise 5.4a",

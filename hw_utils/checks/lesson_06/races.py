@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from hw_utils.checks.lesson_06.points_passed import Evidence
@@ -20,6 +21,7 @@ from hw_utils.checks.lesson_06.race_causes import (
     UNWRITTEN,
     numbers_of,
     tensor_of,
+    whole_numbers_of,
 )
 from hw_utils.core.errors import CheckFailed
 from hw_utils.threads.calls_in_orders import CallsInOrders
@@ -27,6 +29,7 @@ from hw_utils.threads.interleavings import Outcome, explored
 
 _OF_TWO_OBJECTS = 2  # ranks of each
 _ORDERS_OF_TWO = 60
+_OF_WHOLE_NUMBERS = 3  # ranks
 _OF_LOST_SHARES = (UNWRITTEN, ARRIVED)
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
 _REMOVES = re.compile(r"\bdel\b|\.(pop|popitem|clear)\(|=\s*(\{\}|\[\]|None)\s*$")
@@ -38,8 +41,8 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     Rank r brings 10**r * 7**k, 7**k, and a number whose sum shows in which order it is made, to its call number k.
     `evidence`: why one cannot believe that other ranks were let in wherever the text of the answer gives a chance;
     empty if one can. `reshaped`: how two calls in the plainest order end, of which the second brings another
-    shape and dtype. `two objects`: how calls end on two objects of the class at a time, where their results differ
-    from those of each alone, or else None.
+    shape and dtype. `whole numbers`: the results of a call that brings large ones. `two objects`: how calls end on two
+    objects of the class at a time, where their results differ from those of each alone, or else None.
     """
     world_size = case["world_size"]
     brought = [[tensor_of(rank, k) for k in range(len(args))] for rank in range(world_size)]
@@ -76,7 +79,17 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
         (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
     data["reshaped"] = {name: outcome[name] for name in ("results", "kind", "text", "line")}
     is_pair = world_size == _OF_TWO_OBJECTS and all(o["results"] is not None for o in found)
+    are_three = world_size == _OF_WHOLE_NUMBERS and all(o["results"] is not None for o in found)
+    data["whole numbers"] = _of_whole_numbers(kind, method, args) if are_three else None
     return {**data, "two objects": _two_objects(kind, method, args) if is_pair else None}
+
+
+def _of_whole_numbers(kind: Any, method: str, args: list[tuple]) -> list | None:
+    """The results of one call that brings them, in the plainest order."""
+    brought = [[torch.tensor([whole_numbers_of(rank)])] for rank in range(_OF_WHOLE_NUMBERS)]
+    with _explorer(kind, _OF_WHOLE_NUMBERS, method, brought, [args[0][:1]]) as explorer:
+        (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
+    return outcome["results"]
 
 
 def _two_objects(kind: Any, method: str, args: list[tuple]) -> dict[str, Any] | None:
@@ -195,6 +208,7 @@ def judge_outcomes(data: Any, what: str, case: dict, explain: Callable[[dict, in
                 cause = CLEARED if k and cause in _OF_LOST_SHARES and _clears_at_last(story) else cause
                 _fail(f"{text}", what, case, outcome, story, cause)
     _judge_another_shape(data["reshaped"], what, case)
+    _judge_whole_numbers(data["whole numbers"], what)
     if data["two objects"] is not None:
         how = data["two objects"]
         ended = "the results are not those of each alone" if how["kind"] == "returned" else how["text"]
@@ -235,6 +249,20 @@ def _judge_another_shape(outcome: dict, what: str, case: dict) -> None:
             raise CheckFailed(f"{text} gives {_unlike(mine[1]['got'])}", cause=cause)
         if any(isinstance(part, dict) for part in mine[1]["got"]):
             raise CheckFailed(f"{text} has {_unlike(mine[1]['got'][0])} in its list", cause=cause)
+
+
+def _judge_whole_numbers(results: list | None, what: str) -> None:
+    """Whether what comes back as int64 has all its digits; who gives floats, or raises, keeps to floats."""
+    brought = [whole_numbers_of(rank) for rank in range(_OF_WHOLE_NUMBERS)]
+    expected = brought if what == "all_gather" else [sum(numbers) for numbers in zip(*brought)]
+    for rank, (entry,) in enumerate(results or ()):
+        got = entry["got"]
+        if isinstance(got, list) and np.shape(got) == np.shape(expected) and got != expected:
+            raise CheckFailed(
+                f"{what} with {_OF_WHOLE_NUMBERS} ranks that bring int64: rank {rank} gets {got}, expected {expected}",
+                cause="these numbers have more digits than a float64: keep, and add, them in the dtype of what was "
+                "brought",
+            )
 
 
 def _unlike(got: Any) -> str:

@@ -101,6 +101,7 @@ def drive_layer(
             stages[rank] = "backward"
             layer.backward(grad_output.flip(0))
             stages[rank] = "forward"
+        twice = _copies(layer) if stepped else []
         if stepped and isinstance(weights[rank], torch.Tensor | np.ndarray):
             _put(layer, _moved(d_in, d_out, dtype, seed).chunk(world_size, axis)[rank])
         result = {"output": layer.forward(given["x"])}
@@ -118,7 +119,7 @@ def drive_layer(
         seen_by_all = {**result, "weight": layer.weight, "x": given["x"], "grad_output": given["grad_output"]}
         tracked = [n for n, t in seen_by_all.items() if isinstance(t, torch.Tensor) and t.requires_grad]
         tracked += [f"self.{n}" for n in sorted({*followed, *_followed(layer)} - {*tracked})]
-        seen = {"kept_bytes": kept, "tracked": tracked, "whole": whole, "changed": changed}
+        seen = {"kept_bytes": kept, "tracked": tracked, "whole": whole, "twice": twice, "changed": changed}
         looks_again = world_size == 2 and dtype == "float64" and not stepped
         return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
@@ -149,6 +150,18 @@ def _what_it_raises(Layer: Any, weight: torch.Tensor, rank: int, context: Any) -
     except Exception as error:
         return type(error).__name__
     return "nothing"
+
+
+def _copies(layer: Any) -> list[str]:
+    """The names of all but the first memory in which the numbers of the layer's weight lie."""
+    mine = torch.as_tensor(layer.weight).detach() if isinstance(layer.weight, torch.Tensor | np.ndarray) else None
+    if mine is None or mine.numel() < 3:
+        return []
+    found: dict[int, str] = {}
+    for name, tensor in sorted(kept_tensors(layer).items(), key=lambda one: one[0] != "weight"):
+        if n_found(mine, tensor) == mine.numel():
+            found.setdefault(tensor.untyped_storage().data_ptr(), name)
+    return list(found.values())[1:]
 
 
 def _foreign(weight: torch.Tensor, mine: Any) -> torch.Tensor:
@@ -201,6 +214,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     for name, expected, words in parts:
         _require_none_of(known[name], [r[name] for r in results], expected, f"{what}: {words}", limit)
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
+    _require_no_copy(results, what)
     if n > 1:
         require_calls(made, n, calls, what, causes["calls"])
         _require_small_parts(made, axis, case, what)
@@ -274,6 +288,15 @@ def _require_little_kept(results: list, case: dict, what: str) -> None:
                 f"{what}: rank {rank} holds what is another one when other ranks' part of the weight is: "
                 f"{result['of_others']}",
                 cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or a number",
+            )
+
+
+def _require_no_copy(results: list, what: str) -> None:
+    for rank, result in enumerate(results):
+        if result["twice"]:
+            raise CheckFailed(
+                f"{what}: rank {rank} kept its part of the weight twice, also in self.{result['twice'][0]}",
+                cause="1/N of the weight is kept, once: a copy takes as much memory again, a view (.T) takes none",
             )
 
 

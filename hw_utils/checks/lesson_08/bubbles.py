@@ -82,7 +82,7 @@ def _value(formula: Any, n_stages: int, n_batches: int) -> Any:
 
 _PAIRS = [
     {"n_stages": p, "n_batches": m} for p, m in ((4, 10), (1, 4), (2, 1), (3, 12), (8, 3), (8, 32), (3, 39), (16, 1),
-                                                   (40, 100))
+                                                   (40, 100), (2, 300))
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from hw_utils.checks.lesson_06.shards import taken
 from hw_utils.checks.lesson_08.carried_judge import require_carried
 from hw_utils.checks.lesson_08.schedules_judge import (
     ITEM,
+    NOT_RECEIVED_IN,
     SAME_S,
     WIDTH,
     Numbers,
@@ -192,12 +193,12 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int, times: int = 1)
     if times == 1:
         require_carried(what, data, n_batches)
     else:
-        _judge_taken(what, data["results"][-1]["looks"], trace, world_size, n_batches, times)
+        _judge_taken(what, data["results"], trace, world_size, n_batches, times)
 
 
-def _judge_taken(what: str, looks: list, trace: Trace, world_size: int, n_batches: int, times: int) -> None:
-    """looks: of the last rank at the answer's memory, in its first backward pass and in its last one."""
-    (before, _), (after, places) = looks
+def _judge_taken(what: str, results: list, trace: Trace, world_size: int, n_batches: int, times: int) -> None:
+    """By the looks of the last rank at the answer's memory, in its first backward pass and in its last one."""
+    (before, _), (after, places) = results[-1]["looks"]
     n_bytes = taken(before, after)
     in_flight = sum(min(n_batches, world_size - rank) + 1 for rank in range(world_size))
     allowed = in_flight * max(sizes(n_batches, times)) * WIDTH * ITEM
@@ -206,7 +207,9 @@ def _judge_taken(what: str, looks: list, trace: Trace, world_size: int, n_batche
         raise CheckFailed(
             f"{what}: from the last rank's first backward pass to its last one, {n_bytes} bytes more are in use; "
             f"{allowed} are in flight.",
-            cause="activations that went back are kept in another form: as a text, in a list, in a file.",
+            cause=NOT_RECEIVED_IN
+            if any(_writes_in_batches(result) for result in results)
+            else "activations that went back are kept in another form: as a text, in a list, in a file.",
         )
 
 
@@ -215,6 +218,8 @@ def _require_let_go(what: str, result: Any, n_rows: int) -> None:
         "the stage keeps what it needs: an activation that a list, a dictionary, a global name or buffers made at the "
         "start keep, too, takes as much memory as one in flight."
     )
+    if _writes_in_batches(result):
+        cause = NOT_RECEIVED_IN
     if result["n_kept"] > 1:
         raise CheckFailed(
             f"{what} still has {result['n_kept']} activations of micro-batches that went back.", cause=cause
@@ -225,6 +230,10 @@ def _require_let_go(what: str, result: Any, n_rows: int) -> None:
             "in flight and one more.",
             cause=cause,
         )
+
+
+def _writes_in_batches(result: Any) -> bool:
+    return result["changed"] not in ([], "list")
 
 
 def _why_held(data: Any, rank: int, world_size: int, n_batches: int, extra: int) -> str:

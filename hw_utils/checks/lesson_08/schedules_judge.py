@@ -27,6 +27,10 @@ WIDTH, ITEM = 3, 8
 SAME_S = 1e-6
 FREE = Network(0.0, math.inf)  # messages take no time
 Numbers = float | Sequence[float]  # of each rank, or of all
+NOT_RECEIVED_IN = (
+    "behind the first rank, too, the batches are the caller's, who has more steps to make: nothing is received or "
+    "written in them; torch.empty_like(batches[k]) is a buffer of your own for what comes."
+)
 
 
 def sizes(n_batches: int, times: int = 1) -> list[int]:
@@ -56,8 +60,9 @@ def _worker(
         stage.look = partial(look_at, answer)
     mine = list(batches)
     loss = answer(interface(stage), mine, rank, world_size)
-    now = zip(batches, mine, drawn_rows(1, n_batches, times))
-    changed = [k for k, (a, b, x) in enumerate(now) if rank == 0 and not (torch.equal(a, x) and torch.equal(b, x))]
+    before = [x if rank == 0 else torch.zeros_like(x) for x in drawn_rows(1, n_batches, times)]
+    now = zip(batches, mine, before)
+    changed = [k for k, (a, b, x) in enumerate(now) if not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
         "kept_bytes": stage.kept_bytes, "crossed": stage.crossed if times == 1 else {}, "looks": stage.looks,
@@ -123,7 +128,9 @@ def _require_batches(what: str, data: Any) -> None:
             which = " list is shorter or longer" if is_list else f"[{result['changed'][0]}] is another"
             raise CheckFailed(
                 f"{what}: after the step, rank {rank}'s batches{which} than before.",
-                cause="the batch is the caller's, who has more steps to make: receive gradients in a buffer of your "
+                cause=NOT_RECEIVED_IN
+                if rank and not is_list
+                else "the batch is the caller's, who has more steps to make: receive gradients in a buffer of your "
                 "own, and go through the list without taking anything out.",
             )
 

@@ -43,16 +43,13 @@ def _judge(data: Any, **given: Any) -> None:
         for place in reversed(range(len(cut))):
             for name, expected in right[place].items():
                 got = step[place][name]
-                if expected is None and (got is None or not got.any()):
+                if expected is None and (got is None or (case["odd"] != "frozen" and not got.any())):
                     continue
                 if expected is None:
                     raise CheckFailed(
-                        f"{what}: after step {number} `{name}` in part {place} has a gradient, in one process it has "
-                        "none.",
-                        cause="a parameter whose requires_grad is False is frozen: whoever asks for gradients asks for "
-                        "those of the others."
-                        if case["odd"] == "frozen"
-                        else "nothing of the output depends on it: its gradient stays None, or is zero.",
+                        f"{what}: after step {number} `{name}` in part {place} has a gradient"
+                        f"{'' if got.any() else ' of zeros'}, in one process it has none.",
+                        cause=_why_any(got, case["odd"] == "frozen"),
                     )
                 if got is None or distance(got, expected) > 1e-10:
                     raise CheckFailed(
@@ -93,6 +90,21 @@ def _require_untouched(what: str, result: Any) -> None:
             f"{what}: {method} of part {place} changes the numbers of the caller's {name}.",
             cause=f"{name} is the caller's: whatever works on it in place works on a clone().",
         )
+
+
+def _why_any(got: np.ndarray, is_frozen: bool) -> str:
+    """What a gradient comes from where autograd leaves None."""
+    if is_frozen and not got.any():
+        return (
+            "a parameter whose requires_grad is False is frozen, and its gradient stays None: zeros are a gradient, "
+            "too, by which an optimizer's weight decay moves it."
+        )
+    if is_frozen:
+        return (
+            "a parameter whose requires_grad is False is frozen: whoever asks for gradients asks for those of the "
+            "others."
+        )
+    return "nothing of the output depends on it: its gradient stays None, or is zero."
 
 
 def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: dict) -> str:

@@ -133,7 +133,7 @@ def in_one_flat_vector(model):
             dist.gather(flat)
             dist.scatter(flat)
         else:
-            table = torch.empty(dist.get_world_size(), flat.numel())
+            table = torch.empty(dist.get_world_size(), flat.numel(), dtype=flat.dtype)
             dist.gather(flat, list(table.unbind()))
             dist.scatter(flat, [table.mean(0)] * dist.get_world_size())
         p.grad = flat.view(p.shape)

@@ -563,6 +563,20 @@ class KeepsABook:
 
 
 @right(COLUMN_F, COLUMN_B)
+class KeepsItsPartTurned(KeepsABook):
+    """A view of the weight beside it: one memory."""
+
+    def __init__(self, weight, rank, context, group_id):
+        super().__init__(weight, rank, context, group_id)
+        self.turned = self.weight.T
+
+    def backward(self, grad_output):
+        mine = grad_output.tensor_split(self.context.world_size, dim=1)[self.rank]
+        self.weight_grad = self.x.T @ mine
+        return self.context.all_reduce(mine @ self.turned, self.rank, self.group_id)
+
+
+@right(COLUMN_F, COLUMN_B)
 class ColumnByChunk:
     def __init__(self, weight, rank, context, group_id):
         assert context.world_size > 0

@@ -602,6 +602,16 @@ for _name, _line, _says in [
     ("forgets_the_f", lambda rank, n, name: "Rank {rank}: Hello, {name}!", "the f before the quotation mark"),
     ("tells_the_size", lambda rank, n, name: f"Rank {rank} of {n}: Hello, {name}!", "before the comma differs"),
     ("says_more", lambda rank, n, name: f"start\nRank {rank}: Hello, {name}!", "something else is printed too"),
+    (
+        "cuts_the_spaces_off",
+        lambda rank, n, name: f"Rank {rank}: Hello, {name.strip()}!",
+        "only the spaces of the name",
+    ),
+    (
+        "joins_the_name",
+        lambda rank, n, name: f"Rank {rank}: Hello, {' '.join(name.split())}!",
+        "only the spaces of the",
+    ),
     ("breaks_the_line", lambda rank, n, name: f"Rank {rank}:\nHello, {name}!", "the line is broken in two"),
 ]:
     wrong_values("lesson_01.hello", _name, lambda *given, line=_line: print(line(*given)), says=_says)
@@ -621,6 +631,18 @@ def passes_on_what_it_read(rank, world_size, numbers, close_ring=False):
     if rank < world_size - 1:
         dist.send(total, rank + 1)
     return total if rank == end else None
+
+
+@wrong("lesson_01.relay", says="like.numbers.rank.*this rank's own tensor has them, another rank's need not")
+def makes_a_buffer_like_rank_zeros(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank].clone()
+    if rank > 0:
+        incoming = torch.empty_like(numbers[0])
+        dist.recv(incoming, rank - 1)
+        total += incoming
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == world_size - 1 else None
 
 
 @wrong("lesson_01.relay", says="receive into a tensor of the sender's shape")

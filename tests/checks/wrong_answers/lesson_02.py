@@ -127,6 +127,42 @@ def _right_tree(tensor):
     tensor.copy_(data)
 
 
+_BUFFERS: dict = {}
+
+
+@wrong("lesson_02.tree_all_reduce", says="then float64, fails: .* dtype.*kept from one call to the next: a buffer")
+def tree_keeps_buffers_by_shape(tensor):
+    _tree(
+        tensor, range(1, _steps() + 1), lambda t: _BUFFERS.setdefault((dist.get_rank(), t.shape), torch.empty_like(t))
+    )
+
+
+@wrong("lesson_02.tree_all_reduce", says="18 ranks")
+def tree_of_four_steps(tensor):
+    _tree(tensor, range(1, min(4, _steps()) + 1), torch.empty_like)
+
+
+def _steps():
+    return (dist.get_world_size() - 1).bit_length()
+
+
+def _tree(tensor, steps, buffer_for):
+    """The right one, but for its steps and its buffers."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    own = tensor.contiguous()
+    for step in (*steps, *reversed([-step for step in steps])):
+        half = 2 ** (abs(step) - 1)
+        if rank % (2 * half) == half:
+            (dist.send if step > 0 else dist.recv)(own, rank - half)
+        elif rank % (2 * half) == 0 and rank + half < n and step > 0:
+            incoming = buffer_for(own)
+            dist.recv(incoming, rank + half)
+            own += incoming
+        elif rank % (2 * half) == 0 and rank + half < n:
+            dist.send(own, rank + half)
+    tensor.copy_(own)
+
+
 @wrong("lesson_02.tree_all_reduce", says="the second phase, the broadcast, is missing")
 def tree_without_broadcast(tensor):
     _reduce(tensor, *_here())
@@ -432,6 +468,10 @@ wrong_values("lesson_02.chunk_to_send", "backwards", lambda r, i, n: (r - i) % n
 wrong_values("lesson_02.chunk_to_send", "constant", lambda r, i, n: (r - 1) % n, says="off by one|passes on")
 wrong_values("lesson_02.chunk_to_send", "two_at_once", lambda r, i, n: (r - 3 + 2 * i) % n, says="off by one|passes on")
 wrong_values("lesson_02.chunk_to_send", "float", lambda r, i, n: (r - 2.0 + i) % n, says="expected an int")
+wrong_values("lesson_02.chunk_to_send", "of_sixteen_at_most", lambda r, i, n: (r + i - 2) % min(n, 16),
+             says=r"chunk_to_send\(0, 1, 18\) is 15, expected 17")  # fmt: skip
+wrong_values("lesson_02.chunk_owned", "of_sixteen_at_most", lambda r, n: (r - 2) % min(n, 16),
+             says=r"chunk_owned\(.*, 70\) is")  # fmt: skip
 wrong_values("lesson_02.chunk_owned", "plus_two", lambda r, n: (r + 2) % n, says="for 4 ranks n - 2 and n \\+ 2")
 wrong_values("lesson_02.chunk_owned", "last_sent", lambda r, n: (r - 3) % n, says="off by one")
 wrong_values("lesson_02.chunk_owned", "first_sent", lambda r, n: (r - 1) % n, says="off by one")
@@ -910,6 +950,19 @@ wrong_values(
 wrong_values(
     "lesson_02.point_to_point_s", "larger", lambda m, n: max(n.latency_s, m / n.bandwidth_Bps), says="both parts"
 )
+wrong_values("lesson_02.point_to_point_s", "nothing_for_no_bytes", lambda m, n: _hop_s(m, n) if m else 0.0,
+             says="an empty message waits for the latency, too")  # fmt: skip
+wrong_values("lesson_02.point_to_point_s", "whole_bytes", lambda m, net: _hop_s(int(m), net),
+             says="may be a fraction on paper: nothing is rounded")  # fmt: skip
+wrong_values("lesson_02.tree_all_reduce_s", "nothing_for_no_bytes",
+             lambda n, m, net: 2 * (n - 1).bit_length() * _hop_s(m, net) if m else 0.0,
+             says="an empty message waits for the latency, too")  # fmt: skip
+wrong_values("lesson_02.ring_all_reduce_s", "nothing_for_no_bytes",
+             lambda n, m, net: 2 * (n - 1) * _hop_s(m / n, net) if m else 0.0,
+             says="an empty message waits for the latency, too")  # fmt: skip
+wrong_values("lesson_02.ring_all_reduce_s", "four_bytes_at_least",
+             lambda n, m, net: 2 * (n - 1) * _hop_s(max(4, m / n), net) if m else 2 * (n - 1) * net.latency_s,
+             says="also where that is less than one number: no smallest one")  # fmt: skip
 wrong_values("lesson_02.point_to_point_s", "text", lambda m, net: "1 s", says="is '1 s', expected a number")
 wrong_values("lesson_02.point_to_point_s", "nan", lambda m, net: math.nan, says="is nan, expected a number")
 

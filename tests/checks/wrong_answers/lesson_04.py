@@ -553,6 +553,46 @@ def gives_zeros_to_the_frozen(model):
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
 
 
+@wrong("lesson_04.gather_scatter", says="'frozen_later' is frozen, .* on rank 0 has become None.*takes no part")
+def takes_gradients_from_the_frozen(model):
+    gather_scatter(model)
+    for p in model.parameters():
+        p.grad = p.grad if p.requires_grad else None
+
+
+@wrong("lesson_04.all_reduce_mean", says="'frozen_later' is frozen, .* on rank 0 has become None.*takes no part")
+def forgets_gradients_of_the_frozen(model):
+    for p in model.parameters():
+        if not p.requires_grad:
+            p.grad = None
+    all_reduce_mean(model)
+
+
+@wrong("lesson_04.all_reduce_mean", says="'frozen_later' is frozen, .* on rank 0 has become .*takes no part")
+def averages_whatever_has_a_gradient(model):
+    for p in model.parameters():
+        if p.requires_grad or p.grad is not None:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+
+
+def _zeros_in_single(sync, name):
+    def answer(model):
+        for p in model.parameters():
+            if p.requires_grad and p.grad is None:
+                p.grad = torch.zeros(p.shape)
+        sync(model)
+
+    answer.__name__ = name
+    return answer
+
+
+for _check, _sync in (("gather_scatter", gather_scatter), ("all_reduce_mean", all_reduce_mean)):
+    wrong_values(f"lesson_04.{_check}", f"{_check}_of_zeros_in_single", _zeros_in_single(_sync, "zeros_in_single"),
+                 says="two dtypes meet: .*torch.zeros_like")  # fmt: skip
+
+
 @wrong("lesson_04.gather_scatter_traffic", says="rank 0 sends|calls all_reduce")
 def averages_buffers_too(model):
     gather_scatter(model)

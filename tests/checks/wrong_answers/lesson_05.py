@@ -27,6 +27,7 @@ for _name, _formula, _says in [
     ("nothing", lambda n, s: None, "gave None.*is there a return"),
     ("never_over_twenty", lambda n, s: min(20.0, 1 / (s + (1 - s) / n)), r"amdahl_speedup\(200, 0.01\) gave 20"),
     ("right_for_many_only", lambda n, s: 1 / (s + (1 - s) / n) if n > 4 else n - s, "gave"),
+    ("the_bound_for_many", lambda n, s: 1 / s if n > 200 else 1 / (s + (1 - s) / n), "for ever more ranks"),
     ("shares_out_the_whole", lambda n, s: 1 / (s + 1 / n), "only 1 - serial_fraction is shared out"),
     ("two_digits", lambda n, s: round(1 / (s + (1 - s) / n), 2), "right but rounded"),
     ("in_words", lambda n, s: f"{1 / (s + (1 - s) / n)}", "that is text"),
@@ -873,6 +874,8 @@ for _name, _formula, _says in [
     ("shares_the_bucket", lambda c, b, t: c + t / b if t <= c / b else c / b + t, "nothing of it is divided|expected"),
     ("the_smaller", lambda c, b, t: min(c, b * t), "expected"),
     ("one_bucket_fewer", lambda c, b, t: c + t if t <= c / b else c / b + (b - 1) * t, "the last one too"),
+    ("compute_up_to_a_bit_more", lambda c, b, t: c + t if b * t <= 1.001 * c else c / b + b * t, "link never rests"),
+    ("the_link_from_a_bit_less", lambda c, b, t: c + t if b * t <= 0.999 * c else c / b + b * t, "only the last one"),
     ("whole_parts", lambda c, b, t: c + t if t <= c / b else c // b + b * t, "a fraction of a second"),
 ]:
     wrong_values("lesson_05.overlapped_s", _name, _formula, says=_says)

@@ -1627,6 +1627,16 @@ class ComputesWithACopy(_WithACopy, _Column):
         return self.gather(x @ self.own)
 
 
+@wrong(COLUMN_F, says="kept its part of the weight twice, also in self.own.*a copy takes as much memory again")
+class KeepsItsPartTwice(_WithACopy, _Column):
+    pass
+
+
+@wrong(ROW_B, says="kept its part of the weight twice, also in self.own.*a copy takes as much memory again")
+class RowKeepsItsPartTwice(_WithACopy, _Row):
+    pass
+
+
 @wrong(COLUMN_B, says="after a step.*input gradient.*keep no second copy")
 class GoesBackWithACopy(_WithACopy, _Column):
     def backward(self, grad_output):
@@ -2574,6 +2584,15 @@ class AnswersInDoublePrecision(_Context):
             raise ValueError(op)
         total = sum(part.double() for part in self.all_gather(tensor, rank, group_id))
         return total / self.world_size if op == "mean" else total
+
+
+@wrong(REDUCE, says="bring int64: rank 0 gets .*more digits than a float64: keep")
+class AddsWholeNumbersAsFloats(_Context):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = torch.stack(self.all_gather(tensor, rank, group_id)).double().sum(0)
+        return (total / self.world_size if op == "mean" else total).to(tensor.dtype)
 
 
 @wrong(REDUCE, says="the sum of all divided by 4.*divide by world_size, and by no number of your own")

@@ -37,6 +37,7 @@ for _name, _formula, _says in [
     ("in_single", lambda p, m: (torch.tensor(p - 1) / (m + p - 1)).item(), "a float32 has seven"),
     ("with_an_eps", lambda p, m: (p - 1) / (m + p - 1 + 1e-8), "add nothing small"),
     ("few_stages_only", lambda p, m: (p - 1) / (m + p - 1) if p <= 20 else 0.0, r"bubble_of_total\(40, 100\)"),
+    ("none_of_many", lambda p, m: (p - 1) / (m + p - 1) if m <= 32 * p else 0.0, r"bubble_of_total\(2, 300\)"),
 ]:
     wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
 
@@ -51,6 +52,7 @@ for _name, _formula, _says in [
     ("at_most_one", lambda p, m: min(1.0, (p - 1) / m), "it is no share"),
     ("at_least_p_micro_batches", lambda p, m: (p - 1) / max(m, p), "another formula for fewer micro-batches"),
     ("one_ranks_over_all_ranks", lambda p, m: (p - 1) / (p * m), "both of one rank, or both of all"),
+    ("none_of_many", lambda p, m: (p - 1) / m if m <= 32 * p else 0.0, r"bubble_of_ideal\(2, 300\)"),
     ("over_one_less", lambda p, m: (p - 1) / m if m > 1 else (p - 1) / (m - 1), "divides by zero"),
 ]:
     wrong_values("lesson_08.bubble_of_ideal", _name, _formula, says=_says)
@@ -149,6 +151,17 @@ class TrainsTheFrozen(_Stage):
             if (g := weights[name].grad) is not None:
                 p.grad = g if p.grad is None else p.grad + g
         return x.grad
+
+
+@wrong("lesson_08.stage", says="in part 2 has a gradient of zeros.*is frozen, and its gradient stays None")
+class BeginsWithZeros(_Stage):
+    """Each parameter has a gradient to add to, a frozen one, too."""
+
+    def forward(self, k, x):
+        for p in self.module.parameters():
+            if p.grad is None:
+                p.grad = torch.zeros_like(p)
+        return super().forward(k, x)
 
 
 @wrong("lesson_08.stage", says="with a parameter used twice.*is not that of one process.*counted twice: .* two names")
@@ -915,6 +928,46 @@ def gpipe_receives_gradients_in_the_batch(stage, batches, rank, world_size):
             return like
 
     return Saves()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.gpipe", says="rank 1's batches.0. is another than before.*nothing is received or written in them")
+def gpipe_receives_in_the_batches(stage, batches, rank, world_size):
+    class InPlace(_Schedule):
+        def received(self, like, peer):
+            x = like if peer < rank else torch.empty_like(like)
+            dist.recv(x, peer)
+            return x
+
+    return InPlace()(stage, batches, rank, world_size)
+
+
+def _fills_what_is_over(schedule, name):
+    """It leaves numbers in the zeros of each rank but the first."""
+
+    def answer(stage, batches, rank, world_size):
+        loss = schedule(stage, batches, rank, world_size)
+        for x in batches if rank else ():
+            x.fill_(7.0)
+        return loss
+
+    answer.__name__ = name
+    return answer
+
+
+for _check, _kind in (("gpipe", _Schedule), ("one_f_one_b", _OneFOneB)):
+    wrong_values(f"lesson_08.{_check}", f"{_check}_fills_the_zeros", _fills_what_is_over(_kind(), "fills_the_zeros"),
+                 says="rank 1's batches.0. is another than before.*nothing is received or written in them")  # fmt: skip
+
+
+@wrong("lesson_08.one_f_one_b", says="rank 1's batches.0. is another than before.*nothing is received or written in")
+def receives_in_the_batches(stage, batches, rank, world_size):
+    class InPlace(_OneFOneB):
+        def received(self, like, peer):
+            x = like if peer < rank else torch.empty_like(like)
+            dist.recv(x, peer)
+            return x
+
+    return InPlace()(stage, batches, rank, world_size)
 
 
 @wrong("lesson_08.gpipe", says="batches list is shorter or longer than before")
