@@ -206,7 +206,8 @@ def _judge_taken(what: str, looks: list, trace: Trace, world_size: int, n_batche
         raise CheckFailed(
             f"{what}: from the last rank's first backward pass to its last one, {n_bytes} bytes more are in use; "
             f"{allowed} are in flight.",
-            cause="activations that went back are kept in another form: as a text, in a list, in a file.",
+            cause="activations that went back are kept: in `batches`, if they are received there and not in tensors of "
+            "your own, or in another form, as a text, in a list, in a file.",
         )
 
 
