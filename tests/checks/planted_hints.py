@@ -19,7 +19,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_01.times": {
-        1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number",
+        1: "isend_waits send_is_buffered starts_when_sent second_is_free in_words not_a_number a_tensor_of_two",
     },
     "lesson_01.ping_pong": {
         0: "gives_the_ball_itself the_second_player_does_not_wait "
@@ -36,7 +36,7 @@ HINTS: dict[str, dict[int, str]] = {
         2: "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
     "lesson_01.read_a_hang": {
-        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only",
+        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only a_rank_too_many",
     },
     "lesson_01.shift_by_parity": {
         0: (
@@ -56,7 +56,7 @@ HINTS: dict[str, dict[int, str]] = {
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
             "takes_the_reading_itself adds_the_readings times_two_trips_a_repeat "
             "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
-            "leaves_out_the_first_trip "
+            "leaves_out_the_first_trip starts_the_clock_each_time "
         ),
     },
     "lesson_01.fit_link": {
@@ -64,7 +64,7 @@ HINTS: dict[str, dict[int, str]] = {
             "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
             "takes_the_smallest_message_for_latency "
         ),
-        2: "plain_least_squares divides_the_largest",
+        2: "plain_least_squares divides_the_largest divides_by_the_bytes divides_one_column",
     },
     "lesson_02.tree_steps": {
         0: "one_too_many",
@@ -117,7 +117,7 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_02.chunk_owned": {
         0: "none",
         2: "no_modulo",
-        3: "plus_two last_sent first_sent own of_sixteen_at_most",
+        3: "plus_two last_sent first_sent own of_sixteen_at_most of_a_ring_to_the_right",
     },
     "lesson_02.ring_all_reduce": {
         0: (
@@ -137,12 +137,12 @@ HINTS: dict[str, dict[int, str]] = {
         2: (
             "ring_is_serial ring_goes_by_parity ring_of_blocking_sends ring_of_blocking_receives "
             "ring_waits_for_its_send_at_once ring_adds_before_the_wait ring_adds_zeros_before_the_wait "
-            "ring_receives_into_what_it_sends ring_never_waits "
+            "ring_receives_into_what_it_sends ring_never_waits receives_into_the_chunk "
         ),
         3: (
             "ring_adds_to_the_next_chunk ring_adds_to_the_chunk_before ring_without_all_gather "
             "ring_adds_in_the_second_phase ring_is_one_step_short ring_copies_in_both_phases "
-            "ring_starts_its_numbers_again "
+            "ring_starts_its_numbers_again numbers_go_down adds_to_what_it_sends "
         ),
     },
     "lesson_02.ring_sum": {
@@ -150,8 +150,9 @@ HINTS: dict[str, dict[int, str]] = {
         "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
-        2: "ring_leaves_its_isends",
-        3: "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
+        2: "ring_leaves_its_isends receives_into_the_chunk",
+        3: "numbers_go_down adds_to_what_it_sends "
+        "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
         0: "bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
@@ -176,7 +177,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "one_decimal "
             "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
-            "counts_the_way_up_alone"
+            "counts_the_way_up_alone tree_pays_1_tensors_in_all tree_pays_2_tensors_in_all"
         ),
         1: "by_log2_of_n negative times_n constant none_for_never whole_tensors_around two_tensors_around",
         2: "not_rounded_up_from_5 rounded_down_from_5 not_rounded",
@@ -218,7 +219,7 @@ HINTS: dict[str, dict[int, str]] = {
             "MultipliesByTheReciprocalOnOneRank "
         ),
         1: "SumsBeforeAllHaveArrived TakesItsOwnForWhatIsNotThere NeverClearsTheTotal SharesOneResult "
-        "ReusesTheGroupAtOnce",
+        "ReusesTheGroupAtOnce ReadsTheSharedListBehindTheBarrier",
         2: (
             "AddsWithoutALock AddsInPlaceWithoutALock AddsArraysWithoutALock AddsToAnArrayOfNumpys "
             "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead"
@@ -304,7 +305,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
-        "RowKeepsItsPartTwice",
+        "RowKeepsItsPartTwice RowGathersItsOutput",
         1: (
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "

@@ -40,6 +40,8 @@ def _judge_hang(table: Any, rank: int) -> None:
             f"waits[{rank}]: rank {rank} does not wait for rank {answer[1]!r}.",
             cause="the rank is a number here, no text."
             if str(answer[1]) == str(row.peers[0])
+            else f"there is no rank {answer[1]}, the last is 3: whom does it send to, in a circle?"
+            if type(answer[1]) is int and not 0 <= answer[1] < 4
             else "a send waits for the rank that it sends to, until that one receives.",
         )
 

@@ -104,7 +104,12 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
         return "that is there and back: a round trip is two messages."
     if is_(2 * repeats * expected) or is_(repeats * expected):
         return "that is all repeats together: divide by the number of messages."
-    if is_(expected / 2) or is_(expected / repeats) or is_(expected / repeats / 2):
+    if is_(expected / repeats) or is_(2 * expected / repeats):
+        return (
+            "that is one round trip, divided as if it were all of them: the clock is read once before the loop and "
+            "once after it, and what has passed is divided by `repeats` once."
+        )
+    if is_(expected / 2) or is_(expected / repeats / 2):
         return "divided once too often: by the number of messages that the clock has seen, there and back."
     for factor, unit in ((1e3, "milliseconds"), (1e6, "microseconds"), (1e9, "nanoseconds")):
         if any(is_(factor * times * expected) for times in (1, 2, repeats, 2 * repeats)):
@@ -204,6 +209,11 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
         return "that is seconds per byte, the slope; bandwidth is one over it."
     if name == "bandwidth_Bps" and (is_(8 * expected) or is_(expected / 8)):
         return "bandwidth is given in bytes a second, not in bits."
+    if math.isclose(numbers[0], 1, rel_tol=1e-6) and abs(numbers[1]) > 1e3 * bandwidth_Bps:
+        return (
+            "a latency of 1 and bytes that take no time solve every equation whose right side is 1: divided by its "
+            "time, an equation has 1 / seconds beside the latency, too."
+        )
     if is_(1e3 * expected) or is_(1e6 * expected) or is_(expected / 1e3) or is_(expected / 1e6):
         return "another unit: seconds and bytes a second are asked for, not milliseconds, not megabytes."
     if name == "latency_s" and got == 0:
@@ -215,10 +225,18 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
         return "rounded: give the numbers as they come."
     if noise and name == "latency_s" and got in (seconds[0], min(seconds)):
         return "one measurement alone carries all its noise: use every size, each counting alike."
-    if noise and max(abs(numbers[0] + s / numbers[1] - t) / t for s, t in zip(sizes, seconds)) < 3 * noise:
+    off = [abs(numbers[0] + s / numbers[1] - t) / t for s, t in zip(sizes, seconds)]
+    if noise and max(off) < 3 * noise:
         return "some sizes count for more than others, a first and a last one perhaps: use all, each counting alike."
-    if noise:
+    if noise and max(off[-4:]) < 3 * noise:
         return "one big message outweighs the small ones: divide each equation by its time, so that all count alike."
+    if noise and max(off[:4]) < 3 * noise:
+        return (
+            "the line meets the small messages and misses the large ones, which hardly count: divide each equation by "
+            "its time, not by its bytes, so that all count alike."
+        )
+    if noise:
+        return ""
     return "time = latency + bytes / bandwidth is a line in the number of bytes."
 
 
@@ -233,7 +251,7 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
     ],
     ok="latency and bandwidth were found, with and without noise.",
     hint="hint 2 of exercise 1.5",
-    hints={"hint 2 of exercise 1.5": "counts?(ing)? alike|is a line in"},
+    hints={"hint 2 of exercise 1.5": "counts?(ing)? alike|is a line in|divided by its time"},
     look="print for every size the time that your line gives beside the one that was measured.",
 )
 def fit_link(fit, /, latency_s: float, bandwidth_Bps: float, noise: float):

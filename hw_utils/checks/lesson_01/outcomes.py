@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 from hw_utils.checks.check import check
+from hw_utils.checks.common_mistakes import came
+from hw_utils.checks.lesson_01.messages import number
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed
 from hw_utils.core.hardware import Network
 from hw_utils.material import programs
@@ -77,16 +79,19 @@ _LATE_NETWORK = Network(latency_s=1.0, bandwidth_Bps=4.0)  # one float32: 2 s a 
 
 
 def _judge_late(times: Any, call: str) -> None:
-    said = times.get(call) if isinstance(times, dict) else None
-    if said is None:
+    given = times.get(call) if isinstance(times, dict) else None
+    if given is None:
         raise CheckFailed(
             f"times[{call!r}] is missing or None: say after how many seconds that call returns.",
             cause="times is a dictionary with a number for each of the three calls.",
         )
-    if type(said) not in (int, float):
+    said = number(given)
+    if said is None:
         raise CheckFailed(
-            f"times[{call!r}] must be a number of seconds, got {type(said).__name__}.",
-            cause="a text or a list is no number: 2.0, without quotes.",
+            f"times[{call!r}] must be a number of seconds, got {came(given)}.",
+            cause="a text is no number: 2.0, without quotes."
+            if isinstance(given, str)
+            else "one number is asked for: an int or a float, as 2.0.",
         )
     run = simulate(programs.late_receiver, 2, network=_LATE_NETWORK, compute="free", echo=False)
     happened = run[0][call]

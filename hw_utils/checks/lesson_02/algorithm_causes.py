@@ -97,6 +97,11 @@ def why_ring(seen: Reduced) -> str:
     if some and not all(map(all, complete)) and seen.n_messages == n * (n - 1):
         return "every rank has one complete chunk and no more: the second phase, the all-gather, is missing."
     counts = _counts(seen)
+    if n > 2 and counts and all(max(c) == sum(c) == 2 ** (n - 1) for c in counts):
+        return (
+            "what comes in lands on what was there already, and is added to itself: receive into a buffer of its own, "
+            "which is then added to the chunk."
+        )
     if n > 2 and counts and not some and any(max(c) > 1 and min(c) > 0 for c in counts):
         return (
             "no chunk is ever whole, and shares are in it more than once: in the first phase what comes in goes into a "

@@ -122,7 +122,7 @@ _TREE_HINTS = {
     "hint 1 of exercise 2.1c": "no rank can go on|there is no rank|whole sum|in the first phase",
 }
 _RING_HINTS = {
-    "hint 2 of exercise 2.2b": "stands in (send|recv)|with isend|\\bwait\\b|nothing was ever",
+    "hint 2 of exercise 2.2b": "stands in (send|recv)|with isend|\\bwait\\b|nothing was ever|added to itself",
     "hint 1 of exercise 2.2b": "tensor_split|evenly|multiple of the number|empty|chunks differ|one chunk a step",
     "hint 3 of exercise 2.2b": "second phase|complete chunk|all-gather|chunk index|step is missing|passes on",
 }

@@ -140,6 +140,12 @@ def _why_lines(got: float, world_size: int, network: Network) -> str:
         "one phase of the tree, both of the ring: both phases of each count.": meet((tree_0 / 2, tree_b / 2), around),
         "one phase of the ring, both of the tree: both phases of each count.": meet(right, (ring_0 / 2, ring_b / 2)),
         "a tree's tensors go up and come down again: w counts both ways.": meet((tree_0, tree_b / 2), around),
+        "a tree's tensors are whole in every round: w is as many times D as there are rounds, in all, not 1.": meet(
+            (tree_0, far / network.bandwidth_Bps), around
+        ),
+        "a tree's tensors are whole in every round: w is as many times D as there are rounds, in all, not 2.": meet(
+            (tree_0, 2 * far / network.bandwidth_Bps), around
+        ),
         "a ring's rank sends less than two tensors: 2 (N - 1) chunks of D / N.": meet(
             right, (ring_0, 2 * far / network.bandwidth_Bps)
         ),

@@ -234,6 +234,11 @@ def _why_owned(rank: int, n: int, got: int) -> str:
         return f"chunks are numbered 0 to {n - 1}: take it modulo the world size."
     if got == (rank + 2) % n:
         return "for 4 ranks n - 2 and n + 2 are the same; for any other number they are not."
+    if got == (rank + 1) % n and n > 3:
+        return (
+            "off by one, or from a ring that sends to the right: here data moves left, and the chunk that is complete "
+            "is the one *received* at the last step, N - 1."
+        )
     if got == (rank - 3) % n or got == (rank - 1) % n:
         return "off by one: the chunk that is complete is the one *received* at the last step, N - 1."
     return "follow one chunk: where is it after N - 1 steps to the left?"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hw_utils.checks.lesson_02.observed_all_reduce import Reduced, contributions
+from hw_utils.checks.lesson_02.played_ring import why_chunk_numbers
 
 ROUNDED = "right but for its last digits"
 READ_TOO_SOON = "a receive buffer is read before the receive has finished: wait for what irecv returns, then add."
@@ -86,7 +87,7 @@ def common_cause(seen: Reduced) -> str:
     if (everywhere == np.broadcast_to(np.floor(expected / seen.world_size), everywhere.shape)).all():
         return "it is divided by the number of ranks: that is the mean. An all-reduce gives the sum."
     if _unreceived(seen):
-        return READ_TOO_SOON
+        return why_chunk_numbers(seen) or READ_TOO_SOON
     if np.array_equal(everywhere, np.broadcast_to(expected.astype("f4"), everywhere.shape)) and seen.dtype != "float32":
         return f"{ROUNDED}: it is added up in float32. Keep the tensor's own dtype."
     if (np.abs(everywhere - expected) <= 2.0**-52 * seen.world_size * expected).all():

@@ -162,6 +162,11 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
     own_sum = [g * len(part) for g, part in zip(own, parts)]
     candidates = [
         (n * (x - a * whole), "the models are summed and not divided by the number of ranks."),
+        (
+            n * x - a * whole,
+            "the models are summed and not divided by the number of ranks (average's own check says more), and the "
+            "loss lacks the factor N.",
+        ),
         ((x - a * whole) / n, "it is divided twice by the number of ranks."),
         (x - a * n * whole, "the gradients are summed, not averaged: the step is N times too long."),
         (

@@ -103,7 +103,10 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
     _require_together(what, data, problem, states[0])
     for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
         n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce"))
-        cause = "hand it on: average(model, all_reduce). Else your own ring never runs in its place."
+        cause = (
+            "hand it on: average(model, all_reduce), which calls what it is given, as its own check asks. Else your "
+            "own ring never runs in its place."
+        )
         require_given(n_calls, n, rank, f"{what}: every model", cause)
 
 
@@ -189,7 +192,7 @@ def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list
     ],
     ok="N ranks of batch B follow one worker of batch N B, with momentum, weight decay and a short last batch too.",
     hint="the hints of exercise 3.1d",
-    look="with one rank, compare one weight after a step with weight - lr * gradient of the mean loss.",
+    look="compare one weight after a step with weight - lr * gradient of the mean loss, with one rank, then with two.",
     hints={
         "hint 3 of exercise 3.1d": "last iteration|zero_grad",
         "hint 2 of exercise 3.1d": "no rank can go on|leaves early",

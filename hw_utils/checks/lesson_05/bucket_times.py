@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import check
-from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, known, require
+from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, known, number_of, require
 from hw_utils.core.hardware import Network
 
 
@@ -61,6 +61,8 @@ def _judge_bucketed_s(data: Any, n_bytes: int, bucket_bytes: int, world_size: in
         "there are n_bytes / bucket_bytes buckets, and each is paid: not one fewer.": seconds * (n_calls - 1) / n_calls,
         "there are n_bytes / bucket_bytes buckets: not one more.": seconds * (n_calls + 1) / n_calls,
     }
+    if world_size == 1:
+        causes = {"one rank has nobody to send to, nor waits for anybody: no step, no seconds.": number_of(data)}
     what = f"bucketed_s({n_bytes}, {bucket_bytes}, {world_size}, Network({latency_s:g}, {bandwidth_Bps:g}))"
     require(what, data, seconds, causes)
 

@@ -117,9 +117,14 @@ def _judge_in_time(
     n_elements = 120 if order else 60
     own = [np.tile(input_of(rank, n_elements).numpy(), 120 // n_elements) for rank in range(world_size)]
     for rank, (_, carried) in enumerate(data["results"]):  # after a step a gradient may have all ranks' mean in it
-        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], why)
+        empty = any(not np.any(t) for kind, inputs in carried if kind == "all_reduce" for t in inputs)
+        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], _TOO_EARLY if empty else why)
 
 
+_TOO_EARLY = (
+    "a bucket went off before its own gradients were there, with zeros in it: what starts it is that it is full itself "
+    "and all before it are under way, not that some other bucket is full."
+)
 NOT_GRADIENTS = "a bucket carries the gradients that are there by then: the flat vector is made of the p.grad in it."
 
 

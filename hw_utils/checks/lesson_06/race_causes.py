@@ -42,7 +42,10 @@ LOST = (
     "two ranks looked whether the buffer is there, and each made one: what was in the first is lost. "
     "Look and make under one lock"
 )
-NEXT_CALL = "a fast rank is in its next call while a slow one still reads: a second barrier, after reading, is missing"
+NEXT_CALL = (
+    "a fast rank is in its next call while a slow one still reads: a second barrier, after reading, is missing, or "
+    "what is read behind it is still the shared buffer, and no copy"
+)
 CLEARED = (
     "one rank clears what is shared after the last barrier, when another one may be in its next call: what that put "
     "there is gone. Clear between two barriers, or give each call a place of its own"

@@ -17,6 +17,10 @@ _CLOSE_S = 1e-9
 _MOST_CAUSES = 3
 _FEW_LAYERS = 9
 _NEARLY = 1.02
+_AS_THEY_ARE = (
+    "this is nearly the best cut: seconds are compared as they are, not rounded, and limits for a stage are the sums "
+    "that stages can have, not steps of some size."
+)
 
 
 def _edges(counts: Sequence[int]) -> list[tuple[int, int]]:
@@ -79,10 +83,10 @@ def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s:
     if len(causes) < 2:
         return "".join(causes)
     if max(_stages_s(counts, layer_s)) <= _NEARLY * slowest_s:
-        return (
-            "this is nearly the best cut: seconds are compared as they are, not rounded, and limits for a stage are "
-            "the sums that stages can have, not steps of some size."
-        )
+        searched = [cause for cause in causes if cause in _GREEDY]
+        if not searched:
+            return _AS_THEY_ARE
+        causes = [*searched[: _MOST_CAUSES - 1], _AS_THEY_ARE]
     return "several mistakes give this cut, and these are some: " + " Or: ".join(causes[:_MOST_CAUSES])
 
 
@@ -197,6 +201,16 @@ def _halved(layer_s: list[float], n_stages: int) -> list[int]:
     return counts
 
 
+def _halved_again(layer_s: list[float], n_stages: int) -> list[int]:
+    """Half of the stages on each side of a first cut, as equal as can be by the seconds of a stage; and so on."""
+    if n_stages == 1:
+        return [len(layer_s)]
+    left, right = n_stages // 2, n_stages - n_stages // 2
+    places = range(left, len(layer_s) - right + 1)
+    cut = min(places, key=lambda c: max(sum(layer_s[:c]) / left, sum(layer_s[c:]) / right))
+    return _halved_again(layer_s[:cut], left) + _halved_again(layer_s[cut:], right)
+
+
 _GREEDY: dict[str, Callable[[list[float], int], list[list[int]]]] = {
     "each stage is filled up to the mean, and the last one has to take the rest: try other limits.": lambda s, p: [
         _filled(s, p, False, of_rest) for of_rest in (False, True)
@@ -209,6 +223,9 @@ _GREEDY: dict[str, Callable[[list[float], int], list[list[int]]]] = {
     ),
     "cutting in the middle first, then the slowest part again, fixes a cut that the next one would move.": (
         lambda s, p: [_halved(s, p)]
+    ),
+    "half of the stages on each side of a first cut, then of a second one: that fixes each cut before the next ones.": (
+        lambda s, p: [_halved_again(s, p)]
     ),
 }
 

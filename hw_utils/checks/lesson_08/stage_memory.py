@@ -69,9 +69,9 @@ def _judge_kept(data: Any, **given: Any) -> None:
             if n_alive[place]:
                 raise CheckFailed(
                     f"{what}: after B{k} of step {number}, {n_alive[place]} tensors that part {part} got or made for "
-                    f"micro-batch {k} are still alive, though not on the object.",
+                    f"micro-batch {k} are still alive, and what is on the object is as large as what is in flight.",
                     cause="something outlives backward: on the class, on the module, in a default or under a global "
-                    "name.",
+                    "name; or on the object, where another micro-batch was let go of in its place: pop k.",
                 )
     for place, held in enumerate(result["held"]):
         if held:
@@ -97,6 +97,10 @@ def _judge_taken(what: str, result: Any) -> None:
     cases=_KEPT_CASES,
     ok="outputs leave without their graph, and nothing of a micro-batch is kept once it went back.",
     hint="hint 3 of exercise 8.2",
+    hints={
+        "hint 2 of exercise 8.2": "floating point|under that number|Mismatch|in its place",
+        "hint 3 of exercise 8.2": ".",
+    },
     errors=ERRORS,
     look="print what hangs on the object after backward: vars(stage).",
 )

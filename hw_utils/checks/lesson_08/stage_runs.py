@@ -159,6 +159,8 @@ ERRORS = {
     r"not have been used in the graph": "a parameter may be one that no pass uses: with allow_unused=True its gradient "
     "is None, which is added to nothing.",
     r"KeyError|IndexError": "nothing is kept under that number: micro-batches have any numbers, several are in flight, "
-    "and they come back in any order. forward(k, x) keeps in a dictionary under k, backward(k, ...) pops k, and nobody "
-    "else does.",
+    "and they come back in any order. forward(k, x) keeps in a dictionary under k, on the object and not on the class, "
+    "backward(k, ...) pops k, and nobody else does.",
+    r"only Tensors of floating point": "the first stage's x are characters, whole numbers, and only floating point "
+    "numbers have a gradient: ask x.is_floating_point() before you ask for it.",
 }

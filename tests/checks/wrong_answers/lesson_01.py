@@ -821,3 +821,45 @@ def receives_into_what_it_sends(rank, world_size, values):
     for call in calls if rank % 2 == 0 else calls[::-1]:
         call()
     return x.item()
+
+
+wrong_values(
+    "lesson_01.times",
+    "a_tensor_of_two",
+    {"isend_s": torch.zeros(2), "wait_s": 4.0, "send_s": 6.0},
+    says="got a tensor of 2 numbers.*one number is asked for",
+)
+wrong_values(
+    "lesson_01.read_a_hang",
+    "a_rank_too_many",
+    {r: ("send", r + 1) for r in range(4)},
+    says="there is no rank 4, the last is 3",
+)
+
+
+@wrong("lesson_01.time_message", says="one round trip, divided as if it were all of them")
+def starts_the_clock_each_time(rank, world_size, n_bytes, repeats):
+    for _ in range(repeats):
+        start = time.perf_counter()
+        _timed(rank, n_bytes, 1)
+    return (time.perf_counter() - start) / repeats / 2
+
+
+def _line(sizes_bytes, seconds, weights):
+    w, x, t = (torch.tensor(v, dtype=torch.float64) for v in (weights, sizes_bytes, seconds))
+    mean_x, mean_t = (w * x).sum() / w.sum(), (w * t).sum() / w.sum()
+    slope = (w * (x - mean_x) * (t - mean_t)).sum() / (w * (x - mean_x) ** 2).sum()
+    return (mean_t - slope * mean_x).item(), 1 / slope.item()
+
+
+@wrong("lesson_01.fit_link", says="meets the small messages and misses the large ones")
+def divides_by_the_bytes(sizes_bytes, seconds):
+    return _line(sizes_bytes, seconds, [1 / s**2 for s in sizes_bytes])
+
+
+@wrong("lesson_01.fit_link", says="a latency of 1 and bytes that take no time")
+def divides_one_column(sizes_bytes, seconds):
+    t = torch.tensor(seconds, dtype=torch.float64)
+    ratio = torch.tensor(sizes_bytes, dtype=torch.float64) / t
+    latency_s, slope = torch.linalg.lstsq(torch.stack([torch.ones_like(t), ratio], 1), torch.ones_like(t)).solution
+    return latency_s.item(), 1 / slope.item()

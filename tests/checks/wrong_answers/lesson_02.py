@@ -1345,3 +1345,47 @@ def adds_what_it_sent(tensor):
         if s < n:
             into += out
     tensor.copy_(flat.view_as(tensor))
+
+
+wrong_values(
+    "lesson_02.chunk_owned",
+    "of_a_ring_to_the_right",
+    lambda r, n: (r + 1) % n,
+    says="from a ring that sends to the right",
+)
+
+
+def _crossover(tree_bytes):
+    def crossover_bytes(world_size, network):
+        r_tree, r_ring = 2 * (world_size - 1).bit_length(), 2 * (world_size - 1)
+        more = tree_bytes - r_ring / world_size
+        return (r_ring - r_tree) * network.latency_s * network.bandwidth_Bps / more
+
+    return crossover_bytes
+
+
+for _n in (1, 2):
+    _says = f"a tree's tensors are whole in every round.*not {_n}"
+    wrong_values("lesson_02.crossover_bytes", f"tree_pays_{_n}_tensors_in_all", _crossover(_n), says=_says)
+
+
+def _a_ring(tensor, *, change=1, further=1, in_place=False):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    chunks = tensor.tensor_split(n)
+    for step in range(1, 2 * n - 1):
+        k = (rank + change * step - 2) % n
+        into = chunks[(k + further) % n]
+        buffer = into if in_place else torch.empty_like(into)
+        out, incoming = dist.isend(chunks[k].clone(), (rank - 1) % n), dist.irecv(buffer, (rank + 1) % n)
+        incoming.wait()
+        out.wait()
+        into.copy_(into + buffer if step < n else buffer)
+
+
+for _check in ("lesson_02.ring_sum", "lesson_02.ring_all_reduce"):
+    for _name, _change, _says in (
+        ("numbers_go_down", {"change": -1, "further": -1}, "go down from step to step.*the next one down"),
+        ("adds_to_what_it_sends", {"further": 0}, "the chunk index is off|no chunk is ever whole"),
+        ("receives_into_the_chunk", {"in_place": True}, "lands on what was there already, and is added to itself"),
+    ):
+        wrong_values(_check, _name, partial(_a_ring, **_change), says=_says)

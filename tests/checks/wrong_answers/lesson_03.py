@@ -1507,3 +1507,27 @@ def gives_up_at_the_first_entry(curve, target):
     for k, accuracy in curve:
         return k if accuracy >= target else math.inf
     return math.inf
+
+
+def _median_of_the_speedups(k_star):
+    base = statistics.median(k_star[1])
+    each = {n: [base / v for v in values] for n, values in k_star.items()}
+    return {n: (min(v), statistics.median(v), max(v)) for n, v in each.items()}
+
+
+wrong_values(
+    "lesson_03.speedup", "median_of_the_speedups", _median_of_the_speedups, says="that is the median of the speedups"
+)
+
+
+@wrong("lesson_03.step_follows", says="summed and not divided .*own check says more.*lacks the factor N")
+def sums_the_models_without_the_factor(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    _steps_without_the_factor(model, optimizer, x, y, n_total)
+    for parameter in model.parameters():
+        all_reduce(parameter.data)
+
+
+@wrong("lesson_03.step_equal", says="hand it on: .*which calls what it is given")
+def hands_it_to_who_ignores_it(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    local_step(model, optimizer, x, y, n_total)
+    mean_model(model)

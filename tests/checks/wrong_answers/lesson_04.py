@@ -1260,3 +1260,23 @@ def keeps_the_last_sum(model, test):
 @wrong("lesson_04.batches", says="batches returned None.*is there a return")
 def returns_no_batches(dataset, rank, world_size, total_batch, epoch=0, seed=0):
     pass
+
+
+def _sends_where_others_scatter(model):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for p in model.parameters():
+        dist.gather(p.grad, [torch.empty_like(p.grad) for _ in range(n)] if rank == 0 else None)
+        for r in range(1, n) if rank == 0 else ():
+            dist.send(p.grad, r)
+        if rank:
+            dist.scatter(p.grad)
+
+
+for _check, _formula in (
+    ("lesson_04.bytes_sent", lambda method, rank, world_size, n_bytes: 0),
+    ("lesson_04.predicted_s", _seconds()),
+):
+    wrong_values(
+        _check, "beside_a_function_that_hangs", _formula, _sends_where_others_scatter, all_reduce_mean,
+        says="hangs.*with your own function, and that hangs: its own check comes first",
+    )  # fmt: skip

@@ -1635,3 +1635,30 @@ def shares_the_seconds_out(rank, world_size, *given):
     profile = _profiled(rank, world_size, *given)
     comm_s = profile["comm_s"] / world_size
     return {**profile, "comm_s": comm_s, "iteration_s": profile["comp_s"] + comm_s}
+
+
+@wrong("lesson_05.overlap_in_time", says="went off before its own gradients were there.*not that some other bucket")
+class StartsTheFirstWhenAnotherIsFull(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing:
+            self.missing[k] -= 1
+            if self.missing[k] == 0:
+                self.start_next()
+
+
+@wrong("lesson_05.step_under", says="this one has more: what lets ranks wait for rank 0 is a barrier")
+def waits_in_another_all_reduce(rank, world_size, conditions):
+    if rank == 0:
+        time.sleep(conditions.get("serial_s", 0.0))
+    dist.all_reduce(torch.zeros(1))
+    cores = conditions.get("cores", world_size)
+    time.sleep(max(1.0, world_size / cores) * (conditions.get("straggler", 1.0) if rank == world_size - 1 else 1.0))
+    dist.all_reduce(torch.zeros(10_000))
+
+
+def _one_rank_steps_too(n_bytes, bucket_bytes, world_size, network):
+    step_s = network.latency_s + bucket_bytes / world_size / network.bandwidth_Bps
+    return n_bytes // bucket_bytes * 2 * max(1, world_size - 1) * step_s
+
+
+wrong_values("lesson_05.bucketed_s", "one_rank_steps_too", _one_rank_steps_too, says="one rank has nobody to send to")

@@ -2612,3 +2612,40 @@ def feeds_the_labels(model, optimizer, x, y, context, rank):
 
 
 _plant("gives_no_models", "0 different models", lambda model, plan, context: [copy] * context.world_size)
+
+
+@wrong(REDUCE, says="is still the shared buffer, and no copy")
+class ReadsTheSharedListBehindTheBarrier(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+        slots[rank] = tensor
+        self.barrier.wait()
+        gathered = self.buffers[group_id]
+        self.barrier.wait()
+        return gathered
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        if op not in ("sum", "mean"):
+            raise ValueError(op)
+        total = sum(self.all_gather(tensor, rank, group_id))
+        return total / self.world_size if op == "mean" else total
+
+
+@wrong(ROW_B, says="is right, but makes 5 all_gather.*the calls of forward are among them, whose output is wrong")
+class RowGathersItsOutput:
+    def __init__(self, weight, rank, context, group_id):
+        n = context.world_size
+        if weight.shape[0] % n:
+            raise ValueError("N does not divide d_in")
+        self.mine = slice(rank * (weight.shape[0] // n), (rank + 1) * (weight.shape[0] // n))
+        self.weight = weight[self.mine].clone()
+        self.gather = lambda tensor: torch.cat(context.all_gather(tensor, rank, group_id), dim=1)
+
+    def forward(self, x):
+        self.x = x[:, self.mine].clone()
+        return self.gather(self.x @ self.weight)
+
+    def backward(self, grad_output):
+        self.weight_grad = self.x.T @ grad_output
+        return self.gather(grad_output @ self.weight.T)

@@ -1615,3 +1615,20 @@ class KeepsShardsBySize(_Sharded):
 
     def of_shard(self, shard):
         return self.shards.setdefault((dist.get_rank(), len(shard)), shard)
+
+
+@wrong("lesson_07.fully_sharded", says="what an attribute keeps outlives the step: handles, and the flat vectors")
+class KeepsItsHandles(_Sharded):
+    def backward(self, gradient):
+        shards, self.handles, n = [], [], dist.get_world_size()
+        for k in reversed(range(len(self.layers))):
+            self.use(k)
+            gradient, whole = self.layers[k].backward(gradient)
+            self.layers[k].clear()
+            size = len(self.layers[k].shard)
+            flat = torch.nn.functional.pad(whole, (0, size * n - whole.numel()))
+            shards.append(torch.empty(size, dtype=flat.dtype))
+            self.handles.append((dist.reduce_scatter(shards[-1], list(flat.split(size)), async_op=True), flat))
+        for handle, _ in self.handles:
+            handle.wait()
+        return [shard / n for shard in reversed(shards)]

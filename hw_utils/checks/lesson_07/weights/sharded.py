@@ -133,7 +133,7 @@ def _judge(
         if at := data["held"][rank]:  # after a forward pass the layers keep their inputs
             saved = len(hidden) * EXAMPLES * width * ITEM
             grown = [there - at[0] - (0 if k % 2 else saved) for k, there in enumerate(at[1:])]
-        _judge_elsewhere(f"{what}: rank {rank}", max(grown), sizes, world_size)
+        _judge_elsewhere(f"{what}: rank {rank}", max(grown), max(result["kept"]), sizes, world_size)
     _judge_bytes(what, trace, sizes, world_size)
 
 
@@ -229,13 +229,16 @@ def _judge_memory(what: str, result: Any, trace: Trace, sizes: list[int], world_
         )
 
 
-def _judge_elsewhere(what: str, grown: int, sizes: list[int], world_size: int) -> None:
+def _judge_elsewhere(what: str, grown: int, kept: int, sizes: list[int], world_size: int) -> None:
     limit = max(2 * sum(sizes), 2 * max(sizes) * world_size) * ITEM + SLACK
     if grown > limit:
         raise CheckFailed(
             f"{what}: after a pass it holds {grown} bytes more than before the first one, two shards of every "
             f"layer, or two layers, have {limit - SLACK}.",
-            cause=ELSEWHERE,
+            cause="what an attribute keeps outlives the step: handles, and the flat vectors that they carry. Wait for "
+            "them, and let them go."
+            if 2 * kept >= grown
+            else ELSEWHERE,
         )
 
 
