@@ -155,7 +155,7 @@ def forever(rank, world_size):
 
 
 fold = "all" if sys.argv[1] == "folded" else None
-simulate(forever, 16, cluster="h100x16", compute="device", values="shapes", fold=fold)
+simulate(forever, 16, cluster="h100x16", compute="device", values="shapes", fold=fold, timeout_s=600)
 """
 
 
