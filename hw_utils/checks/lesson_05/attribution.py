@@ -250,6 +250,7 @@ def _require_no_running_sum(what: str, parts: list[float], ideal_s: float, alone
         {"ideal_s": 1.5, "alone_s": {"link": 2.5, "straggler": 3.0}, "actual_s": 3.25},
         {"ideal_s": 1.015625, "alone_s": {"serial": 1.5234375}, "actual_s": 1.5234375},
         {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "cache": 0.75, "cores": 2.0}, "actual_s": 3.5},
+        {"ideal_s": 2.0, "alone_s": {"link": 2.0, "cores": 2.5}, "actual_s": 2.75},
     ],
     ok="the parts add up, from the ideal step to the actual one.",
     hint="hint 2 of exercise 5.5",

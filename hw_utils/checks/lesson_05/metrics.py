@@ -84,6 +84,11 @@ def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: 
         ),
     }
     what = f"scaling_metrics with {int(n)} {'rank' if n == 1 else 'ranks'}: ratio"
+    if comm_s and number_of(got) == math.inf:
+        raise CheckFailed(
+            f"{what} is infinite, expected {comp_s / comm_s:g}.",
+            cause=f"comm_s is {comm_s:g} here, little and not nothing: the ratio is math.inf only where it is 0.",
+        )
     if comm_s:
         require(what, got, comp_s / comm_s, causes)
     elif number_of(got) != math.inf:
@@ -99,7 +104,7 @@ def _judge_ratio(got: Any, n: float, comp_s: float, comm_s: float, iteration_s: 
     cases=[
         {"profiles": [[1, 0.2, 0.0, 0.2], [3, 0.22, 0.06, 0.28]]},
         {"profiles": [[8, 0.15, 0.25, 0.4], [4, 0.12, 0.08, 0.2], [1, 0.1, 0.0, 0.1]]},
-        {"profiles": [[1, 0.4, 0.0, 0.4], [2, 0.25, 0.0, 0.25], [3, 0.2, 0.05, 0.25]]},
+        {"profiles": [[1, 0.4, 0.0, 0.4], [2, 0.25, 0.0, 0.25], [3, 0.2, 5e-7, 0.2000005]]},
         {"profiles": [[1, 0.3, 0.0, 0.3], [2, 0.16, 0.01, 0.17], [4, 0.09, 0.03, 0.12]]},
     ],
     ok="ratio, speedup and efficiency are right, infinity included.",

@@ -481,6 +481,11 @@ for _name, _change, _says in [
         lambda r, n, p, _: {**r, "ratio": p["comp_s"] / (p["comm_s"] + 1e-12)},
         "the ratio is infinite",
     ),
+    (
+        "a_microsecond_is_nothing",
+        lambda r, n, p, _: {**r, "ratio": r["ratio"] if p["comm_s"] > 1e-6 else math.inf},
+        "is infinite, expected 400.*little and not nothing",
+    ),
     ("of_compute", lambda r, n, p, q: {**r, "speedup": n * q[1]["comp_s"] / p["comp_s"]}, "of whole iterations"),
     ("divided_twice", lambda r, n, p, _: {**r, "efficiency": r["efficiency"] / n}, "divide it by N once"),
     (
@@ -1503,6 +1508,11 @@ for _name, _function, _says in [
         "shares_of_the_ideal",
         lambda i, a, t: {"ideal": i, **{c: s / i - 1 for c, s in a.items()}, "together": 0},
         "share",
+    ),
+    (
+        "leaves_out_what_adds_nothing",
+        lambda i, a, t: {c: s for c, s in _waterfall(i, a, t).items() if s or c == "together"},
+        "there is no part link",
     ),
     ("with_the_whole", lambda i, a, t: {**_waterfall(i, a, t), "actual": t}, "a part too many: actual"),
     (
