@@ -24,6 +24,8 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 from nbgrader.coursedir import CourseDirectory
 
+from hw_grader.notebook.sanitize import OwnHtml
+
 _SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)\n *### END SOLUTION", re.DOTALL)
 _HEAD = re.compile(r"^\*\*Rubric\*\*\s*$", re.MULTILINE)
 _ITEM = re.compile(r"^- (\d+(?:\.\d+)?) points?: (.+(?:\n {2}.+)*)$", re.MULTILINE)
@@ -35,10 +37,6 @@ class Item:
 
     points: float
     observed: str
-
-
-class OwnHtml(str):
-    """HTML that this kit wrote, which pages show as it is; what a student wrote is never one."""
 
 
 def items_of(model_answer: str) -> list[Item]:

@@ -370,7 +370,7 @@ class BeginsAtZero(_Stage):
 _EVERYTHING = []
 
 
-@wrong("lesson_08.stage_lets_go", says="that part 1 got or made .* still alive, though not|part 1 still keeps")
+@wrong("lesson_08.stage_lets_go", says="that part 1 got or made .* still alive, and what is on|part 1 still keeps")
 class KeepsTheLastGradientOnAFunction(_Stage):
     def backward(self, k, gradient):
         found = super().backward(k, gradient)

@@ -103,6 +103,7 @@ def _grown_in_a_fork(what: Callable[[Any], Any], before: Callable[[], Any] = lam
     told, asked = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
+        gc.freeze()  # as the warm parent: collections write to none of what this process had before
         ballast, there = [bytearray(b"1" * 2**20) for _ in range(2 * N_BYTES >> 20)], before()
         for _ in range(2):
             gc.collect()
