@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-import symtable
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from symtable import SymbolTable
+
+from hw_utils.core.source.scopes import scopes
 
 MAX_CHARS = 20_000  # a longer cell is not looked into
 _TO_OTHER_NAMES = """
@@ -57,12 +59,12 @@ def facts_of(source: str) -> Facts | None:
     if len(source) > MAX_CHARS:
         return None
     try:
-        return _facts(ast.parse(source), symtable.symtable(source, "cell", "exec"))
+        return _facts(ast.parse(source), scopes(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
+def _facts(tree: ast.Module, table: SymbolTable) -> Facts:
     nodes = list(ast.walk(tree))
     reads, binds = _globals(table)
     caught = _caught(nodes)
@@ -109,7 +111,7 @@ def _is_constant(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and _is_constant(value.operand))
 
 
-def _globals(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
+def _globals(table: SymbolTable) -> tuple[set[str], set[str]]:
     """The notebook's names that are read, and bound, anywhere in the cell."""
     reads, binds = set(), set()
     kind = str(table.get_type())

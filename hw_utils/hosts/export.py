@@ -13,11 +13,13 @@ import ast
 import builtins
 import json
 import os
-import symtable
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from symtable import SymbolTable
+
+from hw_utils.core.source.scopes import scopes
 
 HOW = """torchrun --nnodes N --nproc_per_node 1 --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29400 {script}"""
 _RUNS_RANKS = frozenset({"launch", "simulate"})
@@ -136,13 +138,13 @@ def global_names(text: str) -> frozenset[str]:
     """The names that the code looks up globally: not its functions' own variables."""
     found: set[str] = set()
 
-    def look(table: symtable.SymbolTable) -> None:
+    def look(table: SymbolTable) -> None:
         top = table.get_type() == "module"
         found.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
         for child in table.get_children():
             look(child)
 
-    look(symtable.symtable(text, "<cell>", "exec"))
+    look(scopes(ast.parse(text)))
     return frozenset(found - {"__name__", "__file__", "__class__"})
 
 

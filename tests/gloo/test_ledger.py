@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import launch
+from hw_utils.core.versions import torch_version
 
 
 def ops_of(run, rank=0):
@@ -50,6 +51,7 @@ def test_events_name_the_students_line_and_lie_within_the_run():
         assert e.start_s <= e.end_s <= run.seconds
 
 
+GLOO_HAS_ALL_TO_ALL = torch_version() > (2, 11)  # of lists
 COLLECTIVES = {
     "all_reduce": lambda rank, n: dist.all_reduce(torch.ones(8)),
     "broadcast": lambda rank, n: dist.broadcast(torch.ones(8), 1),
@@ -72,8 +74,8 @@ COLLECTIVES = {
 
 
 def test_collectives_are_recorded_once_by_their_public_names():
-    names = list(COLLECTIVES)
-    calls = list(COLLECTIVES.values())
+    names = [name for name in COLLECTIVES if name != "all_to_all" or GLOO_HAS_ALL_TO_ALL]
+    calls = [COLLECTIVES[name] for name in names]
 
     def worker(rank, world_size):
         for call in calls:

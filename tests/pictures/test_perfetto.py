@@ -67,7 +67,7 @@ def test_a_rank_is_a_process_with_its_name(tmp_path):
 
 
 def test_torch_profilers_file_stands_beside_the_ranks_in_one_picture(tmp_path):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
         torch.ones(8) + 1
     profile.export_chrome_trace(str(tmp_path / "profile.json"))
     trace = Trace.of([Event(0, "barrier", None, 0, 0.0, 0.1, message=0)])

@@ -59,11 +59,11 @@ class Rows:
         self._room: Iterator[int] = iter(())  # where those begin that are still free
         self.next_row = chain.from_iterable(self._rooms()).__next__  # where a new row is to be put
         self.order = [-1] * world_size  # the place of a rank's last call or wait among its calls and waits
-        self.names: list[str] = []  # of operations, by their numbers
+        self.names = ["send", "isend", "recv", "irecv"]  # of operations, by their numbers: the same, however ranks run
         self.costs: list[tuple[int, int, int, int]] = []  # row, sent bytes, sent messages, rounds of a collective
         self.parts: list[tuple[int, int]] = []  # row of a part, row of the whole
         self.next_message = count().__next__  # a number for one communication, the same on all its sides
-        self._ops: dict[str, int] = {}
+        self._ops = {name: number for number, name in enumerate(self.names)}
         self._outer: dict[int, tuple] = {}  # who -> the object collective under way, how far it has got, its first row
 
     def _rooms(self) -> Iterator[Iterator[int]]:

@@ -74,13 +74,13 @@ def test_a_child_that_sleeps_may_end_its_ranks_wait(counts):
     assert simulate(waits_for_its_child, 2, (counts,), compute="free", timeout_s=60).results == [2.0, 2.0]
 
 
-def forks(rank, world_size, ends):
-    """What a child of a rank's own finds: real time, the rank's variables."""
+def forks(rank, world_size, ends, real_s):
+    """What a child of a rank's own finds: real time, which is past `real_s`, and the rank's variables."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         start = time.monotonic()
-        os.write(write, f"{os.environ['RANK']} {start > 100.0}".encode())
+        os.write(write, f"{os.environ['RANK']} {start >= real_s}".encode())
         if ends == "raises":
             raise RuntimeError("the child's own")
         if ends == "returns":
@@ -93,7 +93,8 @@ def forks(rank, world_size, ends):
 
 @pytest.mark.parametrize(("ends", "code"), [("exits", 7), ("returns", 0), ("raises", 1)])
 def test_a_child_that_a_rank_forks_is_no_part_of_the_simulation(ends, code):
-    assert simulate(forks, 2, (ends,)).results == [("0 True", code), ("1 True", code)]
+    found = simulate(forks, 2, (ends, time.monotonic()))
+    assert found.results == [("0 True", code), ("1 True", code)]
 
 
 def starts_programs(rank, world_size, counts):
