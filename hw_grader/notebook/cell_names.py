@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
+import symtable
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from symtable import SymbolTable
-
-from hw_utils.core.source.scopes import scopes
 
 MAX_CHARS = 20_000  # a longer cell is not looked into
 _TO_OTHER_NAMES = """
@@ -59,12 +57,31 @@ def facts_of(source: str) -> Facts | None:
     if len(source) > MAX_CHARS:
         return None
     try:
-        return _facts(ast.parse(source), scopes(ast.parse(source)))
+        return _facts(ast.parse(source), _scopes(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
-def _facts(tree: ast.Module, table: SymbolTable) -> Facts:
+class _AsGenerators(ast.NodeTransformer):
+    """Since Python 3.12 the table says that `[i for i in x]` binds i around it; of a generator it never says so."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
+
+
+def _scopes(tree: ast.Module) -> symtable.SymbolTable:
+    """What `symtable.symtable` tells of a cell's text; names alone, since it is written anew; the tree is changed."""
+    return symtable.symtable(ast.unparse(_AsGenerators().visit(tree)), "<cell>", "exec")
+
+
+def _facts(tree: ast.Module, table: symtable.SymbolTable) -> Facts:
     nodes = list(ast.walk(tree))
     reads, binds = _globals(table)
     caught = _caught(nodes)
@@ -111,7 +128,7 @@ def _is_constant(value: ast.expr) -> bool:
     return isinstance(value, ast.Constant) or (isinstance(value, ast.UnaryOp) and _is_constant(value.operand))
 
 
-def _globals(table: SymbolTable) -> tuple[set[str], set[str]]:
+def _globals(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     """The notebook's names that are read, and bound, anywhere in the cell."""
     reads, binds = set(), set()
     kind = str(table.get_type())

@@ -13,13 +13,11 @@ import ast
 import builtins
 import json
 import os
+import symtable
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from symtable import SymbolTable
-
-from hw_utils.core.source.scopes import scopes
 
 HOW = """torchrun --nnodes N --nproc_per_node 1 --rdzv_backend c10d --rdzv_endpoint FIRST_HOST:29400 {script}"""
 _RUNS_RANKS = frozenset({"launch", "simulate"})
@@ -134,17 +132,36 @@ def _bound(node: ast.stmt) -> Iterator[str]:
                 yield inner.id
 
 
+class _AsGenerators(ast.NodeTransformer):
+    """Since Python 3.12 the table says that `[i for i in x]` binds i around it; of a generator it never says so."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(ast.Tuple([node.key, node.value], ast.Load()), node.generators)
+
+
+def _scopes(tree: ast.Module) -> symtable.SymbolTable:
+    """What `symtable.symtable` tells of a cell's text; names alone, since it is written anew; the tree is changed."""
+    return symtable.symtable(ast.unparse(_AsGenerators().visit(tree)), "<cell>", "exec")
+
+
 def global_names(text: str) -> frozenset[str]:
     """The names that the code looks up globally: not its functions' own variables."""
     found: set[str] = set()
 
-    def look(table: SymbolTable) -> None:
+    def look(table: symtable.SymbolTable) -> None:
         top = table.get_type() == "module"
         found.update(s.get_name() for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
         for child in table.get_children():
             look(child)
 
-    look(scopes(ast.parse(text)))
+    look(_scopes(ast.parse(text)))
     return frozenset(found - {"__name__", "__file__", "__class__"})
 
 

@@ -31,7 +31,7 @@ ROOMS = {
     "hw_utils.checks": "core launch simulate material threads virtual",
     "hw_grader.sandbox": "hw_utils.processes",
     "hw_grader.driving": "sandbox hw_utils.core hw_utils.material hw_utils.processes hw_utils.threads hw_utils.virtual",
-    "hw_grader.notebook": "sandbox driving hw_utils.core",
+    "hw_grader.notebook": "sandbox driving",
     "hw_grader.course": "sandbox driving notebook",
     "hw_grader.term": "course notebook",
     "hw_grader.grade": "sandbox notebook course",
