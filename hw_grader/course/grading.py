@@ -73,6 +73,7 @@ _TELLS = {
     "hw_utils": {"collective_algorithms", "replay", "played_costs", "play"},
     "torch": {"pipelining"},
 }
+_SPEAKS_FOR_ITSELF = {name: package for package, names in _TELLS.items() for name in names - {"replay", "play"}}
 
 
 def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
@@ -84,7 +85,10 @@ def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
 
 
 def _told(source: str) -> Iterator[str]:
-    """The names of `_TELLS` in dotted names that begin with a package's, or imported from it; a line at a time."""
+    """The names of `_TELLS`: anywhere, also in a text; or, of a name like any other, in dotted names that begin with a
+    package's, or imported from it, a line at a time."""
+    words = set(re.findall(r"\w+", source))
+    yield from (f"{package}'s {name}" for name, package in _SPEAKS_FOR_ITSELF.items() if name in words)
     for line in source.split("\n"):
         words = [word.split(".") for word in re.findall(r"[\w.]+", line)]
         for package, names in _TELLS.items():
@@ -119,7 +123,9 @@ def _grade(
             record.verdicts = [judging.check(cell, ran) for cell in trusted.to_run]
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
-        record.verdicts += [_verdict(c, "grader-fault", str(error)) for c in trusted.to_run if c.grade_id not in graded]
+        shown = OF_HIDDEN["grader-fault"]  # what happened is staff's to read
+        left = [c for c in trusted.to_run if c.grade_id not in graded]
+        record.verdicts += [_verdict(c, "grader-fault", str(error), shown=shown) for c in left]
         return record
     record.notes += ran.notes
     record.outputs = ran.outputs

@@ -133,6 +133,7 @@ class Conversation:
                 if is_changed:  # too early, which is an error here too; else there may be more in it by now
                     tensor.detach().copy_(now)
             _at_line(work.wait, message)
+            works[message["wait"]] = work, []  # what it held is the answer's to keep from now on
             ANSWER_SOCKETS.alter(tensors)
             self._reply(None, tensors)
         elif "is_completed" in message:

@@ -29,6 +29,7 @@ from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
 _copies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class AnswerEnded(Exception):
@@ -81,6 +82,13 @@ class Session:
         self.parameters: dict[int, nn.Parameter] = {}  # of the models that the answer has built, by its numbers
         self.kinds: tuple[type, ...] = ()
         self.stepped: Callable[[], None] | None = None
+        _sessions.add(self)
+
+    def bytes_under_way(self) -> int:
+        """What the driver holds for the answer: in works that nobody has waited for, and for a backward pass."""
+        tensors = [t for _, held in self.works for t in held]
+        tensors += [t for held in self.passes.values() for of_one in held for t in of_one]
+        return sum(t.untyped_storage().nbytes() for t in {t.untyped_storage().data_ptr(): t for t in tensors}.values())
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
@@ -196,12 +204,15 @@ class AnswerProxy:
     def new_bytes(self, n_ranks: int) -> list[int] | None:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
 
+        With what is under way, which the driver holds in its place.
+
         n_ranks: of a run that begins now. None where each rank has a process of its own, and where it cannot be seen.
         """
         if ANSWER_SOCKETS.own:
             return None
         self._session().call({"settle": n_ranks})
-        return ANSWER_SOCKETS.look()
+        new, under_way = ANSWER_SOCKETS.look(), sum(session.bytes_under_way() for session in list(_sessions))
+        return new and [n_bytes + under_way for n_bytes in new]
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

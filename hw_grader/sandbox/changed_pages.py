@@ -8,46 +8,130 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
+import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
 PAGE = mmap.PAGESIZE
-_FILES = "/scratch"  # where a jail may write, /tmp and /dev/shm included
+_FILES = "/scratch", "/meet"  # where a jail may write, /tmp and /dev/shm included
 _NAME_BYTES = 1024  # of a file's name, and of what else lies beside its content: a link's target
 _FEW, _LINE_BYTES = 2, 2**20  # pipes and sockets that an answer can have use for; what each other one could hold
+_FEW_OTHERS = 10  # descriptors of other kinds: an epoll's registrations and a file's position hold numbers, too
+_MOST_MAPPINGS, _MOST_PROCESSES = 2**13, 8  # 600 and 2 are usual; where they are is a number, too
+_STOP_S, _LOOK_AGAIN_S = 1.0, 0.001
 _AT_ONCE = 1024  # pages that are read with one call
-_ITS_OWN, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (56, 62, 63))  # in /proc/PID/pagemap
+_ITS_OWN, _OF_A_FILE, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (56, 61, 62, 63))  # in /proc/PID/pagemap
 _PID = np.uint64(40)  # the bits below are a page's number
 _FACTORS = np.frombuffer(os.urandom(PAGE), dtype=np.uint64)  # unknown: nobody writes what has the same sum
 
 
 @dataclass(frozen=True)
 class Pages:
-    """Those that a process and its children share with no other: whose and which, in order, and a sum of each."""
+    """Those that a process and its children may have written to: whose and which, in order, and a sum of each."""
 
     names: np.ndarray
     sums: np.ndarray
 
 
-def pages_of(pid: int) -> Pages:
-    """Its own pages now, and those of the processes below it.
+@dataclass(frozen=True)
+class Look:
+    """What a process and its children held at one moment. pages: None if they are not to be told, by its own doing."""
+
+    pages: Pages | None
+    bytes_beside: int  # what lies where no page is
+
+    def new_bytes(self, before: Look) -> int | None:
+        """How much is new since an earlier look; None if that is not to be told."""
+        if self.pages is None or before.pages is None:
+            return None
+        return n_changed(before.pages, self.pages) * PAGE + self.bytes_beside
+
+
+def look_at(pid: int) -> Look:
+    """Stands the process and all below it still, and looks.
+
+    Where processes come and go, or pages are in thousands of places, more is kept than a look can find.
 
     Raises:
         OSError: it is gone, or not ours to read.
     """
-    parts = [_pages_of_one(pid)]
-    for child in _children(pid):
-        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended: it has no memory any more
-            parts.append(_pages_of_one(child))
+    with _stopped(pid) as family:
+        if family is None:
+            return Look(None, 0)
+        return Look(_pages_of(family), _bytes_beside(family))
+
+
+@contextmanager
+def _stopped(pid: int) -> Iterator[list[int] | None]:
+    """The process and those below it, none of which runs; None if they are too many, or new ones come all the time."""
+    stopped: list[int] = []
+    try:
+        for _ in range(_MOST_PROCESSES):
+            family = _family(pid)
+            new = [one for one in family if one not in stopped]
+            if not new or len(family) > _MOST_PROCESSES:
+                break
+            for one in new:
+                stopped.append(one)
+                with suppress(ProcessLookupError):  # it has ended, and may have handed on what it kept
+                    os.kill(one, signal.SIGSTOP)
+        else:
+            family = None
+        yield family if family and len(family) <= _MOST_PROCESSES and all(map(_stands_still, family)) else None
+    finally:
+        for one in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(one, signal.SIGCONT)
+
+
+def _family(pid: int) -> list[int]:
+    """The process first, and all that it has started, and what these have; not many more than are looked at."""
+    found, more = [], [pid]
+    while more and len(found) <= _MOST_PROCESSES:
+        found.append(more.pop())
+        with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
+            for thread in os.listdir(f"/proc/{found[-1]}/task"):
+                with suppress(ProcessLookupError, FileNotFoundError):
+                    more += map(int, Path(f"/proc/{found[-1]}/task/{thread}/children").read_text().split())
+    return found
+
+
+def _stands_still(pid: int) -> bool:
+    """Whether all threads of a process have stopped, within a second; or have ended."""
+    deadline = time.monotonic() + _STOP_S
+    with suppress(ProcessLookupError, FileNotFoundError):
+        while any(state not in "TtZX" for state in _states(pid)):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_AGAIN_S)
+    return True
+
+
+def _states(pid: int) -> Iterator[str]:
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        yield Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def _pages_of(family: list[int]) -> Pages | None:
+    parts = [_pages_of_one(pid, is_alone=len(family) == 1) for pid in family]
+    if None in parts:
+        return None
     parts.sort(key=lambda part: part[0][:1].tolist())  # by process: a child's number may be the smaller one
     return Pages(*map(np.concatenate, zip(*parts)))
 
 
-def _pages_of_one(pid: int) -> tuple[np.ndarray, np.ndarray]:
-    numbers = np.concatenate([np.zeros(0, np.uint64), *_own(pid)])
+def _pages_of_one(pid: int, *, is_alone: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    with open(f"/proc/{pid}/maps") as maps:
+        mappings = list(islice(maps, _MOST_MAPPINGS + 1))
+    if len(mappings) > _MOST_MAPPINGS:
+        return None
+    numbers = np.concatenate([np.zeros(0, np.uint64), *_own(pid, mappings, is_alone=is_alone)])
     return numbers | np.uint64(pid) << _PID, _sums(pid, numbers)
 
 
@@ -67,54 +151,51 @@ def n_changed(before: Pages, now: Pages) -> int:
     return int((~is_same).sum())
 
 
-def bytes_beside(pid: int) -> int:
-    """What lies where no page is: in its jail's files, and in pipes and sockets.
+def _bytes_beside(family: list[int]) -> int:
+    """What is in its jail's files, and in what its descriptors lead to.
 
-    Of pipes and sockets more than an answer has use for count as much as they could hold.
+    Of these more than an answer has use for count as much as they could hold.
     """
-    jail = os.statvfs(f"/proc/{pid}/root{_FILES}")
-    in_files = (jail.f_blocks - jail.f_bfree) * jail.f_frsize + (jail.f_files - jail.f_ffree) * _NAME_BYTES
-    with open(f"/proc/{pid}/net/sockstat") as counts:
+    places = [os.statvfs(f"/proc/{family[0]}/root{place}") for place in _FILES]
+    in_files = sum((s.f_blocks - s.f_bfree) * s.f_frsize + (s.f_files - s.f_ffree) * _NAME_BYTES for s in places)
+    with open(f"/proc/{family[0]}/net/sockstat") as counts:
         n_sockets = int(counts.readline().split()[2])  # sockets: used 53
-    pipes = {end for one in (pid, *_children(pid)) for end in _open(one) if end.startswith("pipe:")}
-    return in_files + max(0, n_sockets + len(pipes) - _FEW) * _LINE_BYTES
+    ends = [[*_open(pid)] for pid in family]
+    n_pipes = len({end for of_one in ends for end, _ in of_one if end.startswith("pipe:")})
+    n_others = max(sum(not end.startswith(("pipe:", "socket:")) for end, _ in of_one) for of_one in ends)
+    n_sent = sum(n for of_one in ends for _, n in of_one)
+    n_more = max(0, n_sockets + n_pipes - _FEW) + max(0, n_others - _FEW_OTHERS) + n_sent
+    return in_files + n_more * _LINE_BYTES
 
 
-def _open(pid: int) -> Iterator[str]:
-    """What its descriptors lead to."""
+def _open(pid: int) -> Iterator[tuple[str, int]]:
+    """What its descriptors lead to, and how many of them are under way in each."""
     with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(ProcessLookupError, FileNotFoundError):  # closed meanwhile
-                yield os.readlink(f"/proc/{pid}/fd/{fd}")
+                end = os.readlink(f"/proc/{pid}/fd/{fd}")
+                yield end, _sent(pid, fd) if end.startswith("socket:") else 0
 
 
-def _children(pid: int) -> Iterator[int]:
-    """All that it has started, and what these have."""
-    with suppress(ProcessLookupError, FileNotFoundError):  # it has ended
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            for child in _children_of_thread(pid, thread):
-                yield child
-                yield from _children(child)
+def _sent(pid: int, fd: str) -> int:
+    with open(f"/proc/{pid}/fdinfo/{fd}") as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith("scm_fds:")), 0)
 
 
-def _children_of_thread(pid: int, thread: str) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{thread}/children") as children:
-            return [int(child) for child in children.read().split()]
-    except (ProcessLookupError, FileNotFoundError):  # it has ended
-        return []
+def _own(pid: int, mappings: list[str], *, is_alone: bool) -> Iterator[np.ndarray]:
+    """The numbers of pages that no other process has, a mapping at a time; of one that is not alone, all but a file's.
 
-
-def _own(pid: int) -> Iterator[np.ndarray]:
-    """The numbers of pages that it alone has, a mapping at a time."""
-    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
-        for line in maps:
+    What a process shares with a child of its own is nobody's alone, and yet kept.
+    """
+    with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
+        for line in mappings:
             place, rights, *_ = line.split(maxsplit=2)
             first, last = (int(end, 16) // PAGE for end in place.split("-"))
             if rights[3] != "p":  # shared with others: a file, which counts as one
                 continue
             told = np.frombuffer(os.pread(pagemap.fileno(), 8 * (last - first), 8 * first), dtype=np.uint64)
-            is_own = (told & _SWAPPED != 0) | ((told & _PRESENT != 0) & (told & _ITS_OWN != 0))
+            counts = told & _ITS_OWN != 0 if is_alone else told & _OF_A_FILE == 0
+            is_own = (told & _SWAPPED != 0) | ((told & _PRESENT != 0) & counts)
             yield np.flatnonzero(is_own).astype(np.uint64) + np.uint64(first)
 
 

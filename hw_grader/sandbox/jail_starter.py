@@ -14,7 +14,7 @@ import select
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hw_grader.sandbox import call_filter, changed_pages, jailed_process, lockdown, memory_in_use
 
@@ -23,6 +23,7 @@ MEET = "/meet"
 SCRATCH = "/scratch"
 LAUNCHING = ("cells", "drive")  # have a fork server for ranks that is warm
 _WATCH_S = 0.05
+_ANSWERS_FILES = 1024
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Jailed:
     exited: bool = False
     over_memory: bool = False
     peak_bytes: int = 0
-    looks: list[changed_pages.Pages] = field(default_factory=list)
+    looks: list[changed_pages.Look] = field(default_factory=list)
 
 
 class JailStarter:
@@ -117,6 +118,8 @@ class JailStarter:
         meeting: the folder of `do_meet` in which it may make a socket.
         """
         bounds = lockdown.Limits(**limits)
+        if role == "answers":  # each descriptor can hold numbers in each epoll
+            bounds = replace(bounds, open_files=min(bounds.open_files, _ANSWERS_FILES))
         self.count += 2
         if not self.bare:
             lockdown.unshare(lockdown.NEW_PID)
@@ -139,15 +142,16 @@ class JailStarter:
     def do_look(self, number: int) -> dict:
         """How many bytes of its memory are new since each earlier look; None where that is not to be seen.
 
-        Where the first look went well, a later one that does not is the process's own doing: all may be new.
+        Where the first look went well, a later one that does not is the process's own doing: all may be new. So is
+        what a look finds too many of (see `changed_pages.look_at`).
         """
         process = self.jailed[number]
         try:
-            now = changed_pages.pages_of(process.pid)
-            beside = changed_pages.bytes_beside(process.pid)
+            now = changed_pages.look_at(process.pid)
         except OSError:  # no walls, or a kernel that does not let us
             return {"new": [process.limits.memory_bytes for _ in process.looks] or None}
-        new = [changed_pages.n_changed(before, now) * changed_pages.PAGE + beside for before in process.looks]
+        new = [now.new_bytes(before) for before in process.looks]
+        new = [process.limits.memory_bytes if n_bytes is None else n_bytes for n_bytes in new]
         process.looks.append(now)
         return {"new": new}
 

@@ -8,7 +8,8 @@ import queue
 import threading
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, namedtuple
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
@@ -163,6 +164,37 @@ class SimpleQueues(AQueueFromEachToEach):
     def __init__(self, world_size):
         self.world_size = world_size
         self.boxes = [[queue.SimpleQueue() for _ in range(world_size)] for _ in range(world_size)]
+
+
+@dataclass
+class _Room:
+    parts: dict = field(default_factory=dict)
+    n_read: int = 0
+
+
+_Place = namedtuple("_Place", "group call")
+
+
+@right(GATHER)
+class RoomsAreDataclasses(_Reduces):
+    def __init__(self, world_size):
+        self.world_size, self.rooms, self.n_calls = world_size, {}, {}
+        self.condition = threading.Condition()
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.condition:
+            number = self.n_calls[rank, group_id] = self.n_calls.get((rank, group_id), 0) + 1
+            place = _Place(group_id, number)
+            if place not in self.rooms:
+                self.rooms[place] = _Room()
+            room = self.rooms[place]
+            room.parts[rank] = tensor.clone()
+            self.condition.notify_all()
+            self.condition.wait_for(lambda: len(room.parts) == self.world_size)
+            room.n_read += 1
+            if room.n_read == self.world_size:
+                del self.rooms[place]
+            return [room.parts[r].clone() for r in range(self.world_size)]
 
 
 @right(REDUCE)

@@ -62,6 +62,10 @@ def test_what_was_found_is_found():
     assert _noticed("import hw_utils.material.collective_algorithms") == [
         "cell 1 uses hw_utils's collective_algorithms, which computes what exercises ask for"
     ]
+    assert _noticed("from torch import distributed as d\nd.pipelining.schedules") == [
+        "cell 1 uses torch's pipelining, which computes what exercises ask for"
+    ]
+    assert _noticed('importlib.import_module("torch.distributed." "pipelining")') != []
     assert _noticed("from torch.distributed.pipelining.schedules import _get_1f1b_rank_ops") == [
         "cell 1 uses torch's pipelining, which computes what exercises ask for"
     ]

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from hw_grader.sandbox.changed_pages import PAGE, n_changed, pages_of
+from hw_grader.sandbox import changed_pages
+from hw_grader.sandbox.changed_pages import PAGE, look_at, n_changed
 
 N_BYTES = 16 * 2**20
 NOISE_BYTES = 4 * 2**20
+NOT_TO_BE_TOLD = 2**40
 ROOT = Path(__file__).resolve().parents[3]
 LAST_NUMBER = "/proc/sys/kernel/ns_last_pid"
 
@@ -75,6 +77,32 @@ def _in_a_child() -> subprocess.Popen:
     return child
 
 
+def _shared_with_a_child() -> tuple[bytes, int]:
+    kept, end = os.urandom(N_BYTES), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end[1])
+        os.read(end[0], 1)
+        os._exit(0)
+    return kept, end[1]
+
+
+def _in_thousands_of_places() -> list[mmap.mmap]:
+    return [mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE, prot=(1, 3)[k % 2]) for k in range(10_000)]
+
+
+def _in_ever_new_processes() -> int:
+    """Each starts the next one and ends, until nobody is there any more."""
+    first = os.getpid()
+    if os.fork() == 0:
+        while True:
+            if os.fork():
+                os._exit(0)
+            if not os.path.exists(f"/proc/{first}"):
+                os._exit(0)
+    return first
+
+
 KEEPS: dict[str, Callable[[Any], Any]] = {
     "a tensor": lambda _: torch.rand(N_BYTES // 8, dtype=torch.float64),
     "a text": lambda _: os.urandom(N_BYTES).hex(),
@@ -84,6 +112,9 @@ KEEPS: dict[str, Callable[[Any], Any]] = {
     "brk": lambda _: _by_brk(),
     "where ballast was": _in_place_of_ballast,
     "a child": lambda _: _in_a_child(),
+    "shared with a child": lambda _: _shared_with_a_child(),
+    "thousands of places": lambda _: _in_thousands_of_places(),
+    "ever new processes": lambda _: _in_ever_new_processes(),
 }
 KEEPS_NOTHING: dict[str, Callable[[Any], Any]] = {
     "let go": lambda _: len(os.urandom(N_BYTES)),
@@ -122,9 +153,10 @@ def _grown_in_a_fork(what: Callable[[Any], Any], before: Callable[[], Any] = lam
             os.read(asked[0], 1)
             kept = what(ballast)
         os._exit(0 if kept is there is None else 1)
-    first, _ = (os.read(told[0], 1) and pages_of(pid), os.write(asked[1], b"."))
+    first, _ = (os.read(told[0], 1) and look_at(pid).pages, os.write(asked[1], b"."))
     os.read(told[0], 1)
-    grown = n_changed(first, pages_of(pid)) * PAGE
+    now = look_at(pid).pages
+    grown = n_changed(first, now) * PAGE if now else NOT_TO_BE_TOLD
     os.write(asked[1], b".")
     os.waitpid(pid, 0)
     for end in (*told, *asked):
@@ -134,6 +166,7 @@ def _grown_in_a_fork(what: Callable[[Any], Any], before: Callable[[], Any] = lam
 
 def serve() -> None:
     """For each line of the input, `what` and `before` with a comma between them, the bytes that grew."""
+    changed_pages._FILES = ()  # a jail's
     for line in sys.stdin:
         what, before = line.rstrip("\n").split(",")
         print(_grown_in_a_fork({**KEEPS, **KEEPS_NOTHING}[what], BEFORE[before]), flush=True)
