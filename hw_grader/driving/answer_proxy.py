@@ -201,17 +201,17 @@ class AnswerProxy:
         """
         return AnswerProxy(self.path, self.number, self.__name__, kinds, stepped)
 
-    def new_bytes(self, n_ranks: int) -> list[int] | None:
+    def new_bytes(self, n_ranks: int, *, is_at_rest: bool = False) -> list[int] | None:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
 
-        With what is under way, which the driver holds in its place.
-
-        n_ranks: of a run that begins now. None where each rank has a process of its own, and where it cannot be seen.
+        n_ranks: of a run that begins now. is_at_rest: nothing should be under way: what the driver holds for works that
+        nobody has waited for counts, too. None where each rank has a process of its own, and where it cannot be seen.
         """
         if ANSWER_SOCKETS.own:
             return None
         self._session().call({"settle": n_ranks})
-        new, under_way = ANSWER_SOCKETS.look(), sum(session.bytes_under_way() for session in list(_sessions))
+        new = ANSWER_SOCKETS.look()
+        under_way = sum(session.bytes_under_way() for session in list(_sessions)) if is_at_rest else 0
         return new and [n_bytes + under_way for n_bytes in new]
 
     def in_orders(self, *args: Any) -> Any:

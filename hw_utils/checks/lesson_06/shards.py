@@ -52,12 +52,12 @@ def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> 
     return values_here(thing, [make], [model] if model else [])
 
 
-def look_at(answer: Any, n_ranks: int = 0) -> list[int] | None:
+def look_at(answer: Any, n_ranks: int = 0, *, is_at_rest: bool = False) -> list[int] | None:
     """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
 
-    n_ranks: of a run that begins now. None where nobody looks, as in this process.
+    n_ranks: of a run that begins now. is_at_rest: no call should be under way. None where nobody looks, as here.
     """
-    return answer.new_bytes(n_ranks) if hasattr(type(answer), "CROSSES_AS") else None
+    return answer.new_bytes(n_ranks, is_at_rest=is_at_rest) if hasattr(type(answer), "CROSSES_AS") else None
 
 
 def taken(before: list[int] | None, after: list[int] | None) -> int | None:

@@ -60,7 +60,7 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
         model.zero_grad()
         if _n_parameters(widths) >= LARGE and step < n_steps - 1:
             time.sleep(2.0 if rank else 1.0)  # of the virtual clock: while rank 0 looks, the others have made this step
-            looks += [look_at(make)] if rank == 0 else []
+            looks += [look_at(make, is_at_rest=True)] if rank == 0 else []
     moments.append(moment())
     floats = floats_kept(optimizer, model)
     listed, n = bytes_in_lists(optimizer), sum(p.numel() for p in model.parameters())
@@ -340,4 +340,4 @@ def sharded_adam(
     if not is_large:
         return data | {"taken": []}
     looks = [look for result in data.get("results", ()) for look in result.pop("looks")]
-    return data | {"taken": [taken(before, look) for look in [*looks, look_at(make)]]}
+    return data | {"taken": [taken(before, look) for look in [*looks, look_at(make, is_at_rest=True)]]}
