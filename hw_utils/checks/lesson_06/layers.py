@@ -8,9 +8,10 @@ import torch
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.block import drive_block, judge_block
+from hw_utils.checks.lesson_06.communication_layer.explored_orders import outcomes, raised_alone
+from hw_utils.checks.lesson_06.communication_layer.outcomes_judge import judge_outcomes, judge_unknown_op
+from hw_utils.checks.lesson_06.communication_layer.race_causes import explain_gather, explain_reduce
 from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp
-from hw_utils.checks.lesson_06.race_causes import explain_gather, explain_reduce
-from hw_utils.checks.lesson_06.races import judge_outcomes, judge_unknown_op, outcomes, raised_alone
 from hw_utils.checks.lesson_06.shards import strict
 from hw_utils.checks.lesson_06.splits import judge_split
 from hw_utils.checks.lesson_06.tensor_models import drive_parallelize, judge_parallelize

@@ -33,6 +33,9 @@ def numbers_of(rank: int, k: int) -> list[float]:
     return [10.0**rank * GROWTH**k, GROWTH**k, _UNEVEN[rank % 3] * GROWTH**k]
 
 
+RANKS_OF_WHOLE_NUMBERS = 3
+
+
 def whole_numbers_of(rank: int) -> list[int]:
     """What a rank brings in int64: neither these nor their sums are a float64 exactly."""
     return [2**58 + 10**rank, 2**57 + 3 * rank + 1]

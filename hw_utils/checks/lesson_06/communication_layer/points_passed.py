@@ -17,7 +17,7 @@ from itertools import pairwise
 from types import CodeType
 from typing import Any
 
-from hw_utils.checks.lesson_06 import generated_methods
+from hw_utils.checks.lesson_06.communication_layer import generated_methods
 from hw_utils.core.source.students_files import is_students
 from hw_utils.threads.interleavings import Plan
 from hw_utils.threads.switch_points import about
