@@ -157,7 +157,7 @@ def loopback_up() -> None:
 
 def set_limits(limits: Limits) -> None:
     """Per-process bounds; the total of memory is watched by the warm parent."""
-    data, address = _in_use()
+    data, address = in_use()
     bounds = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: limits.file_bytes,
@@ -180,8 +180,8 @@ def goes_first() -> None:
         file.write("1000")
 
 
-def _in_use() -> tuple[int, int]:
-    """(VmData, VmSize) in bytes."""
+def in_use() -> tuple[int, int]:
+    """(VmData, VmSize) of this process, in bytes."""
     with open("/proc/self/status") as status:
         sizes = dict(line.split(":", 1) for line in status)
     return tuple(int(sizes[name].split()[0]) * 1024 for name in ("VmData", "VmSize"))
