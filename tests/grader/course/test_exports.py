@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,6 +103,26 @@ def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
 def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
     grading_records.save(tmp_path, record("=cmd", "pass"))
     assert rows(scores.as_csv(scores.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
+
+
+@pytest.mark.parametrize("text", [
+    "=cmd", " =1", "x;=1", "x;+1;-1;@A1", "x\t=1", "x\n=1", "x\r=1", 'x;"=1', "x; '=1", "x\t\t=1", "\t=1", "x;\uff1d1",
+    ";;=1", 'x, y;"\u00a0 -1',
+])  # fmt: skip
+def test_no_spreadsheet_finds_a_formula_whatever_it_splits_at(text):
+    """Those that know quotation marks only where a cell begins, and those that know none."""
+    table = scores.csv_text([["ada", text, 1.5], [f"{text}, also first", "", -1]])
+    for splits_at in (",", ";", "\t", ";\t,", ";\t"):
+        read = rows(re.sub(f"[{splits_at}]", ",", table))
+        read += [re.split(f"[{splits_at}]", line) for line in table.split("\n")]
+        cells = [cell.strip().strip('"').strip() for row in read for cell in row]
+        assert [cell for cell in cells if cell[:1] in tuple("=+-@\uff1d") and cell != "-1"] == []
+    assert scores.unsafe(scores.safe(text)) == text
+
+
+def test_ordinary_texts_stay_as_they_are_in_a_csv():
+    texts = ["Lovelace, Ada", "Müller-Lüdenscheidt", "ada@x.edu", "rank 0: got [1, -2]; wanted 4", "", "O'Hara", "#"]
+    assert rows(scores.csv_text([texts, [10, 0.5, None]])) == [texts, ["10", "0.5", ""]]
 
 
 def test_gradescope_results_follow_the_schema(course):
