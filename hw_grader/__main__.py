@@ -172,12 +172,13 @@ def _autograder(options: argparse.Namespace) -> int:
 
 
 def _similarity(options: argparse.Namespace) -> int:
-    from hw_grader.course.similarity import alike, report, runs_text
+    from hw_grader.course.similarity import alike, own_code, report, runs_text
 
     root = options.course.resolve()
     trusted, _ = _release(root, options.assignment)
     notebooks = {s.student: nbformat.from_dict(json.loads(s.restored)) for s in grade.submissions(root, trusted)}
-    print(report(alike(notebooks, trusted), {s: runs_text(n, trusted) for s, n in notebooks.items()}))
+    code = {s: own_code(n, trusted) for s, n in notebooks.items()}
+    print(report(alike(code), {s: runs_text(n, trusted) for s, n in notebooks.items()}, code))
     return 0
 
 

@@ -3,7 +3,7 @@
 In the container, `python -m hw_grader.course.gradescope /autograder` reads submission/, writes results/results.json.
 The container is thrown away after one student, and where it may not make namespaces the roles still run in processes of
 their own, without walls between them and the container; the student's code then may not read the solution, the secret
-or the grader's memory.
+or the grader's memory, and is over, with all that it has started, before the results are written.
 """
 
 from __future__ import annotations

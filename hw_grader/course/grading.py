@@ -12,7 +12,8 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,8 @@ def grade(
     notebook: NotebookNode, trusted: TrustedNotebook, sandbox: Sandbox, student: str, times: TimeLimits
 ) -> Record:
     """The record of a restored notebook (see restore.py)."""
-    left_out = frozenset() if trusted.runs_all else unused(notebook.cells, trusted)
+    runs_all = trusted.runs_all or not sandbox.walls  # there, a second time would know hidden cases from the first
+    left_out = frozenset() if runs_all else unused(notebook.cells, trusted)
     deadline = time.monotonic() + times.total_s  # of both times, if there are two
     record = _grade(notebook, trusted, sandbox, student, times, left_out, deadline)
     if left_out and record.lacks_a_name and time.monotonic() < deadline:  # it was said that nobody could notice
@@ -120,7 +122,7 @@ def _grade(
         ran = run_cells(notebook, trusted, sandbox, times, left_out, deadline)
         work, _, _ = record.key.partition("-")
         with Judging(sandbox, times, deadline, partial(drawn, trusted.secret, work)) as judging:
-            record.verdicts = [judging.check(cell, ran) for cell in trusted.to_run]
+            record.verdicts = judging.checks(trusted.to_run, ran)
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
         shown = OF_HIDDEN["grader-fault"]  # what happened is staff's to read
@@ -160,6 +162,7 @@ class Judging:
     def __init__(self, sandbox: Sandbox, times: TimeLimits, deadline: float, draw: Callable[[str], int]) -> None:
         """draw: a number that nobody can know, the same for the same words."""
         self.times, self.deadline, self.draw = times, deadline, draw
+        self.repeats = True  # a case of each check is run again, apart
         self.jails, self.judge = Jails(sandbox), judge_of(sandbox)
 
     def __enter__(self) -> Judging:
@@ -169,6 +172,20 @@ class Judging:
     def __exit__(self, *error) -> None:
         self.judge.forget_submission()
         self.jails.__exit__(*error)
+
+    def checks(self, cells: Sequence[Cell], ran: Ran) -> list[Verdict]:
+        """The verdict on each check cell.
+
+        Without walls, one check's answers could tell the next one's of a hidden case. So every text of theirs that is
+        shown comes of a first round with visible cases only; the second one shows no more than of hidden ones.
+        """
+        if self.jails.sandbox.walls:
+            return [self.check(cell, ran) for cell in cells]
+        self.repeats = False
+        seen = [self.check(replace(c, calls=tuple(call for call in c.calls if not call.hidden)), ran) for c in cells]
+        self.repeats = True
+        unseen = (replace(cell, calls=tuple(replace(call, hidden=True) for call in cell.calls)) for cell in cells)
+        return [self.check(cell, ran) if first.state == "pass" else first for first, cell in zip(seen, unseen)]
 
     def check(self, cell: Cell, ran: Ran) -> Verdict:
         """The verdict on one check cell, with the answers as they stood at its place, else as they were at the end."""
@@ -199,7 +216,7 @@ class Judging:
 
     def _apart(self, cell: Cell, driving: Driving) -> Verdict | None:
         """What is wrong if one case of each check is run again, with other numbers and ranks that share nothing."""
-        for check in dict.fromkeys(call.check for call in cell.calls):
+        for check in dict.fromkeys(call.check for call in cell.calls if self.repeats):
             cases = driving.to_repeat(check)
             if not cases:
                 continue

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,25 @@ def number(value: float | None) -> str:
 
 def csv_text(rows: list[list[Any]]) -> str:
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows([[_safe(v) for v in row] for row in rows])
+    csv.writer(out, lineterminator="\n").writerows([[_cell(v) for v in row] for row in rows])
     return out.getvalue()
 
 
-def _safe(value: Any) -> Any:
-    """A cell that a spreadsheet would run as a formula gets an apostrophe."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+def _cell(value: Any) -> Any:
+    """With one way to end a line: a lone \\r is not quoted, and some would take it for a row's end."""
+    return safe(re.sub("\r\n?", "\n", value)) if isinstance(value, str) else value
+
+
+# Where a cell begins, or would if the file were split at other characters than commas; then what does not keep a
+# spreadsheet from it; then what begins a formula, in some spreadsheets wide signs, too.
+_BEGINS, _BEFORE, _FORMULA = r"(^|[;\t\r\n])", r"""((?:[^\S\t\r\n]|['"])*)""", r"(?=[=+\-@\uff1d\uff0b\uff0d\uff20])"
+
+
+def safe(text: str) -> str:
+    """With an apostrophe before what a spreadsheet would run as a formula, wherever it splits the file."""
+    return re.sub(_BEGINS + _BEFORE + _FORMULA, r"\1\2'", text)
+
+
+def unsafe(text: str) -> str:
+    """What `safe` was given."""
+    return re.sub(f"{_BEGINS}{_BEFORE}'{_FORMULA}", r"\1\2", text)

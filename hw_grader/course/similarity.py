@@ -10,14 +10,12 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
-import io
 import keyword
 import re
-import tokenize
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from nbformat import NotebookNode
@@ -52,15 +50,24 @@ class Pair:
     where: str = ""
 
 
+# Each part takes what it has looked at, ended or not: Python's own tokenizer may read a line again from each quote.
+_TOKEN = re.compile(
+    r"""
+    (?: [\s\\]+ | \#[^\n]* )                                                      # layout and comments
+    | ( (?i:[bfru]|br|rb|fr|rf)?                                                   # a string
+        (?: \"{3}(?:[^\\]|\\.?)*?(?:\"{3}|\Z) | '{3}(?:[^\\]|\\.?)*?(?:'{3}|\Z)
+          | \"(?:[^"\\\n]|\\.?)*(?:"|(?=\n)|\Z) | '(?:[^'\\\n]|\\.?)*(?:'|(?=\n)|\Z) )
+      | \.?\d(?:[eE][+-]|[\w.])* | \w+                                             # a number, a name
+      | (?:\*\*|//|<<|>>|[-+*/%&|^@=!<>:])=? | .                                   # an operator, or what it may be
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
 def tokens(source: str) -> list[str]:
     """The code's tokens without comments and layout; names that are not keywords become `n`."""
-    try:
-        found = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (tokenize.TokenError, SyntaxError, IndentationError):
-        return source.split()
-    left_out = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-    kept = [t for t in found if t.type not in left_out]
-    return ["n" if t.type == tokenize.NAME and not keyword.iskeyword(t.string) else t.string for t in kept]
+    found = filter(None, _TOKEN.findall(source))
+    return ["n" if t.isidentifier() and not keyword.iskeyword(t) else t for t in found]
 
 
 def parsed(source: str) -> ast.AST | None:
@@ -72,10 +79,10 @@ def parsed(source: str) -> ast.AST | None:
     return None
 
 
-def texts_in(source: str, most_chars: int = MOST_OF_ONE) -> Iterator[str]:
+def texts_in(source: str, most_chars: int = MOST_OF_ONE, left_out: list[str] | None = None) -> Iterator[str]:
     """Code that stands in the code's strings, as it is or encoded (base64, hexadecimal, zlib, ...).
 
-    most_chars: of all that is decoded; what comes after them is not looked into.
+    most_chars: of all that is decoded; what comes after them is not looked into, and `left_out` gets a line.
     """
     tree, seen = parsed(source), set()
     for node in ast.walk(tree) if tree else ():
@@ -92,6 +99,8 @@ def texts_in(source: str, most_chars: int = MOST_OF_ONE) -> Iterator[str]:
                 hidden = found.decode()
                 most_chars -= len(hidden)
                 if most_chars < 0:
+                    if left_out is not None:
+                        left_out.append(f"packed texts: over {MOST_OF_ONE:,} characters with the rest")
                     return
                 if parsed(hidden) is not None and len(tokens(hidden)) >= MIN_TOKENS:
                     yield hidden
@@ -124,19 +133,21 @@ def runs_text(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Own:
+class Own:
     """A student's code: for each exercise, and every function of theirs with where it stands."""
 
     answers: dict[str, list[str]]
     pieces: list[tuple[str, list[str]]]
+    left_out: list[str] = field(default_factory=list)  # lines on what was not looked into
 
 
-def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
+def own_code(notebook: NotebookNode, trusted: TrustedNotebook) -> Own:
     """Of a restored submission, what the student has changed or added."""
     given = {tuple(tokens(cell.source)) for cell in trusted.cells if cell.kind == "code"}
     given |= {tuple(tokens(f)) for c in trusted.cells if c.kind == "code" for f in functions_in(c.source)}
     answers: dict[str, list[str]] = {}
     pieces: list[tuple[str, list[str]]] = []
+    left_out: list[str] = []
     n_chars = 0
 
     def add(place: str, source: str) -> None:
@@ -145,8 +156,10 @@ def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
         if n_chars <= MOST_OF_ONE:
             pieces.append((place, tokens(source)))
 
-    for cell in notebook.cells:
+    for number, cell in enumerate(notebook.cells, 1):
         n_chars += len(cell.source)
+        if cell.cell_type == "code" and len(cell.source) > MOST_CHARS and n_chars <= MOST_OF_ONE:
+            left_out.append(f"functions and texts in cell {number}: over {MOST_CHARS:,} characters")
         if cell.cell_type != "code" or n_chars > MOST_OF_ONE or tuple(tokens(cell.source)) in given:
             continue
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
@@ -158,15 +171,17 @@ def _own(notebook: NotebookNode, trusted: TrustedNotebook) -> _Own:
         place = grade_id if marked is not None else "another cell"
         for source in functions_in(cell.source):
             add(place, source)
-        for hidden in texts_in(cell.source, MOST_OF_ONE - n_chars):
+        for hidden in texts_in(cell.source, MOST_OF_ONE - n_chars, left_out):
             for source in (hidden, *functions_in(hidden)):
                 add(f"a text in {place}", source)
-    return _Own(answers, [(place, t) for place, t in pieces if len(t) >= MIN_TOKENS and tuple(t) not in given])
+    if n_chars > MOST_OF_ONE:
+        left_out.append(f"what comes after {MOST_OF_ONE:,} characters")
+    pieces = [(place, t) for place, t in pieces if len(t) >= MIN_TOKENS and tuple(t) not in given]
+    return Own(answers, pieces, left_out)
 
 
-def alike(submissions: Mapping[str, NotebookNode], trusted: TrustedNotebook, like: float = LIKE) -> list[Pair]:
-    """The pairs that are at least `like` alike, closest first; of two students one pair an exercise."""
-    code = {student: _own(notebook, trusted) for student, notebook in submissions.items()}
+def alike(code: Mapping[str, Own], like: float = LIKE) -> list[Pair]:
+    """The pairs of students that are at least `like` alike, closest first; of two one pair an exercise."""
     pieces = [(student, place, t) for student in sorted(code) for place, t in code[student].pieces]
     best: dict[tuple[str, str, str], Pair] = {}
     for exercise in sorted({e for own in code.values() for e in own.answers}):
@@ -188,8 +203,10 @@ def _rank(pair: Pair) -> tuple:
     return -pair.likeness, bool(pair.where), -pair.n_tokens, pair.exercise, pair.first, pair.second
 
 
-def report(pairs: list[Pair], running_text: Mapping[str, list[str]] | None = None) -> str:
-    """The pairs as a table in text; then who runs texts as code, with the lines."""
+def report(
+    pairs: list[Pair], running_text: Mapping[str, list[str]] | None = None, code: Mapping[str, Own] | None = None
+) -> str:
+    """The pairs as a table in text; then who runs texts as code, with the lines, and whose code is too long."""
     lines = ["no two submissions are alike"]
     if pairs:
         rows = [("exercise", "students", "alike", "tokens", "the second's stands in")]
@@ -201,4 +218,7 @@ def report(pairs: list[Pair], running_text: Mapping[str, list[str]] | None = Non
         lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows]
     for student, found in (running_text or {}).items():
         lines += [f"{student} runs a text as code:", *(f"    {line}" for line in found)] if found else []
+    for student, own in (code or {}).items():
+        left_out = [f"    {line}" for line in own.left_out]
+        lines += [f"{student} has code that was not looked into:", *left_out] if left_out else []
     return "\n".join(lines)

@@ -72,14 +72,14 @@ def one_line(text: str, n_chars: int = 200) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:n_chars].encode(errors="replace").decode())
 
 
-def read_file(path: Path, folder: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file that lies in `folder`.
+def read_file(path: Path, folder: Path, max_bytes: int = MAX_BYTES, first: int = -1) -> bytes:
+    """The bytes of a regular file that lies in `folder`, or no more than the first few.
 
     Raises:
         Refused: it is a link, lies behind one, is no regular file, is too large.
     """
     with os.fdopen(_open(path, folder, max_bytes), "rb") as file:
-        return file.read(max_bytes)
+        return file.read(max_bytes if first < 0 else first)
 
 
 def _open(path: Path, folder: Path, max_bytes: int) -> int:

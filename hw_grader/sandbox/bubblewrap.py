@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 INSIDE = (
     "__init__", *(f"sandbox/{n}" for n in ("__init__", "messages", "lockdown", "jail_starter", "warm_parents")),
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
+    *(f"sandbox/bare/{n}" for n in ("__init__", "jails", "removal")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
     *(f"driving/{n}" for n in ("answer_proxy", "answer_call", "forwarded_calls", "answer_sockets")),
     *(f"driving/{n}" for n in ("busy_calls", "opened_answers", "remote_process_group")),
@@ -47,13 +48,14 @@ def command(control_fd: int) -> list[str]:
 def bare_command(control_fd: int, folder: str) -> list[str]:
     """The warm parent without bubblewrap, for `walls=False`.
 
-    As root, what runs a student's code is another user if that one can read this Python; it has no rights in any case.
+    As root, what runs a student's code is another user, in each jail, if that one can read this Python; it has no
+    rights in any case. The folder stays root's.
     """
     needed = (Path(sys.prefix), Path(sys.base_prefix), PACKAGE, package_folder())
     is_root = os.geteuid() == 0 and all(_is_open_to_all(path) for path in needed)
-    uid = str(_FIRST_UID + os.getpid()) if is_root else "-"
+    uid = str(_FIRST_UID) if is_root else "-"
     if is_root:
-        os.chown(folder, int(uid), int(uid))
+        os.chmod(folder, 0o711)
     start = (
         f"{_NO_COLLECTIONS}; sys.path[:0] = [{str(PACKAGE.parent)!r}, {str(package_folder().parent)!r}]; "
         "from hw_grader.sandbox.warm_parents import main; main()"

@@ -7,7 +7,6 @@ it, look at its memory, end it with everything it has started. What is warm in i
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import select
@@ -17,6 +16,8 @@ import time
 from dataclasses import dataclass, field, replace
 
 from hw_grader.sandbox import call_filter, changed_pages, jailed_process, lockdown, memory_in_use
+from hw_grader.sandbox.bare.jails import BareJail, BareJails, give
+from hw_grader.sandbox.bare.removal import remove_folder
 
 TRUSTED = ("drive", "judge")  # have the checks, and never a student's code
 MEET = "/meet"
@@ -34,6 +35,7 @@ class Jailed:
     fd: int  # of the process
     limits: lockdown.Limits
     role: str
+    bare: BareJail | None  # without walls
     exited: bool = False
     over_memory: bool = False
     peak_bytes: int = 0
@@ -46,8 +48,13 @@ class JailStarter:
     def __init__(
         self, control: socket.socket, uid: int | None, bare: str = "", students: socket.socket | None = None
     ) -> None:
-        """bare: without walls, the folder to work in. students: to the parent of what runs a student's code."""
-        self.control, self.uid, self.bare, self.students = control, uid, bare, students
+        """uid: of the jailed processes. students: to the parent of what runs a student's code.
+
+        bare: without walls, the folder to work in; then `uid` is the first of many.
+        """
+        self.control, self.uid, self.students = control, uid, students
+        self.bare = BareJails(bare, uid) if bare else None
+        self.meet = bare or MEET
         self.jailed: dict[int, Jailed] = {}
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_bytes = memory_in_use.of_process("self")
@@ -56,6 +63,13 @@ class JailStarter:
 
     def serve(self) -> None:
         """Answers requests until the grader hangs up."""
+        try:
+            self._serve()
+        finally:
+            for number in list(self.jailed) if self.bare else ():
+                self.do_end(number)
+
+    def _serve(self) -> None:
         while True:
             poll = select.poll()
             poll.register(self.control, select.POLLIN)
@@ -100,16 +114,16 @@ class JailStarter:
 
     def do_meet(self, name: str) -> dict:
         """A folder that an `answers` and a `drive` process both see, for one socket."""
-        path = os.path.join(self.bare or MEET, name)
+        path = os.path.join(self.meet, name)
         os.mkdir(path, 0o700)
-        if self.uid is not None:
-            os.chown(path, self.uid, self.uid)
+        if not self.bare:  # else it is given to the jail that meets others there
+            give(path, self.uid)
         return {"path": path}
 
     def do_part(self, name: str) -> dict:
         """Removes such a folder."""
         with contextlib.suppress(OSError):
-            remove_folder(os.path.join(self.bare or MEET, name))
+            remove_folder(os.path.join(self.meet, name))
         return {"parted": name}
 
     def do_start(self, fd: int, role: str, limits: dict, branches: bool = False, meeting: str = "") -> dict:
@@ -121,16 +135,17 @@ class JailStarter:
         if role == "answers":  # each descriptor can hold numbers in each epoll
             bounds = replace(bounds, open_files=min(bounds.open_files, _ANSWERS_FILES))
         self.count += 2
-        if not self.bare:
+        bare = self.bare.new(is_trusted=role in TRUSTED, meeting=meeting) if self.bare else None
+        if not bare:
             lockdown.unshare(lockdown.NEW_PID)
         try:
             pid = os.fork()
             if pid == 0:
-                jailed_process.leave(lambda: self._first_process(fd, role, bounds, branches, meeting))
+                jailed_process.leave(lambda: self._first_process(fd, role, bounds, branches, meeting, bare))
         finally:
-            if not self.bare:
+            if not bare:
                 lockdown.back_to(self.pid_namespace)
-        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds, role)
+        self.jailed[self.count] = Jailed(pid, os.pidfd_open(pid), bounds, role, bare)
         return {"started": self.count}
 
     def do_interrupt(self, number: int) -> dict:
@@ -160,11 +175,11 @@ class JailStarter:
         process = self.jailed.pop(number, None)
         if process is None:
             return {"ended": number, "over_memory": False, "peak_bytes": 0}
-        if self.bare:
-            _kill_family(process.pid)
         signal.pidfd_send_signal(process.fd, signal.SIGKILL)
         os.waitpid(process.pid, 0)  # the first process of a namespace is reaped after all others
         os.close(process.fd)
+        if process.bare:
+            self.bare.end(process.bare, {other.pid for other in self.jailed.values()})
         return {"ended": number, "over_memory": process.over_memory, "peak_bytes": process.peak_bytes}
 
     def _watch_memory(self, alive: list[Jailed]) -> None:
@@ -182,7 +197,9 @@ class JailStarter:
                 process.over_memory = True
                 signal.pidfd_send_signal(process.fd, signal.SIGKILL)
 
-    def _first_process(self, fd: int, role: str, limits: lockdown.Limits, branches: bool, meeting: str) -> int:
+    def _first_process(
+        self, fd: int, role: str, limits: lockdown.Limits, branches: bool, meeting: str, bare: BareJail | None
+    ) -> int:
         """Process 1 of the new namespace: sets up the walls, forks the one that works, waits for it."""
         self.control.close()
         if self.students:
@@ -191,20 +208,21 @@ class JailStarter:
         if role not in TRUSTED:
             os.nice(limits.nice)
             lockdown.goes_first()
-        if self.bare:
+        if bare:
+            bare.enter()
             lockdown.prctl(lockdown.PR_SET_CHILD_SUBREAPER, 1)
             if role not in TRUSTED:
-                lockdown.drop_rights(self.uid)
+                lockdown.drop_rights(bare.uid)
             lockdown.set_limits(limits)
         else:
             self._raise_walls(limits, role in TRUSTED, meeting)
             if role == "answers":  # nobody interrupts them, and what they have started ends with them
                 return jailed_process.work(fd, role, None, SCRATCH, "")
         ranks = jailed_process.fork_server(fd) if role in LAUNCHING else None
-        clears = "" if not branches else "keep" if ranks else "family" if self.bare else "clear"
+        clears = "" if not branches else "keep" if ranks else "family" if bare else "clear"
         worker = os.fork()
         if worker == 0:
-            jailed_process.leave(lambda: jailed_process.work(fd, role, ranks, self.bare or SCRATCH, clears))
+            jailed_process.leave(lambda: jailed_process.work(fd, role, ranks, bare.folder if bare else SCRATCH, clears))
         if ranks is not None:
             ranks.close()
         os.close(fd)
@@ -225,52 +243,3 @@ class JailStarter:
         lockdown.drop_rights(self.uid)
         lockdown.set_limits(limits)
         call_filter.filter_calls()
-
-
-def remove_folder(path: str) -> None:
-    """Removes a folder whatever students have put into it: nested ones come up to its own level, one by one.
-
-    shutil.rmtree calls itself for each level, and holds a file descriptor a level.
-
-    Raises:
-        OSError: something cannot be removed.
-    """
-    top = os.open(path, os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        count = itertools.count()
-        while names := _clear(top):
-            for name in names:
-                os.chmod(name, 0o700, dir_fd=top)
-                inside = os.open(name, os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=top)
-                try:
-                    for deeper in _clear(inside):
-                        os.chmod(deeper, 0o700, dir_fd=inside)
-                        free = next(n for n in map(str, count) if n not in names)
-                        os.rename(deeper, free, src_dir_fd=inside, dst_dir_fd=top)
-                finally:
-                    os.close(inside)
-                os.rmdir(name, dir_fd=top)
-    finally:
-        os.close(top)
-    os.rmdir(path)
-
-
-def _clear(folder: int) -> set[str]:
-    """Removes what is no folder; the names of those."""
-    with os.scandir(folder) as entries:
-        found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
-    for name in (name for name, is_folder in found.items() if not is_folder):
-        os.unlink(name, dir_fd=folder)
-    return {name for name, is_folder in found.items() if is_folder}
-
-
-def _kill_family(pid: int) -> None:
-    """Without a process namespace: everything below `pid`, which adopts what detaches itself."""
-    for _ in range(100):
-        children = jailed_process.children_of(pid)
-        if not children:
-            return
-        for child in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        time.sleep(0.01)

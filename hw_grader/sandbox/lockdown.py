@@ -197,6 +197,11 @@ def drop_rights(uid: int | None) -> None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
+    drop_capabilities()
+    prctl(PR_SET_PDEATHSIG, 9)
+
+
+def drop_capabilities() -> None:
+    """This process has no capability."""
     header = struct.pack("Ii", 0x20080522, 0)
     call("capset", ctypes.create_string_buffer(header), ctypes.create_string_buffer(24))
-    prctl(PR_SET_PDEATHSIG, 9)

@@ -32,6 +32,7 @@ from hw_grader.sandbox.messages import Wire
 INSTALL = "bubblewrap is not installed: apt install bubblewrap (Debian, Ubuntu), dnf install bubblewrap (Fedora)"
 _START_S = 120
 _ANSWER_S = 30
+_END_S = 10
 _PARENTS_BYTES = 2**30  # what the two warm parents take, with room for what only the kernel counts
 
 
@@ -125,7 +126,8 @@ class Sandbox:
     def __init__(self, limits: Limits | None = None, *, walls: bool = True) -> None:
         """Starts it; importing torch takes a few seconds.
 
-        walls: False is for a container that is itself thrown away after one student: separate processes, and no more.
+        walls: False is for a container that is itself thrown away after one student: separate processes, as root of
+            separate users, that end with all that they have started and left, and no more.
 
         Raises:
             SandboxError: no bubblewrap, or it may not make namespaces here.
@@ -136,6 +138,7 @@ class Sandbox:
         self._at_close: list[Callable[[], None]] = []
         limits = limits or Limits()
         self.share = Share(memory_bytes=limits.memory_bytes + _PARENTS_BYTES if walls else 0)
+        self.walls = walls
         self.limits = replace(limits, nice=self.share.nice)
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the sandbox)
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -214,6 +217,9 @@ class Sandbox:
 
     def _kill(self) -> None:
         self.control.close()
+        if not self.walls:  # it ends its jails itself
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.bwrap.wait(_END_S)
         deadline = time.monotonic() + 2
         while self.bwrap.poll() is None and time.monotonic() < deadline:
             self.bwrap.kill()  # it takes its process namespace with it

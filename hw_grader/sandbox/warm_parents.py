@@ -66,20 +66,21 @@ def _hide_checks() -> None:
             lockdown.cover(folder)
 
 
-def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> socket.socket:
-    """Forks the process from which everything is forked that runs a student's code; gives the line to it."""
+def _parent_of_students(control: socket.socket, uid: int | None, *bare: str) -> tuple[int, socket.socket]:
+    """Forks the process from which everything is forked that runs a student's code; gives the line to it, too."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         ours.close()
         control.close()  # whoever holds it speaks with the grader
-        lockdown.prctl(lockdown.PR_SET_PDEATHSIG, signal.SIGKILL)
         no_checks.install()
-        if not bare:
+        if not bare:  # else it ends its jails first, when nobody holds the line any more
+            lockdown.prctl(lockdown.PR_SET_PDEATHSIG, signal.SIGKILL)
             _hide_checks()
         share_with_forks()
         jailed_process.leave(lambda: JailStarter(theirs, uid, *bare).serve())
     theirs.close()
-    return ours
+    return pid, ours
 
 
 def main() -> None:
@@ -91,7 +92,7 @@ def main() -> None:
     gc.enable()
     if not sys.argv[3:]:
         lockdown.close_what_is_mounted(MEET)
-    students = _parent_of_students(control, uid, *sys.argv[3:4])
+    pid, students = _parent_of_students(control, uid, *sys.argv[3:4])
     _import(_package_modules(checks=True))
     importlib.import_module("hw_grader.driving.roles.drive").rehearse()
     know_modules()
@@ -99,3 +100,5 @@ def main() -> None:
     starter = JailStarter(control, uid, *sys.argv[3:4] or [""], students)
     control.send(json.dumps({"ready": os.getpid(), "threads": len(os.listdir("/proc/self/task"))}).encode())
     starter.serve()
+    students.close()
+    os.waitpid(pid, 0)

@@ -26,6 +26,7 @@ from hw_grader.term.lms_file_names import METADATA, Named, read_metadata, read_n
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes
 
+_STAMP_BYTES = 100  # of a timestamp.txt, which lies beside each of many notebooks
 WHEN = "a date such as 2026-03-02 10:00 +0100"
 
 
@@ -191,7 +192,7 @@ def _notebook(
         found.unknown.append(f"{shown}: is {parts[-2]}, not {lesson}; collect it without ASSIGNMENT=")
     else:
         stamp = file.beside.get(str(PurePosixPath(path).parent / "timestamp.txt"))
-        own = utc(stamp()[:100].decode("utf-8", "replace").strip()) if stamp else ""
+        own = utc(stamp(_STAMP_BYTES).decode("utf-8", "replace").strip()) if stamp else ""
         when, late, lms_path = (named.when, named.is_late, named.path) if named else ("", False, "")
         kept = folder / hashlib.sha256(file.data).hexdigest()
         kept.write_bytes(file.data)
@@ -294,6 +295,8 @@ class KitZips(FileNameCollectorPlugin):
         if found is None or found.pop("assignment", None) not in (None, self.parent.coursedir.assignment_id):
             return None
         stamp = Path(submitted_file).with_name("timestamp.txt")
-        if stamp.is_file() and (when := utc(stamp.read_text(errors="replace")[:100].strip())):
-            found["timestamp"] = when
+        if stamp.is_file():
+            with stamp.open(errors="replace") as file:
+                when = utc(file.read(_STAMP_BYTES).strip())
+            found |= {"timestamp": when} if when else {}
         return found

@@ -10,6 +10,7 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 from hw_grader.notebook.restore import MAX_BYTES
@@ -21,7 +22,9 @@ MOST_BYTES, MOST_FILES = 2 * MAX_BYTES, 400  # of one student in one download
 _MAX_DEPTH = 3  # of zips in a student's zip
 _ENTRY = b"PK\x01\x02"  # how each entry of a zip's list of files begins
 
-Read = Callable[[], bytes]
+_BOUNDED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others are unpacked as a whole, however little is asked for
+
+Read = Callable[..., bytes]  # with a number, no more than so many of the first bytes
 
 
 class TooMuch(ValueError):
@@ -85,7 +88,7 @@ def files_of(download: Path, notes: list[str]) -> Iterator[tuple[str, Read]]:
     if download.is_dir():
         for path in sorted(download.rglob("*")):
             if path.is_file() and not path.is_symlink():
-                yield path.relative_to(download).as_posix(), lambda path=path: read_file(path, download)
+                yield path.relative_to(download).as_posix(), partial(read_file, path, download, MAX_BYTES)
     elif download.suffix.lower() == ".ipynb":
         yield download.name, download.read_bytes
     else:
@@ -120,9 +123,11 @@ def is_wanted(path: str) -> bool:
 
 def _members(archive: zipfile.ZipFile) -> dict[str, Read]:
     def reader(info: zipfile.ZipInfo) -> Read:
-        def read() -> bytes:
+        def read(first: int = MAX_BYTES + 1) -> bytes:
+            if info.compress_type not in _BOUNDED:
+                raise ValueError("it is packed in an unusual way (bzip2, lzma); as usual it is deflated")
             with archive.open(info) as member:
-                data = member.read(MAX_BYTES + 1)
+                data = member.read(first)
             if len(data) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES:,} bytes")
             return data

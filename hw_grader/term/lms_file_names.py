@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from dateutil import parser
 
+from hw_grader.course.scores import safe, unsafe
 from hw_grader.term.class_list import Sender
 from hw_grader.term.downloads import MAX_PATH_CHARS
 
@@ -124,7 +125,8 @@ def remember_names(folder: Path, names: Mapping[tuple[str, str], tuple[str, str]
     with (folder / f".{_NAMES}.part").open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["lesson", "student", "lms", "path"])
-        writer.writerows([*who, *named] for who, named in sorted({**known_names(folder), **names}.items()))
+        for who, named in sorted({**known_names(folder), **names}.items()):
+            writer.writerow(map(safe, (*who, *named)))
     (folder / f".{_NAMES}.part").replace(folder / _NAMES)
 
 
@@ -133,7 +135,7 @@ def known_names(folder: Path) -> dict[tuple[str, str], tuple[str, str]]:
     if not (folder / _NAMES).is_file():
         return {}
     with (folder / _NAMES).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = [row for row in csv.reader(file) if len(row) == 4][1:]
+        rows = [map(unsafe, row) for row in csv.reader(file) if len(row) == 4][1:]
     return {(lesson, student): (lms, path) for lesson, student, lms, path in rows}
 
 

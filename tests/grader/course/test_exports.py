@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ import pytest
 from hw_grader.course import gradescope, grading_records, scores
 from hw_grader.course.feedback import MAX_BYTES, page
 from hw_grader.course.grading_records import Record, Verdict
-from hw_grader.course.similarity import MOST_OF_ONE, alike, report, runs_text, texts_in
+from hw_grader.course.similarity import MOST_CHARS, MOST_OF_ONE, alike, own_code, report, runs_text, texts_in, tokens
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import read_trusted
 from hw_grader.term.class_list import ClassList
@@ -102,6 +103,26 @@ def test_canvas_gets_its_columns_its_points_row_and_empty_cells(course):
 def test_a_formula_in_a_name_is_not_run_by_a_spreadsheet(tmp_path):
     grading_records.save(tmp_path, record("=cmd", "pass"))
     assert rows(scores.as_csv(scores.scores(tmp_path, ASSIGNMENT)))[1][0] == "'=cmd"
+
+
+@pytest.mark.parametrize("text", [
+    "=cmd", " =1", "x;=1", "x;+1;-1;@A1", "x\t=1", "x\n=1", "x\r=1", 'x;"=1', "x; '=1", "x\t\t=1", "\t=1", "x;\uff1d1",
+    ";;=1", 'x, y;"\u00a0 -1',
+])  # fmt: skip
+def test_no_spreadsheet_finds_a_formula_whatever_it_splits_at(text):
+    """Those that know quotation marks only where a cell begins, and those that know none."""
+    table = scores.csv_text([["ada", text, 1.5], [f"{text}, also first", "", -1]])
+    for splits_at in (",", ";", "\t", ";\t,", ";\t"):
+        read = rows(re.sub(f"[{splits_at}]", ",", table))
+        read += [re.split(f"[{splits_at}]", line) for line in table.split("\n")]
+        cells = [cell.strip().strip('"').strip() for row in read for cell in row]
+        assert [cell for cell in cells if cell[:1] in tuple("=+-@\uff1d") and cell != "-1"] == []
+    assert scores.unsafe(scores.safe(text)) == text
+
+
+def test_ordinary_texts_stay_as_they_are_in_a_csv():
+    texts = ["Lovelace, Ada", "Müller-Lüdenscheidt", "ada@x.edu", "rank 0: got [1, -2]; wanted 4", "", "O'Hara", "#"]
+    assert rows(scores.csv_text([texts, [10, 0.5, None]])) == [texts, ["10", "0.5", ""]]
 
 
 def test_gradescope_results_follow_the_schema(course):
@@ -225,7 +246,7 @@ def test_copied_code_is_found_although_names_and_layout_differ(tmp_path):
         )
         for name, text in (("ada", one), ("bob", copy), ("cy", other))
     }
-    pairs = alike(notebooks, trusted)
+    pairs = alike({name: own_code(notebook, trusted) for name, notebook in notebooks.items()})
     assert [(p.exercise, p.first, p.second) for p in pairs] == [("ping_pong", "ada", "bob")]
     assert "ada, bob" in report(pairs)
 
@@ -259,7 +280,8 @@ def test_copied_code_is_found_in_helper_cells_and_in_texts_that_are_run(tmp_path
         name: restore(as_bytes(submission({"ping_pong": text}, extra=extra)), trusted)
         for name, text, extra in (("ada", OWN, ""), ("bob", answer, helper))
     }
-    (pair,) = [p for p in alike(notebooks, trusted) if p.exercise == "ping_pong"]
+    code = {name: own_code(notebook, trusted) for name, notebook in notebooks.items()}
+    (pair,) = [p for p in alike(code) if p.exercise == "ping_pong"]
     assert (pair.first, pair.second) == ("ada", "bob")
     assert pair.where.startswith(where)
     told = report([pair], {name: runs_text(notebook, trusted) for name, notebook in notebooks.items()})
@@ -267,10 +289,44 @@ def test_copied_code_is_found_in_helper_cells_and_in_texts_that_are_run(tmp_path
     assert "ada runs" not in told
 
 
+@pytest.mark.parametrize("first", ["'", '"', "x = "])
+@pytest.mark.parametrize("more", [r"\'", r"\"", "ab", "'''", '"""', "r'", "\\\\", "0e+", "=*"])
+@pytest.mark.parametrize("last", ["", "\\", "\n"])
+def test_each_character_is_read_once_whatever_the_line_is(first, more, last):
+    source = first + more * (MOST_OF_ONE // len(more)) + last
+    assert 0 < sum(len(token) for token in tokens(source)) <= len(source)
+
+
+def test_tokens_are_those_of_python_but_for_names_comments_and_layout():
+    source = '''
+def f(x: int, *, y=1.5e-3) -> str:  # a comment: 'no string'
+    if x != 0x1F and y >= .5 or not x <<= 2:
+        return f"a {x!r}" + rb'\\'' """three
+        lines""" \\
+            @ z[1:2, ...] ** 2 // 3
+'''
+    assert tokens(source) == [
+        "def", "n", "(", "n", ":", "n", ",", "*", ",", "n", "=", "1.5e-3", ")", "-", ">", "n", ":", "if", "n", "!=",
+        "0x1F", "and", "n", ">=", ".5", "or", "not", "n", "<<=", "2", ":", "return", 'f"a {x!r}"', "+", r"rb'\''",
+        '"""three\n        lines"""', "@", "n", "[", "1", ":", "2", ",", ".", ".", ".", "]", "**", "2", "//", "3",
+    ]  # fmt: skip
+
+
+def test_what_is_too_long_to_be_looked_into_is_said(tmp_path):
+    trusted = read_trusted(make_course(tmp_path))
+    line = "x = 1\n"
+    for length, said in ((MOST_CHARS, f"over {MOST_CHARS:,}"), (MOST_OF_ONE, f"comes after {MOST_OF_ONE:,}")):
+        notebook = restore(as_bytes(submission(extra=line * (length // len(line) + 1))), trusted)
+        assert said in report([], {}, {"ada": own_code(notebook, trusted)})
+    assert "looked into" not in report([], {}, {"ada": own_code(restore(as_bytes(submission()), trusted), trusted)})
+
+
 def test_packed_texts_are_looked_into_up_to_a_length():
     packed = [base64.b85encode(zlib.compress(f"def f{n}():\n".encode() + b"    pass\n" * 5_000)) for n in range(40)]
-    found = list(texts_in("\n".join(map(repr, packed))))
+    left_out: list[str] = []
+    found = list(texts_in("\n".join(map(repr, packed)), left_out=left_out))
     assert 1 <= len(found) <= MOST_OF_ONE // 45_000
+    assert len(left_out) == 1
     assert len(list(texts_in("\n".join([repr(packed[0])] * 40)))) == 1
 
 

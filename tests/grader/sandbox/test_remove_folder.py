@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hw_grader.sandbox.jail_starter import remove_folder
+from hw_grader.sandbox.bare.removal import remove_folder
 
 
 def test_3000_levels_links_and_closed_doors(tmp_path):

@@ -53,6 +53,17 @@ def test_each_system_gets_its_columns_and_everybody_has_a_row(course, lms):
         assert {row["End-of-Line Indicator"] for row in rows.values()} == {"#"}
 
 
+@pytest.mark.parametrize("lms", POINT_COLUMNS)
+def test_what_a_student_writes_moves_no_column(course, lms):
+    named = Record(ASSIGNMENT, "eve", "small", "key", [Verdict("check", "fail", 0.0, 5.0, "", 'x;=1,"\t=2\r\n=3\r=4')])
+    grading_records.save(course, named)
+    text = as_lms(lms, course, ASSIGNMENT, read_class(course / "class.csv"))
+    (eve,) = [row for row in csv.DictReader(io.StringIO(text), strict=True) if row[WHO[lms]] == "eve"]
+    assert eve[POINT_COLUMNS[lms]] == "0"
+    assert None not in eve
+    assert list(eve.values())[-1] == {"canvas": "0", "moodle": "check: x;'=1,\"\t'=2", "brightspace": "#"}[lms]
+
+
 def test_the_command_writes_a_file_a_lesson_or_says_that_there_are_no_marks(course, capsys):
     assert main(["--course", str(course), "export", "moodle"]) == 0
     assert (course / "build" / "export" / f"moodle_{ASSIGNMENT}.csv").exists()

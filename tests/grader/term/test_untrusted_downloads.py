@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 
 from hw_grader.term.lms_file_names import read_name, usual_lms
@@ -93,6 +95,46 @@ def test_zips_in_a_students_zip_are_opened_as_long_as_somebody_could_have_meant_
     deeper = zipped(course / "deep.zip", {"a.zip": kits}).read_bytes()
     found = run(course, zipped(course / "canvas.zip", {"brownbob_4713_90001_all.zip": deeper}))
     assert "no notebook" in found.unknown[0]
+
+
+def test_of_a_time_beside_a_notebook_no_more_is_unpacked_than_a_time_has(course, monkeypatch):
+    long = b"2026-03-01 10:00:00 UTC" + b" " * 200_000
+    inner = zipped(
+        course / "inner.zip", {f"ada/{ASSIGNMENT}/small.ipynb": NOTEBOOK, f"ada/{ASSIGNMENT}/timestamp.txt": long}
+    )
+    read, unpacked = zipfile.ZipExtFile.read, []
+
+    def counted(member, n=-1):
+        data = read(member, n)
+        if member.name.endswith(".txt"):
+            unpacked.append(len(data))
+        return data
+
+    monkeypatch.setattr(zipfile.ZipExtFile, "read", counted)
+    found = run(course, zipped(course / "canvas.zip", {"lovelaceada_4711_90001_all.zip": inner.read_bytes()}))
+    assert found.lessons == {ASSIGNMENT: {"ada": "new"}}
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").read_text() == "2026-03-01 10:00:00 UTC\n"
+    assert unpacked == [100]
+
+
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("name", ["small.ipynb", "timestamp.txt"])
+def test_what_can_only_be_unpacked_as_a_whole_is_not_and_is_named(course, how, name):
+    with zipfile.ZipFile(course / "inner.zip", "w") as archive:
+        for file, data in (("small.ipynb", NOTEBOOK), ("timestamp.txt", b"2026-03-01 10:00:00 UTC")):
+            archive.writestr(f"ada/{ASSIGNMENT}/{file}", data, how if file == name else zipfile.ZIP_DEFLATED)
+    inner = (course / "inner.zip").read_bytes()
+    found = run(course, zipped(course / "canvas.zip", {"lovelaceada_4711_90001_all.zip": inner}))
+    assert "lovelaceada_4711_90001_all.zip: cannot be read: it is packed in an unusual way" in found.unknown[0]
+
+
+def test_a_time_beside_a_notebook_in_a_folder_is_read_as_in_a_zip(course):
+    folder = course / "download" / "lovelaceada_4711_90001_x" / "ada" / ASSIGNMENT
+    folder.mkdir(parents=True)
+    (folder / "small.ipynb").write_bytes(NOTEBOOK)
+    (folder / "timestamp.txt").write_text("2026-03-01 10:00:00 UTC" + " " * 200_000)
+    assert run(course, course / "download").lessons == {ASSIGNMENT: {"ada": "new"}}
+    assert (course / "submitted" / "ada" / ASSIGNMENT / "timestamp.txt").read_text() == "2026-03-01 10:00:00 UTC\n"
 
 
 @pytest.mark.parametrize(
