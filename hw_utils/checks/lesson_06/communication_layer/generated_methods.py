@@ -31,7 +31,8 @@ def codes_of(tree: ast.Module) -> Iterator[CodeType]:
         except (TypeError, ValueError):  # as the cell itself was told, or nothing that is plain
             continue
     for kind in made.values():
-        yield from (f.__code__ for f in vars(kind).values() if isinstance(f, types.FunctionType))
+        methods = [getattr(f, "__func__", f) for f in vars(kind).values()]  # `__new__` is a static one
+        yield from (f.__code__ for f in methods if isinstance(f, types.FunctionType))
 
 
 def _class(node: ast.ClassDef, made: dict[str, type]) -> type:
