@@ -69,7 +69,12 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
             (8 * sent, "these are bits: bytes are asked."),
             (sent / 1e6, "these are megabytes: bytes are asked."),
             (sent / 1e3, "these are kilobytes: bytes are asked."),
-            (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
+            (
+                sent * world_size / max(world_size - 1, 1),
+                "a ring takes N - 1 steps a phase, one chunk of 1/N each: 2 (N - 1) / N of all bytes, not twice them."
+                if method == "all_reduce"
+                else "a rank sends nothing to itself.",
+            ),
             (
                 sent / 2,
                 "half of it: a ring has two phases." if method == "all_reduce" else "half of what this rank sends.",

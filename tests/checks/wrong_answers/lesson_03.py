@@ -141,6 +141,14 @@ def sends_gradients_too(model):
         dist.broadcast(parameter.grad, 0)
 
 
+@wrong("lesson_03.start_equal", says="rank 1 receives 16 tensors.*gradients\\?")
+def sends_the_gradients_that_are_there(model):
+    send_state(model)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.broadcast(parameter.grad, 0)
+
+
 @wrong("lesson_03.start_equal", says="nothing was received")
 def sends_nothing(model):
     pass
