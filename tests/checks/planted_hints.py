@@ -33,13 +33,16 @@ HINTS: dict[str, dict[int, str]] = {
         0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
         "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
-        2: "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
+        2: "receives_as_many_as_there_are_rows receives_into_one_row "
+        "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
     "lesson_01.read_a_hang": {
-        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only a_rank_too_many",
+        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only a_rank_too_many "
+        "the_rank_comes_first with_the_modules_name",
     },
     "lesson_01.shift_by_parity": {
         0: (
+            "returns_its_tensor "
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
             "sends_the_whole_list receives_into_what_it_sends "
         ),
@@ -51,8 +54,10 @@ HINTS: dict[str, dict[int, str]] = {
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
-        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds",
+        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds "
+        "gives_a_tensor_of_seconds",
         1: (
+            "both_send_at_once "
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
             "takes_the_reading_itself adds_the_readings times_two_trips_a_repeat "
             "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
@@ -61,6 +66,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.fit_link": {
         0: (
+            "gives_a_pair_of_tensors "
             "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
             "takes_the_smallest_message_for_latency "
         ),
