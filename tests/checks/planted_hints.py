@@ -82,12 +82,13 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
             "wrong_direction "
-            "gives_itself "
+            "gives_itself loses_the_root "
         ),
         2: "tests_one_bit",
     },
     "lesson_02.tree_all_reduce": {
         0: (
+            "tree_goes_through_numpy "
             "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
@@ -105,6 +106,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_sum": {
         0: (
+            "tree_writes_back_by_a_slice "
             "tree_knows_no_short_whole_numbers "
             "tree_adds_whole_numbers_as_floats tree_does_nothing tree_adds_into_another_tensor "
             "tree_receives_beside_its_tensor "
@@ -127,6 +129,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_all_reduce": {
         0: (
+            "ring_goes_through_numpy "
             "ring_knows_three_dtypes ring_sends_halves_as_float32 "
             "ring_adds_whole_numbers_as_floats ring_goes_to_the_right ring_has_one_step_too_many "
             "ring_gathers_to_rank_0 ring_calls_the_collective "
@@ -152,7 +155,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_knows_three_dtypes ring_keeps_its_chunks ring_sum_of_a_copy "
+        0: "ring_writes_back_by_a_slice ring_knows_three_dtypes ring_keeps_its_chunks ring_sum_of_a_copy "
         "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
@@ -161,7 +164,7 @@ HINTS: dict[str, dict[int, str]] = {
         "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
-        0: "bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
+        0: "knows_one_network bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
@@ -181,7 +184,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.crossover_bytes": {
         0: (
-            "one_decimal "
+            "one_decimal meets_on_one_network "
             "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
             "counts_the_way_up_alone tree_pays_1_tensors_in_all tree_pays_2_tensors_in_all"
         ),

@@ -61,8 +61,8 @@ def _why_slow_tree(seen: Reduced) -> str:
 def require_ring(seen: Reduced) -> None:
     """Raises CheckFailed unless the messages are those of a ring: to the left, chunk by chunk, all at once."""
     n, total = seen.world_size, seen.calls
-    ring = cost("all_reduce", seen.n_bytes, n, itemsize=seen.values[0][0].itemsize)
-    sizes = pieces(seen.values[0][0].size, n) * seen.values[0][0].itemsize
+    ring = cost("all_reduce", seen.n_bytes, n, itemsize=seen.itemsize)
+    sizes = pieces(seen.values[0][0].size, n) * seen.itemsize
     low, high = (total * 2 * (seen.n_bytes - int(size)) for size in (sizes.max(), sizes.min()))
     sent = [seen.trace.bytes_sent(rank) if rank < seen.trace.world_size else 0 for rank in range(n)]
     for rank in range(n):
