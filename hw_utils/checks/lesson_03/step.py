@@ -170,9 +170,10 @@ def _require_one_averaging(what: str, data: dict[str, Any], problem: Problem, tr
             cause="one averaging an iteration: of the models after the step, or of the gradients before it. Either is "
             "enough, both send everything twice.",
         )
-    if n_sent := len(trace.of_rank(0).of_op("broadcast")):
+    if n_sent := len(trace.of_rank(problem.world_size - 1).of_op("broadcast", "recv", "irecv")):
         raise CheckFailed(
-            f"{what}: the models are right, but rank 0 calls broadcast {n_sent} times in {n_steps} steps.",
+            f"{what}: the models are right, but rank {problem.world_size - 1} is sent {n_sent} tensors beside that in "
+            f"{n_steps} steps.",
             cause="equal models that are averaged stay equal: start_equal comes once, before the first iteration, and "
             "only the averaging sends anything.",
         )

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
+from hw_utils import Network
 from tests.checks.wrong_answers import wrong, wrong_values
 
 # The right functions, for mistakes that lie elsewhere. Switches leave one thing out.
@@ -1105,6 +1106,12 @@ for _name, _change, _says in [
     ("all_like_the_others", lambda f, m, r, n, b: f(m, 1, n, b), "rank 0 is the root"),
     ("counts_both_ways", lambda f, m, r, n, b: 2 * f(m, r, n, b), "not what it receives"),
     ("bits", lambda f, m, r, n, b: 8 * f(m, r, n, b), "these are bits"),
+    (
+        "twice_the_tensor",
+        lambda f, m, r, n, b: 2 * b if m == "all_reduce" else f(m, r, n, b),
+        "steps a phase, one chunk",
+    ),
+    ("of_four_ranks", lambda f, m, r, n, b: f(m, r, min(4, 2 + n), b), "that is with 4 ranks, however many there are"),
     ("elements", lambda f, m, r, n, b: f(m, r, n, b) / 4, "these are elements"),
     ("megabytes", lambda f, m, r, n, b: f(m, r, n, b) / 1e6, "these are megabytes"),
     ("the_model_once", lambda f, m, r, n, b: b if m != "one" else 0, "the whole model once|what the others send"),
@@ -1161,6 +1168,11 @@ for _name, _function, _says in [
         "half of the latencies: the way there",
     ),
     ("for_four_ranks", _seconds(compute=lambda s, n: s / 4), "divided by 4, however many"),
+    (
+        "for_the_reports_network",
+        lambda m, n, s, b, k, w: _seconds()(m, n, s, b, k, Network(50e-6, 125e6)),
+        "these are the report's latency and bandwidth",
+    ),
 ]:
     wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)
 
