@@ -129,7 +129,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_all_reduce": {
         0: (
-            "ring_goes_through_numpy "
+            "ring_goes_through_numpy ring_sends_element_by_element "
             "ring_knows_three_dtypes ring_sends_halves_as_float32 "
             "ring_adds_whole_numbers_as_floats ring_goes_to_the_right ring_has_one_step_too_many "
             "ring_gathers_to_rank_0 ring_calls_the_collective "

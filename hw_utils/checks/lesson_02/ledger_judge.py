@@ -137,6 +137,8 @@ def _require_short(seen: Reduced, longest: int) -> None:
 
 
 def _why_slow_ring(seen: Reduced) -> str:
+    if seen.n_messages > 2 * seen.world_size * (seen.world_size - 1):
+        return "a chunk goes in several messages, one after the other: a step of the ring is one message a rank."
     if {"isend", "irecv"} & seen.trace.ops:
         return (
             "the ranks wait for one another: something is waited for before the other half is posted. "

@@ -1435,3 +1435,15 @@ def meets_on_one_network(world_size, network):
     steps = 2 * (world_size - 1).bit_length()
     more = 2 * (world_size - 1) - steps
     return more * 50e-6 * 125e6 / (steps - 2 * (world_size - 1) / world_size)
+
+
+@wrong("lesson_02.ring_all_reduce", says="a chunk goes in several messages.*one message a rank")
+def ring_sends_element_by_element(tensor):
+    def exchange(leaving, to, buffer, from_):
+        works = [dist.isend(part, to) for part in leaving.split(1) if len(leaving)]
+        for part in buffer.split(1) if len(buffer) else ():
+            dist.recv(part, from_)
+        for work in works:
+            work.wait()
+
+    _ring(tensor, exchange=exchange)
