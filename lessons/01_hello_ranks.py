@@ -278,7 +278,7 @@ checks.lesson_01.ping_pong(ping_pong, cases=[{"world_size": 3, "n_rounds": 7}])
 def relay(rank: int, world_size: int, numbers: list[torch.Tensor], close_ring: bool = False) -> torch.Tensor | None:
     """The sum of all numbers: on rank N - 1, or on rank 0 if the ring is closed; None on the others.
 
-    numbers: one tensor a rank, all of the same shape. About 12 lines.
+    numbers: one tensor a rank, all of the same shape, whichever that is. About 12 lines.
     """
     ### BEGIN SOLUTION
     total = numbers[rank].clone()
@@ -303,7 +303,7 @@ plots.plot_space_time(run.trace)
 # %% check="relay" points=1
 checks.lesson_01.relay(relay)
 ### BEGIN HIDDEN TESTS
-checks.lesson_01.relay(relay, cases=[{"world_size": 6, "n_elements": 9, "closed": False}])
+checks.lesson_01.relay(relay, cases=[{"world_size": 6, "shape": [3, 1, 3], "closed": False}])
 ### END HIDDEN TESTS
 
 # %% check="relay_closed" points=1
@@ -312,7 +312,7 @@ checks.lesson_01.relay(
     cases=[
         {"world_size": 1, "n_elements": 2, "closed": True},
         {"world_size": 2, "n_elements": 1, "closed": True},
-        {"world_size": 5, "n_elements": 3, "closed": True},
+        {"world_size": 5, "shape": [3, 2], "closed": True},
     ],
 )
 ### BEGIN HIDDEN TESTS
@@ -479,7 +479,7 @@ import time
 
 
 def time_message(rank: int, world_size: int, n_bytes: int, repeats: int) -> float:
-    """Seconds that one message of n_bytes takes between ranks 0 and 1; rank 0 returns it. About 10 lines."""
+    """Seconds of one message of n_bytes between ranks 0 and 1, the only ones; rank 0 returns it. About 10 lines."""
     ### BEGIN SOLUTION
     buffer = torch.zeros(n_bytes, dtype=torch.uint8)
     start = time.perf_counter()

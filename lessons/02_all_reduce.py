@@ -150,7 +150,8 @@ checks.lesson_02.tree_partner(tree_partner, cases=[{"world_size": 128}])
 # **Predict.** How many whole tensors travel in all, with 8 ranks? Which rank sends most, and how many?
 #
 # **Task** (20 minutes, 10 points). `tree_all_reduce(tensor)`: after it, `tensor` holds the sum on every rank. Any
-# number of ranks, any shape, any dtype of numbers, also a tensor whose elements do not lie side by side in memory.
+# number of ranks, any shape (a single number without dimensions, too), any dtype of numbers (bfloat16, too), also a
+# tensor whose elements do not lie side by side in memory.
 # Target: 2 (N - 1) messages of the whole tensor, `tree_steps(N)` rounds.
 
 # %% [markdown]
@@ -321,8 +322,9 @@ checks.lesson_02.chunk_owned(chunk_owned, cases=[{"world_size": 2}, {"world_size
 # **Predict.** With 4 ranks and a tensor of 8 MB, how many MB does each rank send in all? And with 1,000 ranks? What
 # happens if every rank calls a blocking `send` first?
 #
-# **Task** (30 minutes, 15 points). `ring_all_reduce(tensor)`, for any number of ranks and any length, also one that N
-# does not divide or that is shorter than N. Target: 2 (N - 1)/N of the tensor sent by each rank, 2 (N - 1) rounds.
+# **Task** (30 minutes, 15 points). `ring_all_reduce(tensor)`, for the same tensors as in 2.1c, of any length, also one
+# that N does not divide or that is shorter than N. Target: 2 (N - 1)/N of the tensor sent by each rank, 2 (N - 1)
+# rounds.
 
 # %% [markdown]
 # <details><summary>Hint 1: cutting</summary>

@@ -259,6 +259,7 @@ checks.lesson_03.average(average, cases=[{"world_size": 4, "own": False}, {"worl
 # optimizer, the average.
 # Target: equal models on all ranks to the bit after every step, and off from one big batch by less than 1e-9 in
 # float64. Averaging gradients before the step leads to the same models, and counts as right, too: it is lesson 4's way.
+# Either way there is one averaging an iteration, and nothing else is sent.
 
 # %% [markdown]
 # <details><summary>Hint 1: an empty batch</summary>
@@ -356,7 +357,8 @@ checks.lesson_03.step_follows(
 
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
-# number all-reduced, the same float everywhere, right to 12 digits (a float32 has 7).
+# number all-reduced, the same float everywhere, right to 12 digits (a float32 has 7). Training goes on after a look:
+# the model is left as it was, in training mode if it was in it.
 #
 # <details><summary>Hint 1: what to add up</summary>
 #
@@ -428,7 +430,7 @@ def iterations(rank: int, world_size: int, recipe: Recipe, train_set):
 #
 # **Task** (10 minutes, 5 points). Write `train`: after every `recipe.every` iterations note (iteration, test
 # accuracy); end when it is at least `recipe.target`, or after the last iteration. A training that never gets there
-# returns its curve all the same. Target: the curve of one worker with batch N B, on every rank.
+# returns its curve all the same. Target: the curve of one worker with batch N B, on every rank, and one equal start.
 
 # %% [markdown]
 # <details><summary>Hint 1: counting</summary>

@@ -89,9 +89,10 @@ from torch.utils.data import DataLoader, DistributedSampler
 def train(model, batches, sync, optimizer, report=print) -> tuple[list[float], float]:
     """The loss of every iteration, and the mean seconds of iterations 2 to 40.
 
-    batches: (x, y) pairs, one an iteration. sync(model) is called between backward and step. The loss is
-    cross_entropy(model(x), y), kept as a number. Every 20 iterations: report(f"iteration {i}: loss {loss:.3f}"). The
-    seconds are those of zero_grad, forward, backward, sync and step together. About 14 lines.
+    batches: (x, y) pairs, one an iteration; an iterator, perhaps, which has no length. sync(model) is called between
+    backward and step. The loss is cross_entropy(model(x), y), kept as a number (a float, no tensor). Every 20
+    iterations: report(f"iteration {i}: loss {loss:.3f}"). The seconds are those of zero_grad, forward, backward, sync
+    and step together. About 14 lines.
     """
     ### BEGIN SOLUTION
     losses, seconds = [], []
@@ -182,8 +183,8 @@ checks.lesson_04.evaluate(evaluate, cases=[{"sizes": [16, 16, 16, 1]}])
 
 # %% [markdown]
 # **Task 4.2a** (10 minutes, 4 points). Write `batches` with `DistributedSampler` and `DataLoader`. Target: no example
-# twice in an epoch, but for up to N - 1 that fill up the last round; and iteration k of all ranks together is the k-th
-# batch of one rank alone.
+# twice in an epoch, but for up to N - 1 that fill up the last round, so that all ranks have as many; and iteration k of
+# all ranks together is the k-th batch of one rank alone.
 #
 # <details><summary>Hint 1: the arguments</summary>
 #

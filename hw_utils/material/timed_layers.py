@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import torch
 from torch import nn
@@ -89,16 +90,16 @@ class Branches(nn.Module):
         return (self.last(y[:2]) if "last" in use else y[:2]).sum()
 
 
-class TimedBatches(torch.utils.data.Dataset):
-    """Batches that come one after the other, each after `seconds`."""
+class TimedBatches(torch.utils.data.IterableDataset):
+    """Batches that come one after the other, each after `seconds`; as an iterator it has no length and no places."""
 
     def __init__(self, batches: list[tuple[torch.Tensor, torch.Tensor]], seconds: float) -> None:
         self.batches, self.seconds = batches, seconds
 
-    def __len__(self) -> int:
-        return len(self.batches)
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in self.batches:
+            time.sleep(self.seconds)
+            yield batch
 
     def __getitem__(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        batch = self.batches[k]  # behind the last one: IndexError, which ends a loop
-        time.sleep(self.seconds)
-        return batch
+        raise TypeError("'TimedBatches' object is not subscriptable")

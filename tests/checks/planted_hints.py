@@ -33,13 +33,16 @@ HINTS: dict[str, dict[int, str]] = {
         0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
         "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
-        2: "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
+        2: "receives_as_many_as_there_are_rows receives_into_one_row "
+        "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
     "lesson_01.read_a_hang": {
-        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only a_rank_too_many",
+        1: "thinks_they_receive looks_to_the_left left_open ranks_as_text one_row_only a_rank_too_many "
+        "the_rank_comes_first with_the_modules_name",
     },
     "lesson_01.shift_by_parity": {
         0: (
+            "returns_its_tensor "
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
             "sends_the_whole_list receives_into_what_it_sends "
         ),
@@ -51,8 +54,10 @@ HINTS: dict[str, dict[int, str]] = {
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
     },
     "lesson_01.time_message": {
-        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds",
+        0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds "
+        "gives_a_tensor_of_seconds",
         1: (
+            "both_send_at_once "
             "times_the_round_trip forgets_to_divide counts_floats_as_bytes times_the_announcement one_trip_more "
             "takes_the_reading_itself adds_the_readings times_two_trips_a_repeat "
             "times_a_barrier counts_processor_seconds times_the_first_trip times_the_last_trip "
@@ -61,6 +66,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_01.fit_link": {
         0: (
+            "gives_a_pair_of_tensors "
             "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
             "takes_the_smallest_message_for_latency "
         ),
@@ -76,12 +82,13 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
             "wrong_direction "
-            "gives_itself "
+            "gives_itself loses_the_root "
         ),
         2: "tests_one_bit",
     },
     "lesson_02.tree_all_reduce": {
         0: (
+            "tree_goes_through_numpy "
             "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
@@ -99,6 +106,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_sum": {
         0: (
+            "tree_writes_back_by_a_slice "
             "tree_knows_no_short_whole_numbers "
             "tree_adds_whole_numbers_as_floats tree_does_nothing tree_adds_into_another_tensor "
             "tree_receives_beside_its_tensor "
@@ -121,6 +129,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.ring_all_reduce": {
         0: (
+            "ring_goes_through_numpy ring_sends_element_by_element "
             "ring_knows_three_dtypes ring_sends_halves_as_float32 "
             "ring_adds_whole_numbers_as_floats ring_goes_to_the_right ring_has_one_step_too_many "
             "ring_gathers_to_rank_0 ring_calls_the_collective "
@@ -146,7 +155,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_02.ring_sum": {
-        0: "ring_knows_three_dtypes ring_keeps_its_chunks ring_sum_of_a_copy "
+        0: "ring_writes_back_by_a_slice ring_knows_three_dtypes ring_keeps_its_chunks ring_sum_of_a_copy "
         "ring_adds_whole_numbers_as_floats ring_has_a_barrier ring_does_nothing "
         "ring_rebinds_its_argument ring_adds_in_float32 ring_in_float16 "
         "ring_in_bfloat16 ring_sends_float16",
@@ -155,7 +164,7 @@ HINTS: dict[str, dict[int, str]] = {
         "ring_sum_adds_to_the_chunk_before ring_fills_with_nan ring_gathers_into_its_list",
     },
     "lesson_02.point_to_point_s": {
-        0: "bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
+        0: "knows_one_network bits text nan counts_bytes_as_numbers six_decimals nothing_for_no_bytes whole_bytes",
         1: "no_latency no_bytes times larger floors",
     },
     "lesson_02.tree_all_reduce_s": {
@@ -175,7 +184,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.crossover_bytes": {
         0: (
-            "one_decimal "
+            "one_decimal meets_on_one_network "
             "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
             "counts_the_way_up_alone tree_pays_1_tensors_in_all tree_pays_2_tensors_in_all"
         ),

@@ -30,10 +30,17 @@ def _judge_hang(table: Any, rank: int) -> None:
         simulate(programs.everybody_sends, 4, compute="free", echo=False)
     except Deadlock as error:
         row = next(w for w in error.rows if w.rank == rank)
+    if type(answer[0]) is int and isinstance(answer[1], str):
+        raise CheckFailed(
+            f"waits[{rank}] is the pair ({answer[0]}, {answer[1]!r}).",
+            cause="the other way round: first the call, then the rank that it waits for.",
+        )
     if answer[0] != row.op:
         raise CheckFailed(
             f"waits[{rank}]: rank {rank} does not stand in {answer[0]!r}.",
-            cause="look at the column `waits in`, and at the line it names.",
+            cause="the call is written as in the table, in the column `waits in`: a word alone, no dist. before it."
+            if "." in str(answer[0]) or "(" in str(answer[0])
+            else "look at the column `waits in`, and at the line it names.",
         )
     if type(answer[1]) is not int or (answer[1],) != tuple(row.peers):
         raise CheckFailed(
@@ -63,7 +70,7 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
     require_no_deadlock(data, what, cause=_why_shift_hangs(way, world_size, data.get("waiting") or []))
     for rank in range(world_size):
         expected = _value(rank - 1, world_size)
-        got = number(data["results"][rank])
+        got = number(data["results"][rank]) if type(data["results"][rank]) in (int, float) else None
         if got != expected:
             left = (rank - 1) % world_size
             cause = f"rank {rank} must return what rank {left}, its left neighbour, sent."

@@ -62,8 +62,9 @@ def _judge_time_message(
                 f"{what}: rank {rank} sent {len(sent[rank])} messages; {repeats} round trips are asked for.",
                 cause="a round trip goes there and back, and there are `repeats` of them: one alone is noise.",
             )
-    got, expected = number(data["results"][0]), Network(latency_s, bandwidth_Bps).message_s(n_bytes)
+    got, expected = _plain_number(data["results"][0]), Network(latency_s, bandwidth_Bps).message_s(n_bytes)
     if later_s and got is not None:
+        _require_there_and_back(what, trace)
         _require_of_all(what, got, [expected + s / 2 for s in islice(cycle(later_s), len(sent[0]))], repeats)
     elif got is None or not math.isclose(got, expected, rel_tol=1e-6):
         raise CheckFailed(
@@ -72,6 +73,21 @@ def _judge_time_message(
             cause=_why_time(got, data["results"][1], expected, repeats, trace),
         )
     require_waits(trace, what)
+
+
+def _require_there_and_back(what: str, trace: Trace) -> None:
+    """Raises CheckFailed if both directions travel at once."""
+    if trace.rounds < len(trace.of_op("send", "isend")):
+        raise CheckFailed(
+            f"{what}: {len(trace.of_op('send', 'isend'))} messages travel in {trace.rounds} rounds.",
+            cause="both ranks send at once: in a round trip the message comes back once it has arrived. Rank 1 "
+            "receives first, then it sends.",
+        )
+
+
+def _plain_number(value: Any) -> float | None:
+    """A number as Python has it, else None: a tensor of one element is none."""
+    return number(value) if type(value) in (int, float) else None
 
 
 def _require_of_all(what: str, got: float, each_s: list[float], repeats: int) -> None:
@@ -96,7 +112,7 @@ def _why_time(got: float | None, of_rank_1: Any, expected: float, repeats: int, 
         return math.isclose(got, value, rel_tol=1e-6)
 
     if got is None:
-        return "rank 0 returns the seconds of one message as a float."
+        return "rank 0 returns the seconds of one message as a float (of a tensor: its item())."
     n_trips = len(trace.of_rank(0).of_op("send", "isend"))
     if n_trips != repeats and is_(n_trips * expected / repeats):
         return f"{n_trips} round trips were timed: the loop goes round `repeats` times."
@@ -182,11 +198,11 @@ def _judge_fit(data: Any, latency_s: float, bandwidth_Bps: float, noise: float) 
     what = f"fit_link of a link of {latency_s:g} s and {bandwidth_Bps:g} B/s" + (
         f", noise {noise:.0%}" if noise else ""
     )
-    numbers = [number(v) for v in data] if isinstance(data, list) else []
+    numbers = [_plain_number(v) for v in data] if isinstance(data, list) else []
     if len(numbers) != 2 or None in numbers:
         raise CheckFailed(
             f"{what}: returned {data!r}; return the pair (latency_s, bandwidth_Bps).",
-            cause="two plain numbers are asked for, latency first.",
+            cause="two floats are asked for, latency first; a tensor's number is tensor.item().",
         )
     tolerance = 1e-6 + 0.6 * noise
     for name, got, expected in (("latency_s", numbers[0], latency_s), ("bandwidth_Bps", numbers[1], bandwidth_Bps)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -135,16 +136,27 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
     return data
 
 
-def _numbers(world_size: int, n_elements: int) -> list[torch.Tensor]:
-    """Rank r holds 10**r * [1 .. n]: a wrong digit names the rank."""
+def _numbers(world_size: int, shape: Sequence[int]) -> list[torch.Tensor]:
+    """Rank r holds 10**r * [1 .. n], in that shape: a wrong digit names the rank."""
+    n_elements = math.prod(shape)
     drawn = [torch.from_numpy(drawn_numbers.digits([n_elements], r)) for r in range(world_size)]
-    return [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
+    flat = [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
+    return [numbers.reshape(tuple(shape)) for numbers in flat]
 
 
-def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed: bool, others: str = "float64") -> None:
-    what = f"{'closed ' if closed else ''}relay with {world_size} ranks of {n_elements} elements"
+def _judge_relay(
+    data: dict[str, Any],
+    world_size: int,
+    closed: bool,
+    n_elements: int = 0,
+    shape: Sequence[int] | None = None,
+    others: str = "float64",
+) -> None:
+    size = f"{n_elements} elements" if shape is None else f"shape {tuple(shape)}"
+    what = f"{'closed ' if closed else ''}relay with {world_size} ranks of {size}"
+    shape = [n_elements] if shape is None else shape
     require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
-    numbers, trace = _numbers(world_size, n_elements), ledger_of(data)
+    numbers, trace = _numbers(world_size, shape), ledger_of(data)
     last = 0 if closed else world_size - 1
     _require_own_kept(data["owns_after"], numbers, what)
     _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"], why_not_there(trace))
@@ -160,10 +172,10 @@ def _judge_relay(data: dict[str, Any], world_size: int, n_elements: int, closed:
         path[world_size - 1, 0] = 1
     require_messages(trace, what, path)
     for event in trace.of_op("send", "isend"):
-        if event.n_bytes != 8 * n_elements:
+        if event.n_bytes != 8 * math.prod(shape):
             raise CheckFailed(
                 f"{what}: every value is right, but rank {event.rank} sent {event.n_bytes} bytes; the sum so far has "
-                f"{8 * n_elements}.",
+                f"{8 * math.prod(shape)}.",
                 cause="one tensor travels, and every rank adds its own to it: no list of tensors, no other dtype.",
             )
 
@@ -219,8 +231,8 @@ def _require_sum(
     else:
         why = _why_sum(value / (k + 1), world_size) or "only some elements are right: the whole tensor travels."
     raise CheckFailed(
-        f"{what}: element {k} on rank {rank} is {value:g}, expected {expected[k].item():g} (rank r brings 10**r times "
-        f"{k + 1}).",
+        f"{what}: element {k} on rank {rank} is {value:g}, expected {expected.view(-1)[k].item():g} (rank r brings "
+        f"10**r times {k + 1}).",
         cause=not_there or why,
     )
 
@@ -258,13 +270,15 @@ def _why_sum(first: float, world_size: int) -> str:
     return ""
 
 
-_RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
+_RELAY_CASES = [(1, 3), (2, 1), (3, [2, 2]), (4, []), (7, 2)]
 
 
 @check(
     "lesson_01.relay",
     judge=_judge_relay,
-    cases=[{"world_size": n, "n_elements": k, "closed": False} for n, k in _RELAY_CASES]
+    cases=[
+        {"world_size": n, "shape" if isinstance(k, list) else "n_elements": k, "closed": False} for n, k in _RELAY_CASES
+    ]
     + [{"world_size": 3, "n_elements": 2, "closed": False, "others": "float32"}],
     ok="the sum arrives where it should, in as few messages as there are steps.",
     hint="hint 1 of exercise 1.3b",
@@ -275,17 +289,27 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, 4), (4, 5), (7, 2)]
     errors={
         r"must have the same (?:number of bytes|dtype)": "receive into a tensor of the sender's shape and dtype, "
         "torch.empty_like(numbers[rank]): this rank's own tensor has them, another rank's need not.",
+        "must match the size of tensor|0-d|output with shape": "numbers may have any shape, several dimensions or "
+        "none: torch.empty_like(numbers[rank]) has it, and + adds all elements at once.",
     },
     look="print on every rank what it received and what it sends.",
 )
-def relay(worker, /, world_size: int, n_elements: int, closed: bool, others: str = "float64"):
+def relay(
+    worker,
+    /,
+    world_size: int,
+    closed: bool,
+    n_elements: int = 0,
+    shape: Sequence[int] | None = None,
+    others: str = "float64",
+):
     """A tensor travels along the ranks, each adds its own; `closed` brings it back to rank 0.
 
     others: the dtype of what stands in the list for other ranks.
     """
 
     def worker_and_numbers(rank: int, size: int):
-        rows = enumerate(_numbers(size, n_elements))
+        rows = enumerate(_numbers(size, [n_elements] if shape is None else shape))
         numbers = [n if r == rank else (HIDDEN * n).to(getattr(torch, others)) for r, n in rows]
         return worker(rank, size, numbers, closed), numbers
 

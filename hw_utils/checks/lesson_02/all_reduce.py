@@ -56,7 +56,7 @@ def _reduce(
     then="",
 ):  # fmt: skip
     """then: the dtype of all calls but the first, if it is another one."""
-    args = (all_reduce, list(shape or [n_elements]), dtype, layout, seed, calls, times, then)
+    args = (all_reduce, [n_elements] if shape is None else list(shape), dtype, layout, seed, calls, times, then)
     try:
         return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))
     except WorkerFailed as error:
@@ -70,7 +70,7 @@ def _judge(name: str, *steps: Callable[[Reduced], None]) -> Callable[..., None]:
         data, world_size, n_elements=None, shape=None, dtype="float64", layout="contiguous", seed=0, calls=1, times=1,
         then="",
     ):  # fmt: skip
-        shape = shape or [n_elements]
+        shape = [n_elements] if shape is None else shape
         seen = all_reduce_judge.read(data, name, world_size, shape, dtype, layout, seed, calls, times, then)
         for step in steps:
             step(seen)
@@ -97,6 +97,8 @@ _SUM = [
     {"world_size": 3, "shape": [2, 4], "layout": "transposed", "calls": 3},
     {"world_size": 3, "n_elements": 5, "dtype": "float16"},
     {"world_size": 4, "n_elements": 7, "dtype": "int32"},
+    {"world_size": 2, "n_elements": 4, "dtype": "bfloat16"},
+    {"world_size": 3, "shape": []},
 ]
 _ALL = [
     *_SIZES,
@@ -113,6 +115,8 @@ _ALL = [
     {"world_size": 4, "n_elements": 7, "dtype": "int32"},
     {"world_size": 3, "n_elements": 7, "dtype": "int16"},
     {"world_size": 2, "n_elements": 4, "dtype": "int8"},
+    {"world_size": 2, "n_elements": 5, "dtype": "bfloat16"},
+    {"world_size": 2, "shape": []},
     {"world_size": 3, "n_elements": 6, "dtype": "int64", "then": "float64", "calls": 2},
 ]
 _MANY_RANKS = {"world_size": 18, "n_elements": 1, "dtype": "int64", "seed": 1}
@@ -126,11 +130,17 @@ _RING_HINTS = {
     "hint 1 of exercise 2.2b": "tensor_split|evenly|multiple of the number|empty|chunks differ|one chunk a step",
     "hint 3 of exercise 2.2b": "second phase|complete chunk|all-gather|chunk index|step is missing|passes on",
 }
+_ANY_TENSOR = {
+    "0-dim tensor|0-d tensor": "a tensor of any shape may come, also a single number without dimensions, as a loss is: "
+    "copy_ writes into any, and tensor.view(-1) is one row of any.",
+    "ScalarType BFloat16": "numpy has no bfloat16: stay with tensors of torch, which have every dtype.",
+}
 _RING_ERRORS = {
+    **_ANY_TENSOR,
     "IndexError": "there are fewer chunks than ranks, or a number is no chunk's: they are numbered 0 to N - 1, and of "
     "chunk, split and tensor_split only tensor_split(N) always gives N, some of them empty.",
 }
-_EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, seven dtypes, in place"
+_EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, eight dtypes, in place"
 
 
 @check(
@@ -140,6 +150,7 @@ _EVERY_WAY = "for 1 to 8 ranks, lengths of every kind, seven dtypes, in place"
     ok="every rank holds the sum, for 1, 2, 3, 4, 5 and 8 ranks.",
     hint="the hints of exercise 2.1c",
     hints=_TREE_HINTS,
+    errors=_ANY_TENSOR,
 )
 def tree_sum(tree_all_reduce, /, **case):
     """The values alone, by whatever messages."""
@@ -153,6 +164,7 @@ def tree_sum(tree_all_reduce, /, **case):
     ok=f"the sum and the rounds of a tree, {_EVERY_WAY}, and for 18 ranks.",
     hint="the hints of exercise 2.1c",
     hints=_TREE_HINTS,
+    errors=_ANY_TENSOR,
 )
 def tree_all_reduce(tree_all_reduce, /, **case):
     """A binary tree: values, messages and rounds."""

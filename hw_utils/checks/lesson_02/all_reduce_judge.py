@@ -86,11 +86,14 @@ def require_sum(seen: Reduced, why: Explain) -> None:
             )
 
 
+_AS_DATA = {"bfloat16": "float32"}  # numpy has none: such numbers come as these
+
+
 def _require_rank(seen: Reduced, call: int, rank: int, why: Explain) -> None:
     got, expected = seen.values[call][rank], seen.expected(call)
     again = " in its second call" if call else ""
     again += f", with {seen.dtypes[call]}," if call and seen.dtypes[call] != seen.dtype else ""
-    if got.dtype.name != seen.dtypes[call] or got.shape != seen.shape:
+    if got.dtype.name != _AS_DATA.get(seen.dtypes[call], seen.dtypes[call]) or got.shape != seen.shape:
         raise CheckFailed(
             f"{seen.what}{again}: on rank {rank} the tensor became {got.dtype} of shape {got.shape}.",
             cause="resize nothing and convert nothing: write the sum into the tensor that came in.",

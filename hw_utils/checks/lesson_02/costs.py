@@ -8,7 +8,9 @@ from typing import Any
 
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_02.costs_judge import (
+    ITS_NUMBERS,
     NO_BYTES,
+    NOTEBOOKS,
     RING,
     TREE,
     list_of,
@@ -35,6 +37,10 @@ def _judge_point_to_point_s(data: Any, n_bytes: int, latency_s: float, bandwidth
     network = Network(latency_s, bandwidth_Bps)
 
     def why(ratio: float) -> str:
+        if network != NOTEBOOKS and math.isclose(
+            ratio * network.message_s(n_bytes), NOTEBOOKS.message_s(n_bytes), rel_tol=1e-9
+        ):
+            return ITS_NUMBERS
         if not n_bytes:
             return "an empty message waits for the latency, too: the formula holds for 0 bytes as it is."
         if any(math.isclose(ratio * network.message_s(n_bytes), network.message_s(n), rel_tol=1e-9)
@@ -240,7 +246,10 @@ def _judge_crossover(data: Any, world_sizes: list[int], latency_s: float, bandwi
 @check(
     "lesson_02.crossover_bytes",
     judge=_judge_crossover,
-    cases=[{"world_sizes": sizes, **_MIXED} for sizes in ([32, 4, 64], [2, 3], [5, 6, 7, 100])],
+    cases=[
+        {"world_sizes": sizes, **network}
+        for sizes, network in (([32, 4, 64], _MIXED), ([2, 3], _MIXED), ([5, 6, 7, 100], _MIXED), ([32, 5], _FAST))
+    ],
     ok="at that size a tree and a ring take equally long.",
     hint="the hints of exercise 2.3b",
     hints={

@@ -14,6 +14,11 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
 from hw_utils.virtual.traffic.schedule_replay import replay
 
+NOTEBOOKS = Network(latency_s=50e-6, bandwidth_Bps=125e6)
+ITS_NUMBERS = (
+    "these are the numbers of the notebook's cluster, whatever network is given: network.latency_s and "
+    "network.bandwidth_Bps are those that count."
+)
 NO_BYTES = 1e300  # a bandwidth with which bytes cost nothing
 
 
@@ -104,6 +109,7 @@ def crossover(world_size: int, network: Network) -> float:
 def require_crossover(value: Any, world_size: int, network: Network) -> None:
     """Raises CheckFailed unless tree and ring take equally long for tensors of that size."""
     call, expected = f"crossover_bytes({world_size}, network)", crossover(world_size, network)
+    of_notebook = crossover(world_size, NOTEBOOKS)
     if not expected and (value is None or value == math.inf):
         raise CheckFailed(f"{call} is {value}, expected 0.", cause=_why_crossover(0, expected, world_size))
     got = number(value, call)
@@ -113,7 +119,9 @@ def require_crossover(value: Any, world_size: int, network: Network) -> None:
     raise CheckFailed(
         f"{call} with {network_text(network)} is {got:.6g}; for a tensor of that many bytes "
         f"a tree takes {seconds[0]:.6g} s and a ring {seconds[1]:.6g} s, not the same.",
-        cause=_why_crossover(got, expected, world_size) or _why_lines(got, world_size, network),
+        cause=ITS_NUMBERS
+        if of_notebook and math.isclose(got, of_notebook, rel_tol=1e-6)
+        else _why_crossover(got, expected, world_size) or _why_lines(got, world_size, network),
     )
 
 

@@ -61,8 +61,8 @@ def _why_slow_tree(seen: Reduced) -> str:
 def require_ring(seen: Reduced) -> None:
     """Raises CheckFailed unless the messages are those of a ring: to the left, chunk by chunk, all at once."""
     n, total = seen.world_size, seen.calls
-    ring = cost("all_reduce", seen.n_bytes, n, itemsize=seen.values[0][0].itemsize)
-    sizes = pieces(seen.values[0][0].size, n) * seen.values[0][0].itemsize
+    ring = cost("all_reduce", seen.n_bytes, n, itemsize=seen.itemsize)
+    sizes = pieces(seen.values[0][0].size, n) * seen.itemsize
     low, high = (total * 2 * (seen.n_bytes - int(size)) for size in (sizes.max(), sizes.min()))
     sent = [seen.trace.bytes_sent(rank) if rank < seen.trace.world_size else 0 for rank in range(n)]
     for rank in range(n):
@@ -137,6 +137,8 @@ def _require_short(seen: Reduced, longest: int) -> None:
 
 
 def _why_slow_ring(seen: Reduced) -> str:
+    if seen.n_messages > 2 * seen.world_size * (seen.world_size - 1):
+        return "a chunk goes in several messages, one after the other: a step of the ring is one message a rank."
     if {"isend", "irecv"} & seen.trace.ops:
         return (
             "the ranks wait for one another: something is waited for before the other half is posted. "

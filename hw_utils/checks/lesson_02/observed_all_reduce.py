@@ -53,7 +53,12 @@ class Reduced:
 
     @property
     def n_bytes(self) -> int:
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * self.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize
 
     def shares(self, call: int) -> np.ndarray:
         """What the ranks put in, one row a rank."""

@@ -105,6 +105,11 @@ def _why_all(steps: list[list[Any]], pairs: list[dict[int, int]]) -> str:
         return "None says that a rank does not send; its own number is a rank like any other."
     if len(pairs) > 1 and said[:-1] == pairs[1:]:
         return "the steps are counted from 0; here they count from 1: at step 1 the odd ranks send."
+    if said != pairs and said == [{rank: to for rank, to in step.items() if to} for step in pairs]:
+        return (
+            "the sends to rank 0 are missing alone: 0 is a rank like any other, and counts as false for `or` and `if`. "
+            "Ask for `is None`."
+        )
     turned = [{to: rank for rank, to in step.items()} for step in pairs]
     if said == turned:
         return "this is whom a rank receives from: towards rank 0 the higher one of a pair sends."

@@ -65,7 +65,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
     what = f"test_accuracy of {n_examples} examples on {ranks_of(world_size)}"
     hang = "every rank must take part in the all-reduce, also one with no examples."
     results = results_of(data, world_size, what, hang=hang)
-    if not all(isinstance(result, list) and len(result) == 3 for result in results):
+    if not all(isinstance(result, list) and len(result) == 4 for result in results):
         raise CheckFailed(f"{what}: expected an accuracy and a number of examples from every rank.")
     scores, labels = (t.numpy() for t in _test_set(n_examples))
     right = scores.argmax(1) == labels
@@ -88,7 +88,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
                 "two numbers on every rank.",
             )
     fair = -(-n_examples // world_size)
-    for rank, (_, n_seen, is_as_it_was) in enumerate(results):
+    for rank, (_, n_seen, is_as_it_was, trains) in enumerate(results):
         if type(n_seen) is not int or n_seen > fair:
             raise CheckFailed(
                 f"{what}: the number is right, but rank {rank} looked at {n_seen} examples; its share is {fair}.",
@@ -100,7 +100,14 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
                 cause="training goes on after a look: parameters and their requires_grad stay; without gradients is "
                 "`with torch.no_grad():`, which ends.",
             )
-    if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, _ in results)):
+        if trains is not True:
+            raise CheckFailed(
+                f"{what}: the number is right, but the model of rank {rank} was in training mode before, and "
+                "afterwards it is not.",
+                cause="model.eval() stays: the steps after a look would train without dropout, and with a batch norm "
+                "that learns nothing. Put the mode back: model.train() before the return.",
+            )
+    if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, *_ in results)):
         raise CheckFailed(
             f"{what}: the number is right, but nobody's model was shown {n_lost} of the examples.",
             cause="the examples that do not divide evenly are left out: shares differ by one."
@@ -134,12 +141,12 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
     },
 )
 def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
-    """Each rank's answer, and how many examples its model was shown."""
+    """Each rank's answer, how many examples its model was shown, and how it is left."""
 
     def worker(rank, world_size):
         model, (scores, labels) = _Looks(n_examples), _test_set(n_examples)
         test_set = TensorDataset(model.roll(scores, model.rolled), labels)
-        return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was()
+        return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was(), model.training
 
     return on_ranks(world_size, worker)
 

@@ -103,7 +103,7 @@ def _require_partition(places: list[list[list[int]]], order: list[int], what: st
             cause="places in the order were returned, not what stands there: index the order with them.",
         )
     if len(set(taken)) < len(taken):
-        raise CheckFailed(f"{what}: {_twice(mine)}.", cause=_why_shared(mine))
+        raise CheckFailed(f"{what}: {_twice(mine)}.", cause=_why_shared(mine, order))
     lost = [i for i in order if i not in set(taken)]
     if lost:
         raise CheckFailed(
@@ -123,8 +123,17 @@ def _twice(mine: list[list[int]]) -> str:
     return ""
 
 
-def _why_shared(mine: Sequence[Sequence[int]]) -> str:
+def _why_shared(mine: Sequence[Sequence[int]], order: Sequence[int]) -> str:
     """Why ranks share examples."""
+    n_more = -len(order) % len(mine)
+    if sorted(i for part in mine for i in part) == sorted([*order, *order[:n_more]]):
+        return (
+            "the order is filled up with its first examples until N divides it, as DistributedSampler does: here "
+            "nobody takes an example twice, and shares differ by one instead."
+        )
+    place = {i: k for k, i in enumerate(order)}
+    if any(len(set(part)) == len(part) and sorted(part, key=place.get) != list(part) for part in mine):
+        return "the order is shuffled already, the same on every rank: take it as it is, and draw nothing."
     if len(mine) > 1 and all(sorted(part) == sorted(mine[0]) for part in mine):
         return "every rank takes the same data: the rank must decide which examples are its own."
     if any(len(set(part)) < len(part) for part in mine):

@@ -192,6 +192,8 @@ def start_equal(start_equal, /, world_size: int):
     def worker(rank, world_size):
         model = marked_model(rank)
         parameters, tensors = dict(model.named_parameters()), _tensors(model)
+        for parameter in parameters.values():
+            parameter.grad = torch.full_like(parameter, rank + 1.0)  # of something else, which nobody is to send
         start_equal(model)
         return _tensors(model), _kept_by(model, parameters, tensors)
 

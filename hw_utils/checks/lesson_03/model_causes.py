@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hw_utils.checks.lesson_03.small_trainings import Problem, owner
+from hw_utils.checks.lesson_03.small_trainings import Problem, owner, ranks_of
 from hw_utils.core.trace import Trace
 
 State = Mapping[str, np.ndarray]
@@ -204,6 +204,19 @@ def strays(problem: Problem, states: Sequence[np.ndarray], k: int, rank: int) ->
         ),
         (np.floor(x - a * whole), "the models' mean is rounded down: / divides, // cuts."),
         (x + a * whole, "the step goes uphill: minus alpha G."),
+        (
+            x - a * (whole + (n - 1) * problem.decay * x),
+            "the learning rate is N times as long, so the weight decay is, too: the factor N belongs to the loss, and "
+            "the optimizer steps as it is.",
+        ),
+        *(
+            (
+                (x - a * whole) * n / k,
+                f"the weights are the ranks' sum over {k}, and there {'are' if n > 1 else 'is'} {ranks_of(n)}: average "
+                "divides by dist.get_world_size(), as its own check asks.",
+            )
+            for k in range(2, 17)
+        ),
         (
             x - a * (whole + problem.begun * (k == 1)),
             "gradients that stood there before the first step are in it: optimizer.zero_grad() before backward, not "

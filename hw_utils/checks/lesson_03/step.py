@@ -99,14 +99,19 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
                 cause="the models are equal because none of them moved: backward, then optimizer.step(), and no "
                 "zero_grad() between the two.",
             )
-    require_waits(Trace.from_plain(data["trace"]), what)
+    trace = Trace.from_plain(data["trace"])
+    require_waits(trace, what)
     _require_together(what, data, problem, states[0])
+    _require_one_averaging(what, data, problem, trace)
     for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
-        n = len(Trace.from_plain(data["trace"]).of_rank(rank).of_op("all_reduce"))
+        sizes = [event.n_bytes for event in trace.of_rank(rank).of_op("all_reduce")]
+        n = len(sizes)
         cause = (
             "hand it on: average(model, all_reduce), which calls what it is given, as its own check asks. Else your "
             "own ring never runs in its place."
         )
+        if 0 < n - sum(size <= _ONE_NUMBER for size in sizes) <= n_calls:
+            cause = "a single number is all-reduced beside the model: how many examples there are is given, n_total."
         require_given(n_calls, n, rank, f"{what}: every model", cause)
 
 
@@ -152,6 +157,26 @@ def _judge_follow(data: dict[str, Any], **case) -> None:
 
 
 _FEW = 2  # counts, or a loss, of each rank and step
+_ONE_NUMBER = 8  # bytes; the smallest parameter has 24
+
+
+def _require_one_averaging(what: str, data: dict[str, Any], problem: Problem, trace: Trace) -> None:
+    """Raises CheckFailed if the whole model travels more than once in an iteration."""
+    n_times, n_steps = data["brought"].shape[1] if "brought" in data else 0, problem.n_steps
+    if problem.world_size > 1 and n_times > n_steps:
+        raise CheckFailed(
+            f"{what}: the models are right, but the whole model goes through the collectives {n_times} times in "
+            f"{n_steps} steps.",
+            cause="one averaging an iteration: of the models after the step, or of the gradients before it. Either is "
+            "enough, both send everything twice.",
+        )
+    if n_sent := len(trace.of_rank(problem.world_size - 1).of_op("broadcast", "recv", "irecv")):
+        raise CheckFailed(
+            f"{what}: the models are right, but rank {problem.world_size - 1} is sent {n_sent} tensors beside that in "
+            f"{n_steps} steps.",
+            cause="equal models that are averaged stay equal: start_equal comes once, before the first iteration, and "
+            "only the averaging sends anything.",
+        )
 
 
 def _require_together(

@@ -32,9 +32,16 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
     results = results_of(data, world_size, what, hang=hang)
     if own:
         results, called = _without_calls(results, what), [n for _, n in results]
-    curves = [_read_curve(curve, rank, what) for rank, curve in enumerate(results)]
+    curves = [_read_curve(curve, rank, what, recipe.target) for rank, curve in enumerate(results)]
     for rank, curve in enumerate(curves):
         if curve != curves[0]:
+            silent = [r for r, one in enumerate(curves) if not one]
+            if silent:
+                raise CheckFailed(
+                    f"{what}: the curve of rank {silent[0]} is empty, that of another rank is not.",
+                    cause="only some ranks have the looks in their curve: every rank appends and returns them, in no "
+                    "`if rank == 0`.",
+                )
             raise CheckFailed(
                 f"{what}: rank {rank} tells another story than rank 0.",
                 cause="each rank looks at its own model or its own share: start_equal first, test_accuracy on all.",
@@ -71,6 +78,7 @@ def _judge_train(data: dict[str, Any], world_size: int, own: bool = False, **set
         )
     require_waits(Trace.from_plain(data["trace"]), what)
     _require_an_end(data["brought"].shape[1], expected, recipe, what)
+    _require_one_start(Trace.from_plain(data["trace"]), expected[-1][0], what)
     if world_size > 1:
         shares = {"made_of": shares_of(recipe, world_size), "at_most": recipe.batch_size}
         require_together(what, data, may_travel(recipe, world_size), at_least=expected[-1][0], **shares)
@@ -108,13 +116,28 @@ def _require_an_end(n_times: int, expected: list, recipe: Recipe, what: str) -> 
         )
 
 
+def _require_one_start(trace: Trace, n_iterations: int, what: str) -> None:
+    """Raises CheckFailed if weights are sent in every iteration."""
+    rank = trace.world_size - 1
+    n_sent = len(trace.of_rank(rank).of_op("broadcast", "recv", "irecv"))
+    if n_sent >= n_iterations > 2 * _N_TENSORS:
+        raise CheckFailed(
+            f"{what}: the curve is right, but rank {rank} is sent {n_sent} tensors in {n_iterations} iterations, "
+            "beside what is all-reduced.",
+            cause="start_equal comes once, before the loop: equal models that are averaged stay equal.",
+        )
+
+
+_N_TENSORS = 2  # of the model that is trained
+
+
 def _without_calls(results: list[Any], what: str) -> list[Any]:
     if not all(isinstance(result, list) and len(result) == 2 and type(result[1]) is int for result in results):
         raise CheckFailed(f"{what}: expected a curve and a number of calls from every rank.")
     return [curve for curve, _ in results]
 
 
-def _read_curve(curve: Any, rank: int, what: str) -> list[tuple[int, float]]:
+def _read_curve(curve: Any, rank: int, what: str, target: float) -> list[tuple[int, float]]:
     try:
         pairs = [(k, a) for k, a in curve]
         whole = all(type(k) is int and type(a) in (int, float) for k, a in pairs)
@@ -125,6 +148,9 @@ def _read_curve(curve: Any, rank: int, what: str) -> list[tuple[int, float]]:
             f"{what}: rank {rank} gave no list of pairs (iteration, accuracy).",
             cause="swapped: the iteration first, then the accuracy."
             if isinstance(curve, list) and any(isinstance(p, list) and type(p[-1]) is int for p in curve if p)
+            else f"no training reaches the target {target:g}, and nothing comes back then: return the curve behind the "
+            "loop, too."
+            if curve is None and target > 1
             else "return the curve, a list of (int, float), on every rank.",
         )
     return pairs

@@ -33,6 +33,14 @@ def judge_batches(data: Any, n_examples: int, world_size: int, total_batch: int)
                 cause=cause,
             )
     _judge_cover(epochs[0], n_examples, world_size)
+    counts = [sum(map(len, part)) for part in epochs[0]]
+    if len(set(counts)) > 1:
+        many, few = counts.index(max(counts)), counts.index(min(counts))
+        raise CheckFailed(
+            f"batches: rank {many} has {counts[many]} examples, rank {few} only {counts[few]}.",
+            cause="the last round is not filled up: the ranks' last batches differ, a rank may have one less, and all "
+            "others wait for it in their next call. DistributedSampler repeats a few examples: all have as many.",
+        )
     _judge_mixed(epochs, again, other_seed, n_examples, world_size)
     _judge_dealt(epochs[0], [x for x, _ in data["alone"]], world_size)
 

@@ -80,4 +80,5 @@ def predicted_s(predicted_s, gather_scatter, all_reduce_mean, /, method: str, wo
     run.pop("results", None)
     no_latency_s = observed(*step, network=replace(network, latency_s=0.0)).get("seconds")
     said = predicted_s(method, world_size, one_node_s, n_tensors * TENSOR_BYTES, n_tensors, network)
-    return {"run": run, "said": said, "one_node_s": one_node_s, "no_latency_s": no_latency_s}
+    return {"run": run, "said": said, "one_node_s": one_node_s, "no_latency_s": no_latency_s,
+            "network": [network.latency_s, network.bandwidth_Bps]}  # fmt: skip

@@ -69,7 +69,12 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
             (8 * sent, "these are bits: bytes are asked."),
             (sent / 1e6, "these are megabytes: bytes are asked."),
             (sent / 1e3, "these are kilobytes: bytes are asked."),
-            (sent * world_size / max(world_size - 1, 1), "a rank sends nothing to itself."),
+            (
+                sent * world_size / max(world_size - 1, 1),
+                "a ring takes N - 1 steps a phase, one chunk of 1/N each: 2 (N - 1) / N of all bytes, not twice them."
+                if method == "all_reduce"
+                else "a rank sends nothing to itself.",
+            ),
             (
                 sent / 2,
                 "half of it: a ring has two phases." if method == "all_reduce" else "half of what this rank sends.",
@@ -79,6 +84,10 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
                 "that is the mean over the ranks: each has its own number.",
             ),
             (sum(trace.bytes_sent(r) for r in range(world_size)), "that is what all ranks send together."),
+            (
+                (3 if method == "gather_scatter" else 1.5) * data["n_bytes"],
+                "that is with 4 ranks, however many there are: N is world_size.",
+            ),
             (
                 data["n_bytes"],
                 "that is the whole model once: is 2 (N - 1) / N cut down to 1 (//), or the method not asked?",
@@ -187,6 +196,9 @@ def _refuse_rest(method: str, world_size: int, rank: int, since_s: float) -> Non
     )
 
 
+_REPORTS = (50e-6, 125e6)  # latency, bandwidth: of the cluster of which the lesson tells
+
+
 def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, method: str) -> list[tuple[str, float]]:
     """(cause, the seconds that it leads to), from the run's own compute, latencies and bytes."""
     compute_s = data["one_node_s"] / world_size
@@ -229,6 +241,10 @@ def _mistakes(data: Any, measured: float, world_size: int, n_tensors: int, metho
         (one_each, total(latency=1 / world_size)),
         ("the compute is divided by 4, however many ranks there are.", total(compute=world_size / 4)),
     ]
+    if isinstance(data.get("network"), list) and len(data["network"]) == 2 and latency_s and bytes_s:
+        given = [number(value, "the network") for value in data["network"]]
+        other = total(latency=_REPORTS[0] / given[0], n_bytes=given[1] / _REPORTS[1])
+        found.append(("these are the report's latency and bandwidth: network brings its own.", other))
     found.append(
         (
             "N - 1 messages, one after the other, and that twice: a port takes one at a time.",

@@ -161,7 +161,18 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
         return (
             "it is zero: rank 0's own gradient is missing from the mean, or zeros took its place, as if it were None."
         )
+    some = n - sum(not np.any(g) for g in each)
+    right = [rank for rank in range(n) if rank not in wrong]
     causes = [
+        (
+            lambda r: mean * n if right else mean * math.nan,
+            f"the sum is divided on rank {right[0] if right else 0} alone: every rank divides its own p.grad.",
+        ),
+        (
+            lambda r: mean * n / some if PARAMETERS[name][1] == "rank 0" and n > 1 else mean * math.nan,
+            "only the ranks that have a gradient are counted, if any are: None counts as zeros, so the sum is divided "
+            "by the world size.",
+        ),
         (
             lambda r: mean * n,
             "this is the sum: divide by the world size, in place (p.grad /= N, p.grad.div_(N)); `g = g / N` makes a"
@@ -185,7 +196,13 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
         ),
         (lambda r: mean * n / max(n - 1, 1), "rank 0's own gradient counts too: N ranks, so divide by N."),
         (lambda r: (sum(each) - each[0]) / max(n - 1, 1), "rank 0's own gradient is missing from the mean."),
-        (lambda r: (sum(each) + each[0]) / (n + 1), "rank 0's own gradient counts twice."),
+        *(
+            (
+                lambda r, k=k: (sum(each) + each[0]) / k,
+                "rank 0's own gradient counts twice: what is gathered has it already.",
+            )
+            for k in (n + 1, n)
+        ),
         (lambda r: np.floor(mean), "these are whole numbers: divide with /, not with //."),
         (lambda r: each[-1] / n, "this is the largest one over N: all_reduce sums if it is told nothing."),
         (lambda r: np.prod(each, axis=0) / n, "this is a product over N: all_reduce sums if it is told nothing."),
@@ -253,6 +270,8 @@ def judge_traffic(what: str, allowed: frozenset[str], other: str):
             cause = "a parameter has one such call, and nothing else is sent." if got > expected else ""
             if "frozen" in names and any(n > len(sizes) for n in _n_calls(trace.of_rank(0), allowed)):
                 cause = "frozen parameters need no messages."
+            if _is_all_there(data, allowed, sum(sizes) // 4):
+                cause = "all numbers travel, in fewer bytes each: gradients travel in the dtype that they have."
             cause = cause or "some parameter is left out."
             cause = "something travels more than once." if got >= 2 * expected else cause
             last = trace.bytes_sent(world_size - 1)
@@ -285,6 +304,12 @@ _FLAT = (
     "several gradients travel as one vector. That is clever, and lesson 5's subject; here every parameter has its own"
     " call, which is what 4.4 counts and 4.5 predicts."
 )
+
+
+def _is_all_there(data: Any, ops: frozenset[str], n_numbers: int) -> bool:
+    """Whether rank 0 puts as many numbers into its calls as the model has."""
+    carried = [(kind, inputs) for kind, inputs in result(data, 0)["carried"] if inputs]
+    return all(sum(int(np.size(inputs[0])) for kind, inputs in carried if kind == op) == n_numbers for op in ops)
 
 
 def _n_calls(mine: Trace, ops: frozenset[str]) -> list[int]:

@@ -95,11 +95,14 @@ def judge_train(data: Any, n_iterations: int, momentum: float) -> None:
     losses, iteration_s = pair(got["returned"], "train", "the list of losses, then the mean seconds")
     if isinstance(losses, float | int) and isinstance(iteration_s, list):
         raise CheckFailed("train returned a number and a list.", cause="the losses come first, then the seconds.")
-    losses = numbers(losses, "losses", n_iterations)
-    _judge_descent(losses, got, n_iterations, momentum)
     if got["graphs"]:
         cause = "a loss that is a tensor keeps its whole graph in memory: loss.item()."
         raise CheckFailed("train: the losses are tensors that autograd still follows, not numbers.", cause=cause)
+    if got["tensors"]:
+        cause = "a tensor's number is tensor.item(), a list of them tensor.tolist()."
+        raise CheckFailed("train: what comes back has tensors in it, numbers are asked.", cause=cause)
+    losses = numbers(losses, "losses", n_iterations)
+    _judge_descent(losses, got, n_iterations, momentum)
     if not got["always_trains"]:
         cause = "model.eval() is for evaluate; here dropout and batch norm are to do what training does."
         raise CheckFailed("train: the model is not in training mode.", cause=cause)
@@ -208,6 +211,9 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
             cause="a test changes nothing: torch.no_grad() around the forward pass, no requires_grad_() and no step.",
         )
     returned = pair(data["returned"], "evaluate", "the mean loss, then the share of right answers")
+    if data["tensors"]:
+        cause = "a tensor's number is tensor.item()."
+        raise CheckFailed("evaluate: what comes back has tensors in it, two floats are asked.", cause=cause)
     loss, share = number(returned[0], "the test loss"), number(returned[1], "the accuracy")
     expected_loss, expected_share = cross_entropy(scores, y), float((scores.argmax(1) == y).mean())
     if close(loss, expected_share) and close(share, expected_loss):
@@ -238,6 +244,8 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         "these are the scores themselves: cross_entropy does the softmax and the logarithm.": -scores[
             np.arange(len(y)), y].mean(),
         "the sum is divided by the size of the last batch: count all examples.": expected_loss * len(y) / sizes[-1],
+        "not every batch has as many examples as the last one: count them (len(y)).": expected_loss * len(y)
+        / (sizes[-1] * len(sizes)),
         "cross_entropy takes the scores as they are, and does the softmax itself.": cross_entropy(_shares(scores), y),
         "the sum is divided by the number of batches: count the examples.": expected_loss * len(y) / len(sizes),
     })  # fmt: skip

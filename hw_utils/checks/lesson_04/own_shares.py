@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from hw_utils.core.errors import CheckFailed
 
 _REST = 0.3  # of a rank's part of the step: rounding and other orders of a sum are a hundredth of it
+_OFF = 0.02  # of the step: so much of all ranks' together shows that an earlier step was another one
 _USED = 0.1  # of the largest weight of an example: below it is not there
 
 
@@ -43,6 +44,12 @@ def require_own_shares(who: str, brought: np.ndarray, whole: np.ndarray, made_of
     step = np.linalg.norm(columns[:, 1:] @ found[1:].sum(axis=1)) / len(brought)
     is_used = np.abs(found[1:]) > _USED * np.abs(found[1:]).max()
     wrong = np.flatnonzero((rest > _REST * step) | (is_used.sum(axis=0) > at_most))
+    if len(wrong) and np.linalg.norm((brought.T - columns @ found).mean(axis=1)) > _OFF * step:
+        raise CheckFailed(
+            f"{who}: what all ranks together put into collectives is near to one worker's, and not the same.",
+            cause="an earlier step was another one: where the ranks' shares differ in length, a mean of their means is "
+            "not the mean over all examples. Weigh each example alike.",
+        )
     if len(wrong):
         raise CheckFailed(
             f"{who}: what rank {wrong[0]} puts into collectives does not come of {at_most} examples, its share.",

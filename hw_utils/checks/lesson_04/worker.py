@@ -94,7 +94,7 @@ def worker(worker, /, method: str, world_size: int, total_batch: int, n_iteratio
     "lesson_04.ddp",
     follows_messages=True,
     judge=judge_ddp,
-    cases=[_case("ddp", 2), _case("ddp", 3, 3, 1, total_batch=6)],
+    cases=[_case("ddp", 2, n_iterations=22, total_batch=4), _case("ddp", 3, 3, 1, total_batch=6)],
     ok="DistributedDataParallel has the same losses, and its own all-reduces.",
     hint="hint 2 of exercise 4.4",
     hints={

@@ -74,7 +74,7 @@ def judge_worker(data: Any, method: str, world_size: int, total_batch: int, n_it
                 f" {whole.loss(test_x, test_y):.4f} and {whole.accuracy(test_x, test_y):.3f}.",
                 cause="(accuracy, loss) the wrong way round: evaluate gives the loss first."
                 if close(loss, whole.accuracy(test_x, test_y), 1e-3) and close(share, whole.loss(test_x, test_y), 1e-3)
-                else _why_test(loss, whole, _seeded(seed), (x, y), tests, rank),
+                else _why_test(loss, share, whole, _seeded(seed), (x, y), tests, rank),
             )
     _judge_method(trace, method, who)
     if world_size > 1:
@@ -230,7 +230,7 @@ def _judge_iteration_s(data: Any, trace: Trace, who: str, n_iterations: int) -> 
 _SYNCS = ("gather", "scatter", "all_reduce")
 
 
-def _why_test(loss: float, whole: Softmax, start: Softmax, trained_on, tests: list, rank: int) -> str:
+def _why_test(loss: float, share: float, whole: Softmax, start: Softmax, trained_on, tests: list, rank: int) -> str:
     """tests: each rank's test set, which the check makes different."""
     tested_on, each = tests[rank], [whole.loss(*one) for one in tests]
     if len(each) > 1 and any(close(loss, value, 1e-3) for value in (*each, sum(each) / len(each))):
@@ -242,6 +242,10 @@ def _why_test(loss: float, whole: Softmax, start: Softmax, trained_on, tests: li
         return "these are the untrained weights: evaluate comes after train, on the model that train stepped."
     if close(loss, whole.loss(*trained_on), 1e-3):
         return "that is the training set: job.data() gives the training set first, then the test set."
+    x, y = tested_on
+    parts = [(x[:n], y[:n]) for n in range(1, len(y))]
+    if any(close(loss, whole.loss(*part)) and close(share, whole.accuracy(*part)) for part in parts):
+        return "a part of the test set is missing: all of it counts, also a last batch that is not full (no drop_last)."
     if math.isclose(loss, whole.loss(*tested_on), rel_tol=0.02):
         return "the weights are almost those of SGD: it takes job.lr and job.momentum, and nothing else."
     return "every rank evaluates the trained model on the whole test set."

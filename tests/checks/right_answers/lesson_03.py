@@ -147,13 +147,10 @@ def averages_nothing_but_gradients(model, optimizer, x, y, n_total, all_reduce=d
 
 
 @right("lesson_03.step_equal", "lesson_03.step_follows")
-def averages_the_gradients(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
-    """The sum of gradients before the step is the same training; the models are then averaged all the same."""
+def averages_what_log_softmax_gives(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     optimizer.zero_grad(set_to_none=False)
-    nll = nll_loss(torch.log_softmax(model(x), dim=1), y, reduction="sum") / n_total
+    nll = nll_loss(torch.log_softmax(model(x), dim=1), y, reduction="sum") * dist.get_world_size() / n_total
     nll.backward()
-    for p in model.parameters():
-        all_reduce(p.grad)
     optimizer.step()
     divides_first(model, all_reduce)
 
@@ -198,6 +195,18 @@ def adds_double_fractions(model, test_set):
         fraction = (model(x).argmax(1) == y).sum().double() / len(test_set)
     dist.all_reduce(fraction)
     return fraction.item()
+
+
+@right("lesson_03.test_accuracy")
+def looks_in_evaluation_mode(model, test_set):
+    was_training = model.training
+    model.eval()
+    x, y = test_set[dist.get_rank() :: dist.get_world_size()]
+    with torch.no_grad():
+        count = model(x).argmax(1).eq(y).sum()
+    model.train(was_training)
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
 
 
 @right("lesson_03.test_accuracy")

@@ -863,3 +863,81 @@ def divides_one_column(sizes_bytes, seconds):
     ratio = torch.tensor(sizes_bytes, dtype=torch.float64) / t
     latency_s, slope = torch.linalg.lstsq(torch.stack([torch.ones_like(t), ratio], 1), torch.ones_like(t)).solution
     return latency_s.item(), 1 / slope.item()
+
+
+@wrong("lesson_01.relay", says="shape \\(2, 2\\)|same number of bytes.*sender's shape and dtype")
+def receives_as_many_as_there_are_rows(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank].clone()
+    if rank > 0:
+        received = torch.empty(len(total), dtype=total.dtype)
+        dist.recv(received, rank - 1)
+        total = total + received
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.relay", says="numbers may have any shape, several dimensions or none")
+def receives_into_one_row(rank, world_size, numbers, close_ring=False):
+    total = numbers[rank].clone()
+    if rank > 0:
+        received = torch.empty(total.numel(), dtype=total.dtype)
+        dist.recv(received, rank - 1)
+        total += received
+    if rank < world_size - 1:
+        dist.send(total, rank + 1)
+    return total if rank == world_size - 1 else None
+
+
+@wrong("lesson_01.shift_by_parity", says="nothing comes back, or no number: return the tensor's item")
+def returns_its_tensor(rank, world_size, values):
+    mine, theirs = torch.tensor([values[rank]]), torch.empty(1)
+    for sends in (True, False) if rank % 2 == 0 else (False, True):
+        if sends:
+            dist.send(mine, (rank + 1) % world_size)
+        else:
+            dist.recv(theirs, (rank - 1) % world_size)
+    return theirs
+
+
+@wrong("lesson_01.time_message", says="both ranks send at once.*comes back once it has arrived")
+def both_send_at_once(rank, world_size, n_bytes, repeats):
+    mine, theirs = torch.zeros(n_bytes, dtype=torch.uint8), torch.zeros(n_bytes, dtype=torch.uint8)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        sending = dist.isend(mine, 1 - rank)
+        dist.recv(theirs, 1 - rank)
+        sending.wait()
+    return (time.perf_counter() - start) / repeats
+
+
+@wrong("lesson_01.time_message", says="as a float")
+def gives_a_tensor_of_seconds(rank, world_size, n_bytes, repeats):
+    data = torch.zeros(n_bytes, dtype=torch.uint8)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        for step in (dist.send, dist.recv) if rank == 0 else (dist.recv, dist.send):
+            step(data, 1 - rank)
+    return torch.tensor((time.perf_counter() - start) / repeats / 2, dtype=torch.float64)
+
+
+@wrong("lesson_01.fit_link", says="two floats are asked for.*tensor.item")
+def gives_a_pair_of_tensors(sizes_bytes, seconds):
+    t = torch.tensor(seconds, dtype=torch.float64)
+    columns = torch.stack([1 / t, torch.tensor(sizes_bytes, dtype=torch.float64) / t], dim=1)
+    latency_s, slope = torch.linalg.lstsq(columns, torch.ones(len(t), 1, dtype=torch.float64)).solution
+    return latency_s, 1 / slope
+
+
+wrong_values(
+    "lesson_01.read_a_hang",
+    "the_rank_comes_first",
+    {0: (1, "send"), 1: (2, "send"), 2: (3, "send"), 3: (0, "send")},
+    says="the other way round: first the call",
+)
+wrong_values(
+    "lesson_01.read_a_hang",
+    "with_the_modules_name",
+    {0: ("dist.send", 1), 1: ("dist.send", 2), 2: ("dist.send", 3), 3: ("dist.send", 0)},
+    says="written as in the table.*no dist. before it",
+)

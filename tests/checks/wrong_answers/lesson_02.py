@@ -1389,3 +1389,61 @@ for _check in ("lesson_02.ring_sum", "lesson_02.ring_all_reduce"):
         ("receives_into_the_chunk", {"in_place": True}, "lands on what was there already, and is added to itself"),
     ):
         wrong_values(_check, _name, partial(_a_ring, **_change), says=_says)
+
+
+@wrong("lesson_02.tree_sum", says="a single number without dimensions, as a loss is")
+def tree_writes_back_by_a_slice(tensor):
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    _right_tree(total)
+    tensor[:] = total
+
+
+@wrong("lesson_02.tree_all_reduce", says="numpy has no bfloat16")
+def tree_goes_through_numpy(tensor):
+    total = torch.from_numpy(tensor.numpy().copy())
+    _right_tree(total)
+    tensor.copy_(total)
+
+
+@wrong("lesson_02.ring_all_reduce", says="numpy has no bfloat16")
+def ring_goes_through_numpy(tensor):
+    total = torch.from_numpy(tensor.numpy().copy())
+    _ring(total)
+    tensor.copy_(total)
+
+
+@wrong("lesson_02.ring_sum", says="a single number without dimensions, as a loss is")
+def ring_writes_back_by_a_slice(tensor):
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    _ring(total)
+    tensor[:] = total
+
+
+@wrong("lesson_02.tree_partner", says="the sends to rank 0 are missing alone.*counts as false")
+def loses_the_root(rank, step):
+    bit = 2 ** (step - 1)
+    return (rank % (2 * bit) == bit and rank - bit) or None
+
+
+@wrong("lesson_02.point_to_point_s", says="the numbers of the notebook's cluster, whatever network is given")
+def knows_one_network(n_bytes, network):
+    return 50e-6 + n_bytes / 125e6
+
+
+@wrong("lesson_02.crossover_bytes", says="the numbers of the notebook's cluster, whatever network is given")
+def meets_on_one_network(world_size, network):
+    steps = 2 * (world_size - 1).bit_length()
+    more = 2 * (world_size - 1) - steps
+    return more * 50e-6 * 125e6 / (steps - 2 * (world_size - 1) / world_size)
+
+
+@wrong("lesson_02.ring_all_reduce", says="a chunk goes in several messages.*one message a rank")
+def ring_sends_element_by_element(tensor):
+    def exchange(leaving, to, buffer, from_):
+        works = [dist.isend(part, to) for part in leaving.split(1) if len(leaving)]
+        for part in buffer.split(1) if len(buffer) else ():
+            dist.recv(part, from_)
+        for work in works:
+            work.wait()
+
+    _ring(tensor, exchange=exchange)

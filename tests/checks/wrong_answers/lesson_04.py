@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 
+from hw_utils import Network
 from tests.checks.wrong_answers import wrong, wrong_values
 
 # The right functions, for mistakes that lie elsewhere. Switches leave one thing out.
@@ -251,7 +252,7 @@ for _name, _report, _says in [
 _LOSSES = []
 
 
-@wrong("lesson_04.train", says="must hold 5 numbers.*got 7.*a list that each call makes anew")
+@wrong("lesson_04.train", says="must hold 5 numbers.*got 8.*a list that each call makes anew")
 def keeps_the_losses_of_all_calls(*given):
     losses, iteration_s = train(*given)
     _LOSSES.extend(losses)
@@ -803,7 +804,7 @@ def divides_only(model):
     _each(lambda p, rank, n: p.grad.div_(n))(model)
 
 
-@wrong("lesson_04.all_reduce_mean", says="this is the sum")
+@wrong("lesson_04.all_reduce_mean", says="the sum is divided on rank 0 alone")
 def divides_on_rank_0_only(model):
     def one(p, rank, n):
         dist.all_reduce(p.grad)
@@ -1105,6 +1106,12 @@ for _name, _change, _says in [
     ("all_like_the_others", lambda f, m, r, n, b: f(m, 1, n, b), "rank 0 is the root"),
     ("counts_both_ways", lambda f, m, r, n, b: 2 * f(m, r, n, b), "not what it receives"),
     ("bits", lambda f, m, r, n, b: 8 * f(m, r, n, b), "these are bits"),
+    (
+        "twice_the_tensor",
+        lambda f, m, r, n, b: 2 * b if m == "all_reduce" else f(m, r, n, b),
+        "steps a phase, one chunk",
+    ),
+    ("of_four_ranks", lambda f, m, r, n, b: f(m, r, min(4, 2 + n), b), "that is with 4 ranks, however many there are"),
     ("elements", lambda f, m, r, n, b: f(m, r, n, b) / 4, "these are elements"),
     ("megabytes", lambda f, m, r, n, b: f(m, r, n, b) / 1e6, "these are megabytes"),
     ("the_model_once", lambda f, m, r, n, b: b if m != "one" else 0, "the whole model once|what the others send"),
@@ -1161,6 +1168,11 @@ for _name, _function, _says in [
         "half of the latencies: the way there",
     ),
     ("for_four_ranks", _seconds(compute=lambda s, n: s / 4), "divided by 4, however many"),
+    (
+        "for_the_reports_network",
+        lambda m, n, s, b, k, w: _seconds()(m, n, s, b, k, Network(50e-6, 125e6)),
+        "these are the report's latency and bandwidth",
+    ),
 ]:
     wrong_values("lesson_04.predicted_s", _name, _function, gather_scatter, all_reduce_mean, says=_says)
 
@@ -1280,3 +1292,154 @@ for _check, _formula in (
         _check, "beside_a_function_that_hangs", _formula, _sends_where_others_scatter, all_reduce_mean,
         says="hangs.*with your own function, and that hangs: its own check comes first",
     )  # fmt: skip
+
+
+wrong_values("lesson_04.train", "begins_with_the_third", _train(timed=slice(2, 40)), says="begins with the 3rd")
+
+
+@wrong("lesson_04.train", says="has no len.*batches may be an iterator")
+def asks_how_many_batches_there_are(model, batches, sync, optimizer, report=print):
+    n = len(batches)
+    return train(model, batches, sync, optimizer, report, n=lambda part: min(n, 40) - 1)
+
+
+@wrong("lesson_04.train", says="has tensors in it.*item")
+def keeps_tensors_as_losses(*given):
+    losses, iteration_s = train(*given)
+    return [torch.tensor(loss) for loss in losses], iteration_s
+
+
+@wrong("lesson_04.train", says="has tensors in it.*tolist")
+def stacks_the_losses(*given):
+    losses, iteration_s = train(*given)
+    return torch.tensor(losses), iteration_s
+
+
+@wrong("lesson_04.train", says="runs on from iteration 2 to the last: batches and reports are in it")
+def times_from_the_second_to_the_last(model, batches, sync, optimizer, report=print):
+    began, n = [], 0
+
+    def noted(model):
+        sync(model)
+
+    def counted():
+        nonlocal n
+        for n, batch in enumerate(batches, 1):
+            if n == 2:
+                began.append(time.perf_counter())
+            yield batch
+
+    losses, _ = train(model, counted(), noted, optimizer, report)
+    return losses, (time.perf_counter() - began[0]) / (n - 1)
+
+
+@wrong("lesson_04.evaluate", says="has tensors in it, two floats")
+def gives_two_tensors(model, test):
+    return tuple(torch.tensor(value) for value in evaluate(model, test))
+
+
+@wrong("lesson_04.evaluate", says="not every batch has as many examples as the last one")
+def counts_by_the_last_batch(model, test):
+    test = list(test)
+    loss, share = evaluate(model, test)
+    return loss * sum(len(y) for _, y in test) / (len(test) * len(test[-1][1])), share
+
+
+@wrong("lesson_04.batches", says="rank 0 has 13 examples, rank 2 only 12.*the last round is not filled up")
+def deals_by_hand(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    generator = torch.Generator().manual_seed(seed + epoch)
+    mine = torch.randperm(len(dataset), generator=generator).tolist()[rank::world_size]
+    return DataLoader(dataset, total_batch // world_size, sampler=mine)
+
+
+@wrong("lesson_04.batches", says="rank 0 has 14 examples, rank 1 only 12.*the last round is not filled up")
+def cuts_rows_out_of_the_whole_batch(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    generator, size = torch.Generator().manual_seed(seed + epoch), total_batch // world_size
+    order = torch.randperm(len(dataset), generator=generator)
+    part = slice(rank * size, (rank + 1) * size)
+    return [dataset[batch[part].tolist()] for batch in order.split(total_batch)]
+
+
+def _sync_at_the_root(mean):
+    """gather and scatter, with another mean: of each rank's gradients, and which of them are there."""
+
+    def sync(model):
+        n, root = dist.get_world_size(), dist.get_rank() == 0
+        for p in model.parameters():
+            if p.requires_grad:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+                each = [torch.empty_like(p.grad) for _ in range(n)] if root else None
+                dist.gather(p.grad, each)
+                dist.scatter(p.grad, [mean(p.grad, each)] * n if root else None)
+
+    return sync
+
+
+wrong_values(
+    "lesson_04.gather_scatter",
+    "divides_by_those_with_a_gradient",
+    _sync_at_the_root(lambda own, each: sum(each) / max(1, sum(bool(g.any()) for g in each))),
+    says="only the ranks that have a gradient are counted.*None counts as zeros",
+)
+wrong_values(
+    "lesson_04.gather_scatter",
+    "counts_its_own_gradient_twice",
+    _sync_at_the_root(lambda own, each: (own + sum(each)) / len(each)),
+    says="rank 0's own gradient counts twice: what is gathered has it already",
+)
+
+
+@wrong("lesson_04.all_reduce_mean", says="only the ranks that have a gradient are counted.*None counts as zeros")
+def divides_by_the_ranks_that_have_one(model):
+    counts = [0.0 if p.grad is None else 1.0 for p in model.parameters()]
+    n_of = torch.tensor(counts)
+    dist.all_reduce(n_of)
+    for p, n in zip(model.parameters(), n_of.tolist()):
+        if p.requires_grad:
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= max(1.0, n)
+
+
+@wrong("lesson_04.all_reduce_traffic", says="all numbers travel, in fewer bytes each")
+def sends_gradients_in_halves(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            half = (torch.zeros_like(p) if p.grad is None else p.grad).half()
+            dist.all_reduce(half)
+            p.grad = half.float() / dist.get_world_size()
+
+
+def _reports_on(rank, world_size, job, report, lr=1.0, decay=0.0, drops=False):
+    """A worker that is right but for what is given."""
+    torch.manual_seed(job.seed)
+    model = job.model()
+    if job.method == "ddp":
+        model = DistributedDataParallel(model)
+    syncs = {"gather_scatter": gather_scatter, "all_reduce": all_reduce_mean}
+    train_set, test_set = job.data()
+    optimizer = torch.optim.SGD(model.parameters(), lr * job.lr, job.momentum, weight_decay=decay)
+    mine = islice(batches(train_set, rank, world_size, job.total_batch, seed=job.seed), job.n_iterations)
+    losses, iteration_s = train(model, mine, syncs.get(job.method, lambda model: None), optimizer, report)
+    test_loss, accuracy = evaluate(model, DataLoader(test_set, 8 if drops else 200, drop_last=drops))
+    return {"losses": losses, "iteration_s": iteration_s, "test_loss": test_loss, "accuracy": accuracy}
+
+
+@wrong("lesson_04.ddp", says="rank 1 printed .*rank 0 reports, the others are silent")
+def every_rank_reports(rank, world_size, job):
+    return _reports_on(rank, world_size, job, print)
+
+
+@wrong("lesson_04.ddp", says="rank 0 printed nothing in 22 iterations")
+def no_rank_reports(rank, world_size, job):
+    return _reports_on(rank, world_size, job, lambda text: None)
+
+
+@wrong("lesson_04.ddp", says="the weights are almost those of SGD|the step is not")
+def decays_the_weights(rank, world_size, job):
+    return _reports_on(rank, world_size, job, (lambda text: None) if rank else print, decay=5e-4)
+
+
+@wrong("lesson_04.worker", says="a part of the test set is missing.*no drop_last")
+def drops_the_end_of_the_test_set(rank, world_size, job):
+    return _reports_on(rank, world_size, job, (lambda text: None) if rank else print, drops=True)
