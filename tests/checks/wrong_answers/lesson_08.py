@@ -1104,7 +1104,10 @@ def warm_up_from_the_other_end(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b", says="the buffer is as long as another one.*the oldest goes back first.*hint 3 of exercise 8.4")
+@wrong(
+    "lesson_08.one_f_one_b",
+    says="the buffer is as long as another one.*the oldest goes back first.*hint 3 of exercise 8.4",
+)
 def newest_first_between_unequal_neighbours(stage, batches, rank, world_size):
     class Other(_OneFOneB):
         def order(self, m, rank, world_size):
