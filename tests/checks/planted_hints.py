@@ -209,7 +209,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.all_reduce": {
         0: (
-            "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp AddsIntoTheCallersTensor "
+            "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp TakesCapitals AddsIntoTheCallersTensor "
             "DividesBeforeAndAfter GivesTheSumToRankZeroOnly SumsToOneNumber AveragesIfNotTold "
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "

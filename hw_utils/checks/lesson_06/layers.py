@@ -69,7 +69,7 @@ def all_reduce(DistributedContext, /, **case):
     ops = case["ops"]
     args = [("loss", *_said(ops[k % len(ops)])) for k in range(case["calls"])]
     found = outcomes(DistributedContext, "all_reduce", args, case)
-    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average", "me")}
+    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average", "me", "MEAN")}
     return {**found, "unknown op": unknown}
 
 

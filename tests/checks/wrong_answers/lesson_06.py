@@ -637,6 +637,12 @@ class TakesTheAverageForTheMean(_Reducing):
         return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)
 
 
+@wrong(REDUCE, says="op='MEAN'.*what is neither sum nor mean is taken for one of them")
+class TakesCapitals(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, op.lower())
+
+
 @wrong(REDUCE, says="op='me', called on rank 0: expected a ValueError, got nothing")
 class LooksForTheOpInAText(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
