@@ -107,11 +107,11 @@ checks.lesson_08.bubble_of_ideal(bubble_of_ideal, cases=[{"n_stages": 6, "n_batc
 # backward(k), and so do you: the x and the gradient that you get stay as they are, and of the module only the gradients
 # change. Some parameters may be frozen (requires_grad is False), unused, or used twice: each gets what autograd gives
 # it, a frozen one None, and an unused one None or zeros. To go through the module again in backward is allowed; the
-# gradient is that of the output that has left, also where a module draws random numbers, as dropout does; no module
-# here has buffers that a pass changes, as batch norm has. The first stage's x are characters, whole numbers, which have
-# no gradient: there anything may be returned. Targets: gradients of a TinyGPT in parts equal those of one process to
-# 1e-10; after backward(k, ...) nothing of micro-batch k's tensors is kept, on the object or elsewhere, not even one
-# value of theirs.
+# gradient is that of the output that has left, also where a module draws random numbers, as dropout does, and torch's
+# random state is after backward what it was before; no module here has buffers that a pass changes, as batch norm has.
+# The first stage's x are characters, whole numbers, which have no gradient: there anything may be returned. Targets:
+# gradients of a TinyGPT in parts equal those of one process to 1e-10; after backward(k, ...) nothing of micro-batch k's
+# tensors is kept, on the object or elsewhere, not even one value of theirs.
 #
 # <details><summary>Hint 1: "the input of a stage is the start of its graph", "does not require grad"</summary>
 #
@@ -341,7 +341,8 @@ checks.lesson_08.gpipe_in_time(gpipe, cases=[{"world_size": 5, "n_batches": 6, "
 # its warm-up of forward passes, then makes one forward and one backward pass in turn, then the backward passes that are
 # left. Targets: gradients and loss of one process to 1e-10, with GPipe's messages; at most min(m, p - r) micro-batches
 # in flight on rank r, and no more than one further activation received, asked for or still kept, as it came or as a
-# copy; what came first goes back first; the same seconds as GPipe where all stages are alike, and where they are not,
+# copy; no gradient kept once it went into backward (what a rank sends does not count until it has waited for it);
+# what came first goes back first; the same seconds as GPipe where all stages are alike, and where they are not,
 # as few as such an order of passes needs.
 
 # %% [markdown]

@@ -218,7 +218,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.all_reduce": {
         0: (
-            "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp AddsIntoTheCallersTensor "
+            "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp TakesCapitals AddsIntoTheCallersTensor "
             "DividesBeforeAndAfter GivesTheSumToRankZeroOnly SumsToOneNumber AveragesIfNotTold "
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
             "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
@@ -238,7 +238,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
-            "always_gives_a_table forgets_the_return splits_in_single_precision "
+            "always_gives_a_table forgets_the_return splits_in_single_precision cuts_at_fractions "
         ),
     },
     "lesson_06.dp_step": {
@@ -341,11 +341,12 @@ HINTS: dict[str, dict[int, str]] = {
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
-            "cuts_lin1_everywhere "
+            "cuts_lin1_everywhere takes_the_lessons_classes "
         ),
         1: "forgets_the_transpose hands_over_half_a_weight",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
-        "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole",
+        "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole "
+        "copies_only_the_outside",
     },
 }
 

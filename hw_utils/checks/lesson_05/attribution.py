@@ -22,7 +22,12 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
     reduce_s = known(all_reduce_of, world_size, 40_000, network=network).seconds
     each = compute_s * max(1.0, world_size / cores)
     expected = serial_s + each * slow + reduce_s
+    without_cores = tuple(
+        serial_s + world_size / number * slow + reduce_s for number in range(1, world_size) if "cores" not in conditions
+    )
     causes = {
+        "no number of cores is given here: a condition that is missing is switched off, and no other number, neither "
+        "this machine's nor one that is written down, stands in for it.": without_cores,
         "the serial part is rank 0's alone, and everybody waits for it: barrier after it.": max(serial_s, each * slow)
         + reduce_s,
         "ranks beyond the cores take turns: compute takes world_size / cores as long.": serial_s
@@ -34,8 +39,7 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
         ),
         "more cores than ranks make no rank faster.": serial_s + world_size / cores * slow + reduce_s,
         "a straggler takes that many times as long: what makes compute longer is multiplied.": (
-            serial_s + each + slow - 1 + reduce_s,
-            serial_s + each + slow + reduce_s,
+            (serial_s + each + slow - 1 + reduce_s, serial_s + each + slow + reduce_s) if slow > 1 else ()
         ),
         "the serial part is spent twice.": 2 * serial_s + each * slow + reduce_s,
         "the straggler's serial part is no longer: only its compute is.": serial_s * slow + each * slow + reduce_s,
@@ -151,7 +155,7 @@ def _who_is_slow(waits_s: dict[int, float], *, has_barrier: bool) -> str:
         for n, c in (
             (4, {}),
             (4, {"serial_s": 0.5}),
-            (4, {"straggler": 1.5}),
+            (9, {"straggler": 4.0}),
             (8, {"cores": 2}),
             (5, {"cores": 2}),
             (3, {"cores": 8}),
@@ -217,6 +221,7 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
         together = number_of(data["together"])
         rest = actual_s - total + together
         causes = {
+            "Nothing is rounded, in no part.": tuple(round(rest, digits) for digits in range(2, 7)),
             "it may be negative: causes together can cost less than one after the other.": (0.0, -rest),
             "that is the whole step: it is what is left of it after all other parts.": (actual_s,),
             "the ideal step is a part of the sum too.": (rest + ideal_s,),
@@ -229,7 +234,7 @@ def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actua
         raise CheckFailed(
             f"{what}: the parts add up to {total:g} s, the actual step takes {actual_s:g} s.",
             cause="`together` is what the causes cost beyond each alone; it closes the sum."
-            + (f" {named[0].capitalize()}" if named else ""),
+            + (f" {named[0][0].upper()}{named[0][1:]}" if named else ""),
         )
 
 
@@ -249,7 +254,7 @@ def _require_no_running_sum(what: str, parts: list[float], ideal_s: float, alone
     cases=[
         {"ideal_s": 1.5, "alone_s": {"link": 2.5, "straggler": 3.0}, "actual_s": 3.25},
         {"ideal_s": 1.015625, "alone_s": {"serial": 1.5234375}, "actual_s": 1.5234375},
-        {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "cache": 0.75, "cores": 2.0}, "actual_s": 3.5},
+        {"ideal_s": 1.0, "alone_s": {"serial": 1.25, "cache": 0.75, "cores": 2.0}, "actual_s": 3.46875},
         {"ideal_s": 2.0, "alone_s": {"link": 2.0, "cores": 2.5}, "actual_s": 2.75},
     ],
     ok="the parts add up, from the ideal step to the actual one.",

@@ -121,6 +121,11 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
         "compute_s is all of backward: one part is compute_s / n_buckets.": (
             compute_s + (n_buckets - 1) * max(compute_s, bucket_s) + bucket_s
         ),
+        "once backward is done the last bucket's bucket_s is still to come, and no further part of backward.": (
+            compute_s + compute_s / n_buckets,
+            max(compute_s, n_buckets * bucket_s) + compute_s / n_buckets,
+            compute_s / n_buckets + n_buckets * max(compute_s / n_buckets, bucket_s),
+        ),
         "a part of backward may be a fraction of a second: / and not //.": compute_s // n_buckets
         + n_buckets * bucket_s,
     }
@@ -133,7 +138,7 @@ def _judge_overlapped_s(data: Any, compute_s: float, n_buckets: int, bucket_s: f
     cases=[
         {"compute_s": c, "n_buckets": b, "bucket_s": t}
         for c, b, t in (
-            (1.0, 1, 0.375),
+            (1.1, 1, 0.375),
             (1.0, 4, 0.1),
             (1.0, 4, 0.25),
             (7.0, 4, 3.0),

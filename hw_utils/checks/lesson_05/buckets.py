@@ -46,6 +46,12 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
         result = data["results"][rank]
         _require_mean(what, rank, result["gradients"], mean, world_size, bucket_elements, calls, n_reduced)
         _require_in_place(what, rank, result["gradients"], result["views"])
+        if result["n_left"] != len(SHAPES):
+            raise CheckFailed(
+                f"{what}: every mean is right, but the list of {len(SHAPES)} gradients on rank {rank} has "
+                f"{result['n_left']} entries after the call.",
+                cause="the list is the caller's: go through it, and take nothing out.",
+            )
     others = sorted(trace.ops - {"all_reduce"})
     if others:
         cause = "one all_reduce a bucket does it: no other collective, and no barrier, is needed."
@@ -208,8 +214,10 @@ def bucketed_all_reduce(function, /, world_size: int, bucket_elements: int, dtyp
             function([_OTHER_TIMES * g for g in _gradients_of(rank, dtype)], bucket_elements)
         gradients, carried = _gradients_of(rank, dtype), note_inputs()
         views = [g.view_as(g) for g in gradients]
-        function(list(gradients), bucket_elements)
+        given = list(gradients)
+        function(given, bucket_elements)
         sent = [t for _, inputs in carried for t in inputs]
-        return {"gradients": gradients, "views": views, "shortest": min(sent, key=lambda t: t.numel(), default=None)}
+        shortest = min(sent, key=lambda t: t.numel(), default=None)
+        return {"gradients": gradients, "views": views, "shortest": shortest, "n_left": len(given)}
 
     return observe(lambda: free(worker, world_size))

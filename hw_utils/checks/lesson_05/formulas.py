@@ -197,7 +197,7 @@ def _judge_calls(data: Any, n_parameters: int, n_examples: int, batch_size: int,
         {"n_parameters": p, "n_examples": m, "batch_size": b, "world_size": n}
         for p, m, b, n in (
             (8, 1000, 100, 3),
-            (8, 1024, 128, 2),
+            (8, 768, 128, 2),
             (8, 1025, 128, 2),
             (8, 50_000, 128, 4),
             (34, 1000, 128, 8),

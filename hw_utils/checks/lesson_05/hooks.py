@@ -32,23 +32,26 @@ def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
     return [use(rank) if callable(use) else use for use in SITUATIONS[situation]]
 
 
-def _input_of(rank: int, k: int) -> torch.Tensor:
+def _input_of(rank: int, k: int, model: Branches) -> torch.Tensor:
     drawn = torch.from_numpy(drawn_numbers.digits([5], rank, k))
-    return 10.0**rank * (k + 1) * (torch.arange(1, 6, dtype=torch.float64) + drawn)
+    numbers = 10.0**rank * (k + 1) * (torch.arange(1, 6, dtype=torch.float64) + drawn)
+    return numbers.to(model.first.weight.dtype)
 
 
-def _worker(rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str) -> list[torch.Tensor | None]:
-    model = Branches()
+def _worker(
+    rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str, dtype: str
+) -> list[torch.Tensor | None]:
+    model = Branches().to(getattr(torch, dtype))
     gradients = make(model, bucket_bytes)
     uses = _uses(situation, rank)
     for k, use in enumerate(uses):
         if situation == "two batches accumulated" and k < len(uses) - 1:
             with gradients.no_sync():
-                model(_input_of(rank, k), use).backward()
+                model(_input_of(rank, k, model), use).backward()
             continue
         if situation == "two steps":
             model.zero_grad()
-        model(_input_of(rank, k), use).backward()
+        model(_input_of(rank, k, model), use).backward()
         gradients.wait()
     return [p.grad for p in model.parameters()]
 
@@ -59,7 +62,7 @@ def _own(rank: int, situation: str) -> list[torch.Tensor | None]:
     for k, use in enumerate(_uses(situation, rank)):
         if situation == "two steps":
             model.zero_grad()
-        model(_input_of(rank, k), use).backward()
+        model(_input_of(rank, k, model), use).backward()
     return [p.grad for p in model.parameters()]
 
 
@@ -72,8 +75,8 @@ def _expected(owns: list[list[torch.Tensor | None]]) -> list[np.ndarray | None]:
 _NAMES = ("first", "shared", "frozen", "last")
 
 
-def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str) -> None:
-    what = f"{world_size} ranks, buckets of {bucket_bytes} bytes, {situation}"
+def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str, dtype: str = "float64") -> None:
+    what = f"{world_size} ranks, buckets of {bucket_bytes} bytes, {situation}" + f", {dtype}" * (dtype != "float64")
     require_no_deadlock(
         data,
         what,
@@ -82,7 +85,7 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
     )
     owns = [_own(rank, situation) for rank in range(world_size)]
     expected = _expected(owns)
-    _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation)
+    _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation, dtype)
     for rank in range(world_size):
         result = data["results"][rank]
         if not isinstance(result, list) or len(result) != 4:
@@ -91,8 +94,24 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
         if situation == "two batches accumulated":
             _require_both_batches(what, rank, result, world_size)
         _require_places(what, rank, result, expected)
-        for name, got, right, own in zip(_NAMES, result, expected, owns[rank]):
+        for k, (name, got, right, own) in enumerate(zip(_NAMES, result, expected, owns[rank])):
+            if own is None and right is not None and _is_zero_here_alone(data["results"], owns, right, k):
+                raise CheckFailed(
+                    f"{what}: gradient of `{name}` on rank {rank} is zero, expected {right}.",
+                    cause="this rank has no gradient of its own there, and counts as zeros in the mean; the mean, "
+                    "which is not zero, is its gradient, too, as it is on every other rank.",
+                )
             _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
+
+
+def _is_zero_here_alone(results: list[list], owns: list[list[torch.Tensor | None]], right: np.ndarray, k: int) -> bool:
+    """Whether gradient k is the mean where a rank had one itself, and zeros where it had none."""
+    return all(
+        isinstance(result[k], np.ndarray)
+        and result[k].shape == right.shape
+        and np.allclose(result[k], 0 * right if own[k] is None else right)
+        for result, own in zip(results, owns)
+    )
 
 
 def _require_both_batches(what: str, rank: int, result: list[Any], world_size: int) -> None:
@@ -163,7 +182,7 @@ def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, wor
     return near[0] if near else other
 
 
-def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str) -> None:
+def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str, dtype: str) -> None:
     others = sorted(trace.ops - {"all_reduce", "barrier"})
     if others:
         raise CheckFailed(
@@ -171,7 +190,9 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
             cause="one all_reduce a bucket, started in the hook, and nothing else.",
         )
     n_syncs = 2 if situation == "two steps" else 1
-    trained_bytes = 8 * (5 + 3 + 2)  # the frozen layer stays out
+    itemsize = getattr(torch, dtype).itemsize
+    trained_bytes = itemsize * (5 + 3 + 2)  # the frozen layer stays out
+    bucket_sizes = _bucket_sizes(bucket_bytes, itemsize)
     for rank in range(world_size if world_size > 1 else 0):
         mine = trace.of_rank(rank).of_op("all_reduce")
         n_bytes = sum(e.n_bytes for e in mine)
@@ -181,26 +202,34 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
                 cause = "inside no_sync() nothing may be sent: neither counted nor started."
             elif n_syncs == 2 and n_bytes == trained_bytes:
                 cause = "nothing is sent in the second step: at the end of wait() everything starts over (start_over)."
+            elif (
+                dtype == "float32"
+                and n_bytes == 2 * n_syncs * trained_bytes
+                and len(mine) == n_syncs * len(bucket_sizes)
+            ):
+                cause = (
+                    "8 bytes a number travel, as float64: the flat vector has the gradients' own dtype, float32 here."
+                )
             elif n_bytes == 2 * n_syncs * trained_bytes:
                 cause = (
                     "each bucket goes twice, in a hook and again in wait(): that starts only those that are not under "
                     "way, and start_over comes last."
                 )
-            elif len(mine) == n_syncs * len(_bucket_sizes(bucket_bytes)) and n_bytes < n_syncs * trained_bytes:
+            elif len(mine) == n_syncs * len(bucket_sizes) and n_bytes < n_syncs * trained_bytes:
                 cause = (
                     "each bucket goes, but one without all its parameters: where a gradient is None, zeros travel in "
                     "its place, so that the vector is as long on every rank."
                 )
             elif n_bytes < n_syncs * trained_bytes:
                 cause = "buckets that were not full when backward ended are never started: start them in wait()."
-            elif n_bytes == n_syncs * (trained_bytes + 8 * 4):
+            elif n_bytes == n_syncs * (trained_bytes + itemsize * 4):
                 cause = "the frozen layer travels too: it has no gradient."
-            elif len(mine) == n_syncs * len(_bucket_sizes(bucket_bytes)):
+            elif len(mine) == n_syncs * len(bucket_sizes):
                 cause = "each bucket goes once, in a vector longer than its gradients: nothing is added to them."
             raise CheckFailed(
                 f"{what}: rank {rank} reduced {n_bytes} bytes, expected {n_syncs * trained_bytes}.", cause=cause
             )
-        sizes, due = [e.n_bytes for e in mine], n_syncs * _bucket_sizes(bucket_bytes)
+        sizes, due = [e.n_bytes for e in mine], n_syncs * bucket_sizes
         if sizes != due:
             cause = "an all_reduce is of one bucket, all its gradients in one flat vector, in the order of the buckets."
             if len(sizes) > len(due):
@@ -217,10 +246,10 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
             )
 
 
-def _bucket_sizes(bucket_bytes: int) -> list[int]:
+def _bucket_sizes(bucket_bytes: int, itemsize: int) -> list[int]:
     """Bytes of each bucket of `Branches`, as the lesson's buckets_of fills them."""
     sizes, room = [], 0
-    for n_bytes in (8 * 2, 8 * 3, 8 * 5):  # the last layer first
+    for n_bytes in (itemsize * 2, itemsize * 3, itemsize * 5):  # the last layer first
         if n_bytes > room:
             sizes.append(0)
             room = bucket_bytes
@@ -233,10 +262,10 @@ def _bucket_sizes(bucket_bytes: int) -> list[int]:
     "lesson_05.overlap",
     judge=_judge_overlap,
     cases=[
-        {"world_size": n, "bucket_bytes": b, "situation": s}
-        for n, b, s in (
+        {"world_size": n, "bucket_bytes": b, "situation": s} | ({"dtype": dtypes[0]} if dtypes else {})
+        for n, b, s, *dtypes in (
             (2, 1, "every layer used"),
-            (2, 1000, "every layer used"),
+            (2, 1000, "every layer used", "float32"),
             (4, 40, "two steps"),
             (3, 40, "last layer unused"),
             (2, 1, "first layer unused"),
@@ -255,7 +284,7 @@ def _bucket_sizes(bucket_bytes: int) -> list[int]:
     },
     look="print the bucket and the rank in start_next, and p.grad of every parameter after wait.",
 )
-def overlap(make, /, world_size: int, bucket_bytes: int, situation: str):
+def overlap(make, /, world_size: int, bucket_bytes: int, situation: str, dtype: str = "float64"):
     """Backward passes through a small model whose layers may be unused, shared or frozen."""
-    args = (make, bucket_bytes, situation)
+    args = (make, bucket_bytes, situation, dtype)
     return observe(lambda: simulate(_worker, world_size, args, compute="free", echo=False))

@@ -108,6 +108,9 @@ def _judge_in_time(
             if "barrier" in trace.ops
             else "each all_reduce is waited for inside the hook: keep its handle, and wait in wait()."
             if math.isclose(seconds, serial_s, rel_tol=0.02)
+            else "a bucket is waited for before a later one starts, and backward stands still meanwhile: keep "
+            "each handle, and wait in wait() only."
+            if any(e.wait_end_s > e.wait_start_s and e.wait_start_s < events[-1].start_s for e in events)
             else "buckets that were complete before their turn start later than they could: once one has gone off, "
             "look at the next one at once, and the one after it."
             if order

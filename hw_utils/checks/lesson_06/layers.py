@@ -70,7 +70,7 @@ def all_reduce(DistributedContext, /, **case):
     ops = case["ops"]
     args = [("loss", *_said(ops[k % len(ops)])) for k in range(case["calls"])]
     found = outcomes(DistributedContext, "all_reduce", args, case)
-    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average", "me")}
+    unknown = {op: raised_alone(DistributedContext, case["world_size"], op) for op in ("max", "average", "me", "MEAN")}
     return {**found, "unknown op": unknown}
 
 
@@ -106,7 +106,7 @@ def _begun(n_examples: int, world_size: int) -> dict:
     judge=strict(judge_split),
     cases=[
         {"n_examples": n, "world_size": size}
-        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (7, 5), (3, 8), (200, 7), (1001, 40)]
+        for n, size in [(6, 1), (8, 2), (12, 4), (10, 4), (15, 11), (3, 8), (200, 7), (1001, 40)]
     ]
     + [{"n_examples": 5, "world_size": 2, "n_dims": 1}],
     ok="no example is lost or doubled, and the parts' sizes differ by at most 1",
@@ -275,7 +275,7 @@ def column_then_row(column_then_row, /, **case):
     judge=strict(judge_parallelize),
     cases=[
         {"world_size": 1, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
-        {"world_size": 2, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
+        {"world_size": 2, "d_hidden": 8, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8, "by_rows": True},
         {"world_size": 4, "d_hidden": 8, "layers": ["lin2"], "n_steps": 4, "seed": 8},
         {"world_size": 8, "d_hidden": 16, "layers": ["lin1", "lin2"], "n_steps": 4, "seed": 8},
         {"world_size": 4, "d_hidden": 6, "layers": ["lin1", "lin2"], "n_steps": 1, "seed": 8},
@@ -287,6 +287,7 @@ def column_then_row(column_then_row, /, **case):
         "hint 1 of exercise 6.4": "cannot be multiplied|nn.Linear stores",
         "hint 2 of exercise 6.4": "deepcopy|views of the plain|setattr",
     },
+    errors={"as child module": "a model's layer is a module, which yours is not: Handmade(layer) makes one of it."},
     hint="hint 1 of exercise 6.4",
     look="compare models[0](x) with model(x), then each layer's weight with its slice of the plain one.",
 )

@@ -14,6 +14,11 @@ _MISTAKES = {
     "the remainder is dropped": lambda size, rest, r, n: (r * size, (r + 1) * size),
     "the first ranks have one example more, and the next ones start as if they had not: the remainder is in the size "
     "and not in the start": lambda size, rest, r, n: (r * size, (r + 1) * size + (r < rest)),
+    "the size is taken for a fraction, n / N, and N times that is not quite n for a computer: compute the places with "
+    "whole numbers, // and %": lambda size, rest, r, n: (
+        int(r * ((size * n + rest) / n)),
+        int((r + 1) * ((size * n + rest) / n)),
+    ),
     "ranks start as if those before them had one example more, and none has it: the remainder is in the start and not "
     "in the size": lambda size, rest, r, n: (r * size + min(r, rest), (r + 1) * size + min(r, rest)),
     "every rank with one example more shifts its start by one only for itself, not for all ranks before it": (

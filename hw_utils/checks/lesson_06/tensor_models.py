@@ -57,23 +57,28 @@ def _turned(model: SimpleMLP) -> SimpleMLP:
     return model
 
 
-def _known_on(rank: int, world_size: int, base: SimpleMLP, plan: dict[str, Any], seed: int) -> SimpleMLP:
+def _axis(name: str, by_rows: bool) -> int:
+    """Along which dimension of (d_in, d_out) the plan has a layer cut."""
+    return int(name == "lin1" and not by_rows)
+
+
+def _known_on(rank: int, world_size: int, base: SimpleMLP, plan: dict[str, Any], seed: int, by_rows: bool) -> SimpleMLP:
     """A copy of the model for one rank alone: of the layers to cut only this rank's part is true."""
     model = copy.deepcopy(base)
     for name in plan:
         weight = getattr(model, name).weight  # (d_out, d_in): columns of W are its rows
-        weight.data = part_on(rank, weight.data, world_size, 0 if name == "lin1" else 1, seed)
+        weight.data = part_on(rank, weight.data, world_size, _axis(name, by_rows) ^ 1, seed)
     return model
 
 
-def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_steps, seed) -> dict[str, Any]:
-    """Losses, weights kept and calls of the models that it makes; or that it refuses."""
+def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_steps, seed, by_rows=False) -> dict:
+    """Losses, weights kept and calls of the models that it makes; or that it refuses. by_rows: lin1 is, too."""
     _train(SimpleMLP(2, 2, 1), torch.zeros(1, 2), torch.zeros(1, 1), 1)  # imports much: not on a rank's time
     is_refused = d_hidden % world_size != 0  # then no numbers matter
     base, x, y = _training(d_hidden, seed) if not is_refused else (SimpleMLP(2, d_hidden, 1), *torch.zeros(2, 20, 1))
     is_apart = not is_refused and drawn_numbers.are_salted()
     before = [p.detach().clone() for p in base.parameters()]
-    plan = {name: {"lin1": Column, "lin2": Row}[name] for name in layers}
+    plan = {name: (Row, Column)[_axis(name, by_rows)] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
     shapes: list[dict[str, list[int]]] = [{} for _ in range(world_size)]
     is_large = 3 * 8 * d_hidden >= LARGE_BYTES
@@ -83,7 +88,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
 
     def worker(rank: int, context: Any) -> dict[str, Any]:
         if is_apart:
-            models[rank] = made_again(_known_on(rank, world_size, base, plan, seed), context)[rank]
+            models[rank] = made_again(_known_on(rank, world_size, base, plan, seed, by_rows), context)[rank]
         elif n_models() != world_size:
             return {"losses": [], "n_kept": 0, "whole": []}
         shapes[rank] = _shapes(models[rank], plan)
@@ -128,6 +133,8 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         if hasattr(model, "named_parameters")
     ]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
+    if "crash" in made and world_size == 1:
+        made["fresh"] = _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
     return {**made, "shapes": shapes, "taken": taken(looks[0], looks[-1])}
 
@@ -139,8 +146,10 @@ def _shapes(model: torch.nn.Module, plan: dict[str, Any]) -> dict[str, list[int]
     return {name: list(weight.shape) for name, weight in weights.items() if isinstance(weight, torch.Tensor)}
 
 
-def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int) -> None:
-    what = f"parallelize of {' and '.join(layers)} over {n_ranks(world_size)}"
+def judge_parallelize(
+    data: Any, *, world_size: int, d_hidden: int, layers: list, n_steps: int, seed: int, by_rows: bool = False
+) -> None:
+    what = f"parallelize of {' and '.join(layers)}{', both by rows,' * by_rows} over {n_ranks(world_size)}"
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
@@ -159,7 +168,8 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
         )
     if "crash" in data:  # shapes that do not fit come of this, too
         _require_base_whole(data, what)
-    results, calls = require_results(data, what, crash_cause=_why_crash(data, world_size, d_hidden))
+    cause = _BASE_CUT if data.get("fresh") else _why_crash(data, world_size, d_hidden, by_rows)
+    results, calls = require_results(data, what, crash_cause=cause)
     if data["n_models"] != world_size:
         raise CheckFailed(
             f"{what}: {data['n_models']} different models for {n_ranks(world_size)}",
@@ -178,16 +188,23 @@ def judge_parallelize(data: Any, *, world_size: int, d_hidden: int, layers: list
             "model: copies are needed (copy.deepcopy)",
         )
     _require_little_taken(data["taken"], world_size, d_hidden, layers, what)
+    shape = data["shapes"][0].get("lin1") if by_rows else None
+    if shape and shape != [2 // world_size, d_hidden]:
+        raise CheckFailed(
+            f"{what}: lin1's weight has shape {tuple(shape)} on rank 0, expected {(2 // world_size, d_hidden)}",
+            cause="the plan says with which class a layer is cut, and may say another one than the lesson's: make each "
+            "layer with its own, plan[name]",
+        )
     _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
 
 
-def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int) -> str:
+def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int, by_rows: bool) -> str:
     """Why shapes did not fit, by those of the weights of the first rank that crashed."""
     shapes = data["shapes"][data["crash"]["rank"]] if data.get("crash") else {}
     if not shapes:
         return _TRANSPOSED
     whole = {"lin1": (2, d_hidden), "lin2": (d_hidden, 1)}
-    axes = {"lin1": 1, "lin2": 0}
+    axes = {name: _axis(name, by_rows) for name in whole}
 
     def cut(size: tuple[int, int], axis: int) -> list[int]:
         return [n // world_size if k == axis else n for k, n in enumerate(size)]
@@ -208,8 +225,14 @@ def _require_base_whole(data: dict[str, Any], what: str) -> None:
     if data["base_replaced"]:
         raise CheckFailed(
             f"{what}: the plain model itself is cut, or given to a rank",
-            cause="copy it first (copy.deepcopy), and replace the copy's layers; copy.copy shares them",
+            cause=_BASE_CUT,
         )
+
+
+_BASE_CUT = (
+    "the plain model itself is cut, and a second call finds it so: copy it first (copy.deepcopy), and replace the "
+    "copy's layers; copy.copy shares them"
+)
 
 
 def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
@@ -224,6 +247,7 @@ def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
 def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: dict[str, Any]) -> bool:
     """Whether a single rank's model, none of whose layers loses a part, gives what the plain one gives."""
     models: list[Any] = []
+    right = base(x).detach()
 
     def prepare(context: Any) -> None:
         models.extend(parallelize(base, plan, context))
@@ -232,7 +256,7 @@ def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: 
         made = run_ranks(lambda rank, context: models[rank](x), 1, prepare)
     except Exception:
         return False
-    return "results" in made and distance(made["results"][0].detach().numpy(), base(x).detach()) <= 1e-6
+    return "results" in made and distance(made["results"][0].detach().numpy(), right) <= 1e-6
 
 
 _CUT_AGAIN = (

@@ -87,7 +87,7 @@ def drive_layer(
         weight, other, x, grad_output = problem
         weight = part_on(rank, weight, world_size, axis, seed)
         if axis == 0:  # of x a rank has use for the features that meet its rows
-            other, x = (part_on(rank, t, world_size, 1, seed + k) for k, t in enumerate((other, x)))
+            other, x = (part_on(rank, t, world_size, 1, seed + 1 + k) for k, t in enumerate((other, x)))
         given = {"x": x.clone(), "grad_output": grad_output.clone(), "weight": _in_more_memory(weight)}
         if not is_large:  # what is kept of another layer is none of this one's
             Layer(-weight, rank, context, "lin")

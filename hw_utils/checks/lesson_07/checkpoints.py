@@ -176,7 +176,8 @@ def _judge(
     for k, name in enumerate(data["names"][:-1]):
         results = [each[k] for each in data["between"]["results"]]
         steps = STEPS[:1] if k == 0 else STEPS
-        _judge_moment(f"{what}: loading after {name}", results, new, n_elements, steps, dtype)
+        in_two = _n_notes(data["saved"], STEPS[1]) > 1
+        _judge_moment(f"{what}: loading after {name}", results, new, n_elements, steps, dtype, in_two=in_two)
 
 
 def _written(each: dict[str, Any], step: int) -> int:
@@ -194,19 +195,28 @@ def _letters(saved: list[dict[str, Any]], step: int) -> int:
 
 def _writes_own_shard(saved: list[dict[str, Any]], step: int, share: int, times: int = 1) -> bool:
     """Whether each rank has so many writes of a shard's bytes, at least, and the rest is something else."""
-    writes = [[np.asarray(t).nbytes for other, _, t, _ in each["writes"] if other == step] for run in saved
-              for each in run["results"]]  # fmt: skip
-    return all(mine.count(share) >= times for mine in writes if mine)
+    runs = [[[np.asarray(t).nbytes for other, _, t, _ in each["writes"] if other == step] for each in run["results"]]
+            for run in saved]  # fmt: skip
+    return all(mine.count(share) >= times for run in runs for mine in run if any(run))
+
+
+def _n_notes(saved: list[dict[str, Any]], step: int) -> int:
+    """How many writes beside its shard a rank makes, at most."""
+    return max(sum(other == step for other, *_ in each["writes"]) for run in saved for each in run["results"]) - 1
 
 
 def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Sequence[int], dtype: str,
-                  old: int = 0) -> None:  # fmt: skip
-    """old: how many ranks saved, where one step is all that may come."""
+                  old: int = 0, in_two: bool = False) -> None:  # fmt: skip
+    """old: how many ranks saved, where one step is all that may come. in_two: what load needs to know is more than one
+    write."""
     failed = [result["failed"] for result in results if "failed" in result]
     if failed:
         raise CheckFailed(
             f"{what} fails: {failed[0]}",
-            cause="a step counts once all of its shards are there: after a barrier one rank writes, last of all, which "
+            cause="beside its shard a rank writes more than once, and between two writes the save may end: what load "
+            "needs to know of a step, step, ranks and n_elements, is one write."
+            if in_two
+            else "a step counts once all of its shards are there: after a barrier one rank writes, last of all, which "
             "step is whole, and load starts from that.",
         )
     shards = [result["shard"] for result in results]
@@ -292,7 +302,7 @@ def _why_elsewhere(got: np.ndarray, flat: np.ndarray, rank: int, new: int, old: 
     ok="shards are the same to the bit on other ranks, read once, and whole at every moment of a save.",
     hint="hint 1 of exercise 7.6",
     hints={
-        "hint 2 of exercise 7.6": "fails|mixture|older step|whole",
+        "hint 2 of exercise 7.6": "is one write|fails|mixture|older step|whole",
         "hint 1 of exercise 7.6": "places|padded|overlaps|shard",
     },
     look="save 6 elements on 2 ranks, and print what each of 3 ranks reads.",

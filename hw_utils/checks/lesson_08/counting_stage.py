@@ -23,12 +23,13 @@ def stage_weights(number: int, width: int) -> torch.Tensor:
 class WatchedStage(TimedStage):
     """Of its inputs at a pass, whoever kept them: `n_kept`, the most that were alive beside those in flight, and
     `kept_bytes`, the most memory in which they lay, in flight or not. A copy that the schedule keeps counts as the
-    input."""
+    input. `n_gradients`: the most that were alive of the gradients that earlier passes were given."""
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         self.weight = stage_weights(self.number, self.width)
         self.n_kept, self.kept_bytes = 0, 0
+        self.n_gradients, self._gradients = 0, []  # most alive of those that passes were given, and all of them
         self._theirs: list[torch.Tensor] = []
         self.crossed: dict[str, list[torch.Tensor]] = {}  # "F0" -> what the pass was given, and what it gave
         self.look: Callable[[], list[int] | None] | None = None  # at the memory of the answer's own process
@@ -56,6 +57,8 @@ class WatchedStage(TimedStage):
         if self.look is not None and k in (0, len(self.targets) - 1):
             self.looks.append((self.look(), list(dist.group.WORLD.engine.rows.order)))
         back = super().backward(k, gradient)
+        if isinstance(gradient, torch.Tensor):
+            self._gradients.append(StorageWeakRef(gradient.untyped_storage()))
         self.crossed[f"B{k}"] = [torch.as_tensor(gradient).detach().clone(), back.clone()]
         return back
 
@@ -68,6 +71,8 @@ class WatchedStage(TimedStage):
             for k, (ref, n_bytes, numbers) in self._inputs.items()
             if not ref.expired() or is_among(numbers, kept)
         }
+        self._gradients = [ref for ref in self._gradients if not ref.expired()]
+        self.n_gradients = max(self.n_gradients, len({ref.cdata for ref in self._gradients}))
         in_flight = {place for k, place in alive.items() if k in self.kept}
         self.n_kept = max(self.n_kept, len(set(alive.values()) - in_flight))
         self.kept_bytes = max(self.kept_bytes, sum(n_bytes for _, n_bytes in set(alive.values())))

@@ -46,8 +46,9 @@ ERRORS = {
     "torch.tensor(share) alone makes a float32: hand the share over as the float that it is.",
     r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
     "a warm-up, too, has no more than m.",
-    r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "the two ends of this message mean different micro-batches, which "
-    "differ in length: both go through them in one order, and the oldest goes back first.",
+    r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "micro-batches differ in length, and the buffer is as long as another "
+    "one: torch.empty_like(batches[k]) fits what comes of micro-batch k. Both ends go through the micro-batches in one "
+    "order, and the oldest goes back first.",
     r"and nobody received it": "a rank is done, and has not received all that its neighbours sent: over each cut, m "
     "messages go forward and m back. What is still under way after the last forward pass goes back, too.",
 }
@@ -183,6 +184,12 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int, times: int = 1)
                 "most one ahead.",
             )
         _require_let_go(f"{what}: rank {rank}", data["results"][rank], (allowed + 1) * max(sizes(n_batches, times)))
+        n_gradients = data["results"][rank]["n_gradients"]
+        if n_gradients > allowed + 1:
+            raise CheckFailed(
+                f"{what}: rank {rank} still has {n_gradients} gradients with which it went back.",
+                cause="a gradient that came has been used after its backward pass: it is not kept, in no list either.",
+            )
     for rank, order in enumerate(orders_of(data)):
         forward, backward = ([k for other, k in order if other == kind] for kind in "FB")
         if forward != backward:
@@ -209,7 +216,8 @@ def _judge_taken(what: str, results: list, trace: Trace, world_size: int, n_batc
             f"{allowed} are in flight.",
             cause=NOT_RECEIVED_IN
             if any(_writes_in_batches(result) for result in results)
-            else "activations that went back are kept in another form: as a text, in a list, in a file.",
+            else "activations or gradients of micro-batches that went back are kept, as they are or in another form: "
+            "as a text, in a list, in a file.",
         )
 
 

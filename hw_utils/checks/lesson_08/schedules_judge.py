@@ -65,6 +65,7 @@ def _worker(
     changed = [k for k, (a, b, x) in enumerate(now) if not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
+        "n_gradients": stage.n_gradients,
         "kept_bytes": stage.kept_bytes, "crossed": stage.crossed if times == 1 else {}, "looks": stage.looks,
         "changed": changed if len(mine) == n_batches else "list",
     }  # fmt: skip
@@ -312,13 +313,32 @@ def played_s(data: Any, forward_s: Numbers, backward_s: Numbers) -> float:
 def idle_cause(data: Any, forward_s: Numbers, backward_s: Numbers, otherwise: str) -> str:
     """Why a run is too slow: somebody waits for what nobody needs, or the order is."""
     if took_s(data) > played_s(data, forward_s, backward_s) + SAME_S:
-        return (
+        return _sent_late(data) or (
             "the order of passes is quicker than the run: a rank waits for a message, in a collective or in a sleep "
             "before a pass that does not need it."
         )
     if all(most(marks) == 1 for marks in held(data).values()) and len(data["results"]) > 1:
         return "one micro-batch at a time is in the pipeline: the first rank goes on with the next one at once."
     return otherwise
+
+
+def _sent_late(data: Any) -> str:
+    """The first message, if there is one, that leaves after the pass that gives it is over."""
+    trace, found = Trace.from_plain(data["trace"]), []
+    for rank, result in enumerate(data["results"]):
+        for which, peer in (("F", rank + 1), ("B", rank - 1)):
+            ends = [(k, end_s) for _, kind, k, _, _, end_s, *_ in result["passes"] if kind == which]
+            starts = sorted(e.start_s for e in trace.of_rank(rank).of_op(*SENDS) if e.peer == peer)
+            late = [(s, end_s, k, which, rank) for (k, end_s), s in zip(ends, starts) if s > end_s + SAME_S]
+            found += late[:1]
+    if not found:
+        return ""
+    start_s, end_s, k, which, rank = min(found)
+    name = "forward" if which == "F" else "backward"
+    return (
+        f"rank {rank}'s {name} pass of micro-batch {k} is over at {end_s:g} s, and what it gives is sent at "
+        f"{start_s:g} s: send it at once, and wait for nothing before."
+    )
 
 
 def most(marks: Sequence[tuple[float, int]]) -> int:

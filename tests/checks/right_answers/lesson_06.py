@@ -908,3 +908,12 @@ _plant("from_scratch", _from_scratch)
 _plant("tuple_of_models", _tuple_of_models, row=RowFromTheMean)
 _plant("plain_copies_first", _plain_copies_first, ColumnKeepsItsTranspose, RowPadsItsShare)
 _plant("refuses_first", _refuses_first, ColumnInAModule)
+
+
+@right(ROW_F, ROW_B)
+class RowKeepsAllItsInputs(RowByChunk):
+    """Of each forward the whole input, beside the last one's."""
+
+    def forward(self, x):
+        self.history = [*getattr(self, "history", []), x]
+        return super().forward(x)

@@ -813,3 +813,29 @@ right_values(
     "the_last_w_in_another_order",
     lambda p, m, r: _zero(p, m, r)[: 3 * m - min(r, m)] + [("W", k) for k in range(m - 1, max(-1, m - r - 1), -1)],
 )
+
+
+@right(*_1F1B)
+def keeps_what_it_sends(stage, batches, rank, world_size):
+    """Each tensor beside its handle, until that has been waited for."""
+    n, sends, losses = sum(map(len, batches)), [], []
+    for kind, k in _turns(len(batches), world_size - 1 - rank):
+        peer = rank + 1 if kind == "F" else rank - 1
+        if kind == "F":
+            x = batches[k]
+            if rank:
+                x = torch.empty_like(x)
+                dist.recv(x, rank - 1)
+            y = stage.forward(k, x)
+            losses += [y.item() * len(x) / n] if rank + 1 == world_size else []
+        else:
+            g = len(batches[k]) / n
+            if rank + 1 < world_size:
+                g = torch.empty_like(batches[k])
+                dist.recv(g, rank + 1)
+            y = stage.backward(k, g)
+        if 0 <= peer < world_size:
+            sends.append((dist.isend(y, peer), y))
+    for handle, _ in sends:
+        handle.wait()
+    return sum(losses) if losses else None

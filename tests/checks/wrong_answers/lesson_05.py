@@ -438,6 +438,7 @@ for _name, _formula, _says in [
     ("rounds_up_too_late", lambda p, m, b, n: math.ceil(p * m / (b * n)) * (n > 1), "an iteration is whole: round"),
     ("product_rounded_down", lambda p, m, b, n: p * m // (b * n) * (n > 1), "round the iterations up first"),
     ("always_one_more", lambda p, m, b, n: p * (m // (b * n) + 1) * (n > 1), "leave no iteration over"),
+    ("half_to_even", lambda p, m, b, n: p * round(m / (b * n) + 0.5) * (n > 1), "leave no iteration over: round up"),
     ("messages", lambda p, m, b, n: 2 * (n - 1) * p * -(-m // (b * n)), "however many messages its ring sends"),
 ]:
     wrong_values("lesson_05.calls_per_epoch", _name, _formula, says=_says)
@@ -487,6 +488,11 @@ for _name, _change, _says in [
         "is infinite, expected 400.*little and not nothing",
     ),
     ("of_compute", lambda r, n, p, q: {**r, "speedup": n * q[1]["comp_s"] / p["comp_s"]}, "of whole iterations"),
+    (
+        "compute_of_one_rank",
+        lambda r, n, p, q: {**r, "speedup": n * q[1]["comp_s"] / p["iteration_s"]},
+        "whole iterations, communication included",
+    ),
     ("divided_twice", lambda r, n, p, _: {**r, "efficiency": r["efficiency"] / n}, "divide it by N once"),
     (
         "no_efficiency",
@@ -526,6 +532,17 @@ def _puts_rows_beside_it(profiles):
 wrong_values(
     "lesson_05.scaling_metrics", "puts_rows_beside_it", _puts_rows_beside_it, says="row for 3 ranks.*an earlier call"
 )
+
+
+def _counts_world_sizes(profiles):
+    rows = _metrics(lambda row, n, p, profiles: row)(profiles)
+    return {2**k: row for k, row in enumerate(rows.values())}
+
+
+wrong_values(
+    "lesson_05.scaling_metrics", "counts_world_sizes", _counts_world_sizes,
+    says="a row for 2 ranks and none for 3.*the keys of `profiles`, not counted ones",
+)  # fmt: skip
 wrong_values("lesson_05.scaling_metrics", "against_the_first", _against_the_first, says="compares with one rank")
 
 
@@ -881,6 +898,9 @@ for _name, _formula, _says in [
     ("one_bucket_fewer", lambda c, b, t: c + t if t <= c / b else c / b + (b - 1) * t, "the last one too"),
     ("compute_up_to_a_bit_more", lambda c, b, t: c + t if b * t <= 1.001 * c else c / b + b * t, "link never rests"),
     ("the_link_from_a_bit_less", lambda c, b, t: c + t if b * t <= 0.999 * c else c / b + b * t, "only the last one"),
+    ("one_part_more", lambda c, b, t: c / b + b * max(c / b, t), "no further part of backward"),
+    ("one_part_beside", lambda c, b, t: max(c, b * t) + c / b, "no further part of backward"),
+    ("a_part_at_the_end", lambda c, b, t: c + c / b if t <= c / b else c / b + b * t, "no further part of backward"),
     ("whole_parts", lambda c, b, t: c + t if t <= c / b else c // b + b * t, "a fraction of a second"),
 ]:
     wrong_values("lesson_05.overlapped_s", _name, _formula, says=_says)
@@ -1167,7 +1187,7 @@ class GoesOffAtTheFirstGradient(Overlapped):
 class LeavesOutWhatIsNone(Overlapped):
     def flat(self, bucket):
         return torch.cat(
-            [torch.zeros(0, dtype=torch.float64), *(p.grad.flatten() for p in bucket if p.grad is not None)]
+            [torch.zeros(0, dtype=bucket[0].dtype), *(p.grad.flatten() for p in bucket if p.grad is not None)]
         )
 
     def wait(self):
@@ -1370,12 +1390,12 @@ def nobody_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, straggler=False)
 
 
-@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3.*all wait for rank 0: the straggler is the last")
+@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 8.*all wait for rank 0: the straggler is the last")
 def the_first_is_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, who=0)
 
 
-@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 3.*all wait for rank 0: the straggler is the last")
+@wrong("lesson_05.step_under", says="rank 0 does not wait for rank 8.*all wait for rank 0: the straggler is the last")
 def the_first_is_slow_after_a_barrier(rank, world_size, conditions):
     dist.barrier()
     _step(rank, world_size, conditions, who=0)
@@ -1431,7 +1451,7 @@ def only_the_last_computes(rank, world_size, conditions):
     dist.all_reduce(torch.zeros(10_000))
 
 
-@wrong("lesson_05.step_under", says="rank 2 is busy for 1.5 s .* expected 1 s.*a straggler's time the last rank's")
+@wrong("lesson_05.step_under", says="rank 7 is busy for 4 s .* expected 1 s.*a straggler's time the last rank's")
 def two_are_slow(rank, world_size, conditions):
     _step(rank, world_size, conditions, who=rank if rank >= world_size - 2 else -1)
 
@@ -1513,6 +1533,11 @@ for _name, _function, _says in [
         "leaves_out_what_adds_nothing",
         lambda i, a, t: {c: s for c, s in _waterfall(i, a, t).items() if s or c == "together"},
         "there is no part link",
+    ),
+    (
+        "rounds_the_rest",
+        lambda i, a, t: {**_waterfall(i, a, t), "together": round(_waterfall(i, a, t)["together"], 4)},
+        "Nothing is rounded, in no part",
     ),
     ("with_the_whole", lambda i, a, t: {**_waterfall(i, a, t), "actual": t}, "a part too many: actual"),
     (
@@ -1672,3 +1697,46 @@ def _one_rank_steps_too(n_bytes, bucket_bytes, world_size, network):
 
 
 wrong_values("lesson_05.bucketed_s", "one_rank_steps_too", _one_rank_steps_too, says="one rank has nobody to send to")
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="has 0 entries after the call.*take nothing out")
+def empties_the_callers_list(gradients, bucket_elements):
+    _bucketed(list(gradients), bucket_elements)
+    while gradients:
+        gradients.pop(0)
+
+
+@wrong("lesson_05.overlap", says="float32: rank 0 reduced 80 bytes.*8 bytes a number travel, as float64")
+class TravelsInFloat64(_WritesBack):
+    def flat(self, bucket):
+        return super().flat(bucket).double()
+
+    def write(self, p, mean):
+        p.grad = mean.view_as(p).to(p.dtype)
+
+
+@wrong(
+    "lesson_05.overlap", says="gradient of `last` on rank 0 is zero.*no gradient of its own there, and counts as zeros"
+)
+class LeavesZerosWhereItHasNone(Overlapped):
+    def wait(self):
+        unused = [p for bucket in self.buckets for p in bucket if p.grad is None]
+        super().wait()
+        for p in unused:
+            p.grad = torch.zeros_like(p)
+
+
+@wrong("lesson_05.overlap_in_time", says="a bucket is waited for before a later one starts.*wait in wait.. only")
+class WaitsForTheBucketBefore(Overlapped):
+    def start_next(self):
+        if self.flights:
+            self.flights[-1][0].wait()
+        super().start_next()
+
+
+def _cores_of(number):
+    return lambda rank, world_size, conditions: _step(rank, world_size, {"cores": number} | conditions, who=-1)
+
+
+for _name, _number in (("cores_of_a_laptop", 2), ("cores_of_the_notebook", 8)):
+    wrong_values("lesson_05.step_under", _name, _cores_of(_number), says="no number of cores is given here")

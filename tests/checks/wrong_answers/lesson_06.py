@@ -637,6 +637,12 @@ class TakesTheAverageForTheMean(_Reducing):
         return super().all_reduce(tensor, rank, group_id, "mean" if op == "average" else op)
 
 
+@wrong(REDUCE, says="op='MEAN'.*what is neither sum nor mean is taken for one of them")
+class TakesCapitals(_Reducing):
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return super().all_reduce(tensor, rank, group_id, op.lower())
+
+
 @wrong(REDUCE, says="op='me', called on rank 0: expected a ValueError, got nothing")
 class LooksForTheOpInAText(_Reducing):
     def all_reduce(self, tensor, rank, group_id, op="sum"):
@@ -2413,7 +2419,7 @@ _plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_mod
 _plant("cuts_one_copy_again", "is cut again for the next. Copy the plain model anew for each", _cuts_one_copy_again)
 _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)
 _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
-_plant("ignores_the_map", "that is not in the plan is replaced", _always_both)
+_plant("ignores_the_map", "both by rows.*the plan says with which class a layer is cut", _always_both)
 _plant("replaces_nothing", "layer of the plan is not replaced", _replaces_nothing)
 
 
@@ -2649,3 +2655,26 @@ class RowGathersItsOutput:
     def backward(self, grad_output):
         self.weight_grad = self.x.T @ grad_output
         return self.gather(grad_output @ self.weight.T)
+
+
+@wrong(SPLIT, says="loses 1 example, the first is number 14.*the size is taken for a fraction.*// and %")
+def cuts_at_fractions(x, rank, world_size):
+    part = len(x) / world_size
+    return x[int(rank * part) : int((rank + 1) * part)]
+
+
+def _by_name(model, plan, context):
+    classes = {"lin1": GoodColumn, "lin2": GoodRow}
+    return _parallelize(model, {name: classes[name] for name in plan}, context)
+
+
+def _copies_only_the_outside(model, plan, context):
+    models = []
+    for rank in range(context.world_size):
+        mine = copy.copy(model)
+        models.append(_cut(mine, mine, plan, context, rank))
+    return models
+
+
+_plant("takes_the_lessons_classes", "by rows.*lin1's weight has shape .2, 4. on rank 0.*may say another one", _by_name)
+_plant("copies_only_the_outside", "the plain model itself is cut.*copy.copy shares them", _copies_only_the_outside)

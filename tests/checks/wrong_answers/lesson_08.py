@@ -1104,7 +1104,10 @@ def warm_up_from_the_other_end(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b", says="the two ends of this message .*different micro-batches.*hint 3 of exercise 8.4")
+@wrong(
+    "lesson_08.one_f_one_b",
+    says="the buffer is as long as another one.*the oldest goes back first.*hint 3 of exercise 8.4",
+)
 def newest_first_between_unequal_neighbours(stage, batches, rank, world_size):
     class Other(_OneFOneB):
         def order(self, m, rank, world_size):
@@ -1671,3 +1674,82 @@ for _check in ("lesson_08.stage", "lesson_08.stage_lets_go"):
     wrong_values(
         _check, "AsksCharactersForAGradient", _AsksCharactersForAGradient, says="the first stage's x are characters"
     )
+
+
+@wrong("lesson_08.stage", says="F0 F1 B0 F2 B1 B2, the same is dropped of micro-batches 1 and 2.*puts back the one")
+class LeavesTheDiceWoundBack:
+    def __init__(self, module):
+        self.module, self.kept = module, {}
+
+    def forward(self, k, x):
+        self.kept[k] = x.detach(), torch.get_rng_state()
+        with torch.no_grad():
+            return self.module(x)
+
+    def backward(self, k, gradient):
+        x, state = self.kept.pop(k)
+        if x.is_floating_point():
+            x = x.clone().requires_grad_()
+        torch.set_rng_state(state)
+        self.module(x).backward(gradient)
+        return x.grad
+
+
+def _sends_after_the_loop(which):
+    def gpipe(stage, batches, rank, world_size):
+        late = []
+
+        class Late(_Schedule):
+            def send(self, x, peer, sends):
+                if (which == "F") == (peer > rank):
+                    late.append((x, peer))
+                else:
+                    super().send(x, peer, sends)
+
+            def order(self, m, rank, world_size):
+                yield from (("F", k) for k in range(m))
+                sends.extend(dist.isend(*one) for one in late if which == "F")
+                yield from (("B", k) for k in range(m))
+
+        sends = []
+        loss = Late()(stage, batches, rank, world_size)
+        sends.extend(dist.isend(*one) for one in late if which == "B")
+        for send in sends:
+            send.wait()
+        return loss
+
+    return gpipe
+
+
+wrong_values(
+    "lesson_08.gpipe_in_time", "sends_all_outputs_after_the_loop", _sends_after_the_loop("F"),
+    says="rank 0's forward pass of micro-batch 0 is over at 1 s, and what it gives is sent at 3 s: send it at once",
+)  # fmt: skip
+wrong_values(
+    "lesson_08.gpipe_in_time", "sends_all_gradients_after_the_loop", _sends_after_the_loop("B"),
+    says="backward pass of micro-batch 0 is over at .* s, and what it gives is sent at .* s: send it at once",
+)  # fmt: skip
+
+
+@wrong("lesson_08.gpipe", says="the buffer is as long as another one: torch.empty_like.batches.k.. fits")
+def gpipe_receives_like_the_first(stage, batches, rank, world_size):
+    class Receives(_Schedule):
+        def received(self, like, peer):
+            return super().received(batches[0], peer)
+
+    return Receives()(stage, batches, rank, world_size)
+
+
+@wrong(
+    "lesson_08.one_f_one_b_in_flight", says="rank 0 still has 7 gradients with which it went back.*in no list either"
+)
+def keeps_its_gradients(stage, batches, rank, world_size):
+    kept = []
+
+    class Keeps(_OneFOneB):
+        def received(self, like, peer):
+            x = super().received(like, peer)
+            kept.extend([x] if peer > rank else [])
+            return x
+
+    return Keeps()(stage, batches, rank, world_size)

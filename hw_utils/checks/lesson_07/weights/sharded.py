@@ -291,6 +291,9 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
 
 
 ERRORS = {
+    r"size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0": "two flat "
+    "tensors of different lengths meet. In reduce_scatter each piece is as long as the shard: the gradient is padded "
+    "at its end, to as many shards as there are ranks, before it is cut.",
     "KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass.",
     r"expand\(torch\.\w+\{\[\d+, \d+\]\}|Tensor sizes: \[\d+, \d+\]": "a matrix stands where a flat vector belongs. "
     "layer.backward returns the gradient of x first, a matrix, then that of the flat weight: are they swapped?",
