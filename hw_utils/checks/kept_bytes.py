@@ -12,15 +12,46 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import observe
-from hw_utils.checks.lesson_06.shards import kept_tensors
 from hw_utils.core.run_result import Run
 from hw_utils.core.trace import Event
 from hw_utils.material.kept.tensors import NUMBERS, beside_models, has_numbers
+from hw_utils.material.kept.tensors import kept_tensors as kept_here
+from hw_utils.material.kept.values import kept_values as values_here
 
 MOMENT_S = 1e-3
 _MOST_THINGS = 10_000
 _SETTINGS = 6  # an optimizer's learning rate, betas and so on in one place
 ELSEWHERE = "something outlives the step outside the object: under a global name, on the class or on a parameter."
+
+
+def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
+    """Path -> tensor that hangs on an answer's object, each with all the memory that it is a view of."""
+    if hasattr(type(thing), "kept_tensors"):  # it is in another process
+        return thing.kept_tensors()
+    return kept_here(thing)
+
+
+def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> tuple[list[str], list[str]]:
+    """As texts, what hangs on an answer's object and what is held beside it, that is no tensor of floats.
+
+    make: the answer that made it, with this model.
+    """
+    if hasattr(type(thing), "kept_values"):  # it is in another process
+        return thing.kept_values()
+    return values_here(thing, [make], [model] if model else [])
+
+
+def look_at(answer: Any, n_ranks: int = 0, *, is_at_rest: bool = False) -> list[int] | None:
+    """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
+
+    n_ranks: of a run that begins now. is_at_rest: no call should be under way. None where nobody looks, as here.
+    """
+    return answer.new_bytes(n_ranks, is_at_rest=is_at_rest) if hasattr(type(answer), "CROSSES_AS") else None
+
+
+def taken(before: list[int] | None, after: list[int] | None) -> int | None:
+    """Bytes that are new in the later look, whatever holds them."""
+    return None if before is None or after is None else after[len(before)]
 
 
 def floats_kept(thing: Any, model: torch.nn.Module | None = None) -> list[torch.Tensor]:

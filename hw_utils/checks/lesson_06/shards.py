@@ -14,8 +14,6 @@ from hw_utils.checks import drawn_numbers
 from hw_utils.checks.common_mistakes import cause_of_error
 from hw_utils.core.errors import CheckFailed, Deadlock, Failure, WorkerFailed, ranks_text
 from hw_utils.material.by_hand.interface import interface
-from hw_utils.material.kept.tensors import kept_tensors as kept_here
-from hw_utils.material.kept.values import kept_values as values_here
 from hw_utils.threads.rendezvous import run_in_turns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -33,36 +31,6 @@ def strict(judge: Callable[..., None]) -> Callable[..., None]:
             raise ValueError(f"this is not what the driver returns: {type(error).__name__}: {error}") from error
 
     return judge_strictly
-
-
-def kept_tensors(thing: Any) -> dict[str, torch.Tensor]:
-    """Path -> tensor that hangs on an answer's object, each with all the memory that it is a view of."""
-    if hasattr(type(thing), "kept_tensors"):  # it is in another process
-        return thing.kept_tensors()
-    return kept_here(thing)
-
-
-def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> tuple[list[str], list[str]]:
-    """As texts, what hangs on an answer's object and what is held beside it, that is no tensor of floats.
-
-    make: the answer that made it, with this model.
-    """
-    if hasattr(type(thing), "kept_values"):  # it is in another process
-        return thing.kept_values()
-    return values_here(thing, [make], [model] if model else [])
-
-
-def look_at(answer: Any, n_ranks: int = 0, *, is_at_rest: bool = False) -> list[int] | None:
-    """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
-
-    n_ranks: of a run that begins now. is_at_rest: no call should be under way. None where nobody looks, as here.
-    """
-    return answer.new_bytes(n_ranks, is_at_rest=is_at_rest) if hasattr(type(answer), "CROSSES_AS") else None
-
-
-def taken(before: list[int] | None, after: list[int] | None) -> int | None:
-    """Bytes that are new in the later look, whatever holds them."""
-    return None if before is None or after is None else after[len(before)]
 
 
 def n_ranks(world_size: int) -> str:

@@ -10,16 +10,15 @@ import torch
 from torch.nn.functional import mse_loss
 
 from hw_utils.checks import drawn_numbers
+from hw_utils.checks.kept_bytes import look_at, taken
 from hw_utils.checks.lesson_06.shards import (
     distance,
-    look_at,
     n_ranks,
     part_on,
     random_tensor,
     require_calls,
     require_results,
     run_ranks,
-    taken,
 )
 from hw_utils.checks.lesson_06.tensor_parallel import LARGE_BYTES
 from hw_utils.core.errors import CheckFailed, WorkerFailed

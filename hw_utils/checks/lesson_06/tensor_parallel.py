@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks.kept_bytes import is_here
+from hw_utils.checks.kept_bytes import is_here, kept_tensors, look_at, taken, values_kept
 from hw_utils.checks.lesson_06.layer_causes import (
     COLUMN,
     EARLIER,
@@ -20,8 +20,6 @@ from hw_utils.checks.lesson_06.layer_causes import (
 from hw_utils.checks.lesson_06.shards import (
     DTYPES,
     distance,
-    kept_tensors,
-    look_at,
     part_on,
     random_tensor,
     require_calls,
@@ -29,8 +27,6 @@ from hw_utils.checks.lesson_06.shards import (
     require_results,
     require_unchanged,
     run_ranks,
-    taken,
-    values_kept,
 )
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.kept.tensors import n_found

@@ -18,10 +18,12 @@ from hw_utils.checks.kept_bytes import (
     floats_anywhere,
     floats_kept,
     is_here,
+    look_at,
     moment,
     observe_memory,
+    taken,
 )
-from hw_utils.checks.lesson_06.shards import DTYPES, look_at, n_ranks, taken
+from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.checks.lesson_07.adam_causes import with_eps_elsewhere
 from hw_utils.checks.lesson_07.second_objects import LR, batch, tower

@@ -16,11 +16,12 @@ from hw_utils.checks.kept_bytes import (
     bytes_in_lists,
     floats_anywhere,
     is_here,
+    look_at,
     moment,
     n_bytes,
     observe_memory,
+    taken,
 )
-from hw_utils.checks.lesson_06.shards import look_at, taken
 from hw_utils.checks.lesson_07 import second_objects
 from hw_utils.core.errors import CheckFailed
 from hw_utils.material.by_hand.interface import interface

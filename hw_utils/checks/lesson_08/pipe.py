@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hw_utils.checks.lesson_06.shards import values_kept
+from hw_utils.checks.kept_bytes import values_kept
 from hw_utils.checks.lesson_08.kept_by_a_stage import Keeper
 from hw_utils.core.plain_data import plain
 from hw_utils.material.kept.values import depends

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
-from hw_utils.checks.kept_bytes import is_under_way
-from hw_utils.checks.lesson_06.shards import taken
+from hw_utils.checks.kept_bytes import is_under_way, taken
 from hw_utils.checks.lesson_08.carried_judge import require_carried
 from hw_utils.checks.lesson_08.schedules_judge import (
     ITEM,

@@ -13,7 +13,8 @@ import torch
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import observe, require_no_deadlock, require_waits
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_06.shards import distance, look_at, n_ranks
+from hw_utils.checks.kept_bytes import look_at
+from hw_utils.checks.lesson_06.shards import distance, n_ranks
 from hw_utils.checks.lesson_08.counting_stage import WatchedStage, stage_weights
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network

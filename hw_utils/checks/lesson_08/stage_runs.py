@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_06.shards import look_at, taken
+from hw_utils.checks.kept_bytes import look_at, taken
 from hw_utils.checks.lesson_08.pipe import CONTEXT, SYMBOLS, Pipe, Stopped, held_by_parts, modules_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain

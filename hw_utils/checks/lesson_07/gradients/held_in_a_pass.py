@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import observe, require_no_deadlock
-from hw_utils.checks.lesson_06.shards import look_at, n_ranks, taken
+from hw_utils.checks.kept_bytes import look_at, taken
+from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.second_objects import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.simulate import simulate

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import require_no_deadlock
-from hw_utils.checks.kept_bytes import is_here, is_under_way, moment, n_bytes, observe_memory
-from hw_utils.checks.lesson_06.shards import look_at, n_ranks, taken
+from hw_utils.checks.kept_bytes import is_here, is_under_way, look_at, moment, n_bytes, observe_memory, taken
+from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.watched_layers import SCATTERS
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Event, Trace
