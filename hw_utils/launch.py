@@ -20,7 +20,7 @@ from hw_utils.core import pickling, versions
 from hw_utils.core.errors import WorkerFailed, without_our_stack
 from hw_utils.core.run_result import Run
 from hw_utils.gloo import merged_trace
-from hw_utils.processes.run_arguments import check_capacity, check_world_size
+from hw_utils.processes.refused_arguments import check_capacity, check_world_size
 from hw_utils.processes.spare_processes import SPARES
 from hw_utils.processes.supervisor import busy_ranks, watch
 from hw_utils.processes.worker_processes import WorkerProcesses

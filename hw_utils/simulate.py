@@ -25,7 +25,7 @@ from hw_utils.core.run_result import Run
 from hw_utils.core.source.kernel_cells import kernels_cells, know_cells
 from hw_utils.core.trace import RECORD, Trace
 from hw_utils.processes.isolated_call import run_isolated
-from hw_utils.processes.run_arguments import check_capacity, check_world_size
+from hw_utils.processes.refused_arguments import check_capacity, check_world_size
 from hw_utils.scripts.torchrun_script import script_or_function
 from hw_utils.virtual.ranks.progress_file import PROGRESS, seen, shown_at_a_terminal
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from hw_utils.checks.common_mistakes import cause_of_error
+from hw_utils.checks.lesson_06.data_parallel_causes import off_multiple, weights_of_shard, why_brought, why_weights
 from hw_utils.checks.lesson_06.one_process import (
     MOMENTUM,
     STEP_SIZE,
@@ -20,7 +21,6 @@ from hw_utils.checks.lesson_06.one_process import (
     training_set,
 )
 from hw_utils.checks.lesson_06.shards import distance, n_ranks, require_array, require_results, run_ranks
-from hw_utils.checks.lesson_06.step_causes import off_multiple, weights_of_shard, why_brought, why_weights
 from hw_utils.core.errors import CheckFailed, ranks_text
 from hw_utils.material.by_hand.interface import Interface
 
