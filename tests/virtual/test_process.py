@@ -135,6 +135,7 @@ def wide_all_reduce(rank, world_size):
 # What one sees of a long one at a terminal, and what is left of one that is interrupted
 
 SCRIPT = """
+import signal
 import sys
 import torch
 import torch.distributed as dist
@@ -142,6 +143,7 @@ import hw_utils.simulate
 from hw_utils import simulate
 from hw_utils.virtual.ranks import progress_file
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and what they start, ignore it
 progress_file.PATIENCE_S, progress_file.LOOK_S = 0.0, 0.02
 sys.modules["hw_utils.simulate"].MEMORY_FOLDER = sys.argv[2]
 
