@@ -197,20 +197,10 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         return "the weights never move: the new shards, gathered, are written into the parameters."
     if world_size > 1 and (moved == own).all():
         return "only the rank's own shard moves: gather the new shards of all ranks."
-    if np.allclose(got[0], right[0], rtol=1e-9, atol=1e-9):
-        return (
-            "the first step is right, a later one is not: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g**2 "
-            "and the step count t go on from step to step, and so does their bias correction, also where a gradient is "
-            "zero; nothing is cut off."
-        )
-    if near(_serial(widths, world_size, n_steps, scale=world_size)):
+    if world_size > 1 and near(_serial(widths, world_size, n_steps, scale=world_size)):
         return "that is Adam with the sum of the gradients: divide by the number of ranks."
-    if near(_serial(widths, world_size, n_steps, scale=1 / world_size)):
+    if world_size > 1 and near(_serial(widths, world_size, n_steps, scale=1 / world_size)):
         return "the sum of the gradients is divided by the number of ranks twice."
-    paths = [_serial(widths, world_size, n_steps, rank=r) for r in range(world_size)]
-    each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
-    if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
-        return "that is Adam with the rank's own gradients: they are never reduced."
     if len(got[0]) < LARGE and np.allclose(got, right, rtol=1e-3, atol=1e-3):
         for optimizer, cause in with_eps_elsewhere():
             if np.allclose(got, _serial(widths, world_size, n_steps, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
@@ -220,6 +210,16 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "right to six places: eps is added to the root of the corrected v, outside of it, and no number on the way "
             "has fewer digits than the parameters. Compare both."
         )
+    if np.allclose(got[0], right[0], rtol=1e-9, atol=1e-9):
+        return (
+            "the first step is right, a later one is not: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g**2 "
+            "and the step count t go on from step to step, and so does their bias correction, also where a gradient is "
+            "zero; nothing is cut off."
+        )
+    paths = [_serial(widths, world_size, n_steps, rank=r) for r in range(world_size)]
+    each = np.concatenate([path[:, r * size : (r + 1) * size] for r, path in enumerate(paths)], axis=1)
+    if world_size > 1 and (near(paths[rank]) or np.allclose(got[0], each[0], rtol=1e-9, atol=1e-9)):
+        return "that is Adam with the rank's own gradients: they are never reduced."
     if (~moved).any() and (~moved[-(n % max(size, 1) or 1) :]).all():
         return "the last parameters never move: pad the flat vector, the remainder is part of a shard."
     if world_size > 1 and np.abs(got[0] - start).max() > 2 * LR:

@@ -437,7 +437,7 @@ for _name, _change, _says in [
     ("HasEpsInTheRoot", {"eps_inside": True}, "eps belongs outside the root: sqrt"),
     ("HasEpsBeforeTheCorrection", {"eps_early": True}, r"eps is added to sqrt\(v\) before the bias correction"),
     ("HasABarrier", {"barrier": True}, "a barrier takes rounds, too"),
-    ("TravelsInSingle", {"single": True}, "right to six places|the first step is right"),
+    ("TravelsInSingle", {"single": True}, "right to six places"),
     ("DropsTheRemainder", {"floor": True}, "pad the flat vector, the remainder"),
     ("TakesBeta2OfTheSquare", {"share": 0.999}, "v takes 1 - beta2 of the square"),
     ("CorrectsTheFirstStepsOnly", {"corrects_until": 20}, "30 steps.*so does their bias correction"),
@@ -660,6 +660,7 @@ class _Gradients:
     piles_up = False
     as_list = True
     barrier = False
+    dtype = None
 
     def __init__(self, model, bucket_bytes):
         parameters = list(model.parameters())
@@ -690,6 +691,7 @@ class _Gradients:
             for p in bucket:
                 p.grad = None
         flat = _flat([torch.zeros_like(p) if p.grad is None else p.grad for p in bucket], size * dist.get_world_size())
+        flat = flat.to(self.dtype or flat.dtype)
         if self.drops:
             for p in bucket:
                 p.grad = None
@@ -738,6 +740,7 @@ for _name, _change, _says in [
 for _name, _change, _says in [
     ("StartsAfterBackward", {"in_hook": False}, "nothing is sent before backward ends"),
     ("WaitsAtOnce", {"at_once": True}, "waited for where it is started"),
+    ("TravelsInSingle", {"dtype": torch.float32}, "half the bytes: keep the dtype"),
     ("FillsTheFirstFirst", {"backwards": True}, "nothing is sent before|waits for a layer that comes later"),
 ]:
     wrong_values("lesson_07.sharded_gradients_in_time", _name, type(_name, (_Gradients,), _change), says=_says)

@@ -58,7 +58,9 @@ def _judge(
     if whole != n_layers:
         raise CheckFailed(
             f"{what}: {whole} of {n_layers} calls of reduce_scatter carry a layer's whole gradient.",
-            cause="each rank brings its whole bucket, cut into a part for every rank.",
+            cause="what travels has half the bytes: keep the dtype that the gradients have."
+            if all(2 * event.n_bytes == ITEM * n_elements(world_size) for event in events)
+            else "each rank brings its whole bucket, cut into a part for every rank.",
         )
     whole_s, first_s = n_layers * backward_s, events[0].start_s - began_s
     if first_s > 1.1 * backward_s:
