@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -290,3 +293,29 @@ def test_the_walks_name_files_that_exist():
     files = re.findall(r"`(hw_\w+/[\w/]+(?:\.py)?)`", page)
     assert len(files) > 30
     assert [file for file in files if not (ROOT / file).exists() and "lesson_NN" not in file] == []
+
+
+_EACH_FIRST = """
+import importlib, os, sys
+import torch, hw_utils
+children = []
+for name in sys.argv[1:]:
+    children.append(os.fork())
+    if children[-1] == 0:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(name, error, flush=True)
+        os._exit(0)
+for child in children:
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this machine does not fork")
+def test_any_module_of_the_checks_may_be_imported_first():
+    """A warm parent imports them in an order of its own; a circle shows for some orders only."""
+    names = sorted(name for name in sources() if name.startswith("hw_utils.checks."))
+    done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *names], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert len(names) > 100
