@@ -115,7 +115,8 @@ def _stands_still(pid: int) -> bool:
 
 def _states(pid: int) -> Iterator[str]:
     for thread in os.listdir(f"/proc/{pid}/task"):
-        yield Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
+        with suppress(ProcessLookupError, FileNotFoundError):  # this thread has ended, others may go on
+            yield Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def _pages_of(family: list[int]) -> Pages | None:

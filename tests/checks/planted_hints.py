@@ -33,7 +33,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
         "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read",
         1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
-        2: "receives_as_many_as_there_are_rows receives_into_one_row "
+        2: "receives_as_many_as_there_are_rows receives_into_one_row flattens "
         "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
     "lesson_01.read_a_hang": {

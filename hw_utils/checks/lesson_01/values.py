@@ -215,7 +215,9 @@ def _require_sum(
     if got.shape != tuple(expected.shape):
         raise CheckFailed(
             f"{what}: rank {rank} returned shape {got.shape}, expected {tuple(expected.shape)}.",
-            cause="tensors are added element by element: no concatenation, no stack, no sum over the elements.",
+            cause="as many elements, in another shape: what travels, and is returned, has the shape of the numbers."
+            if math.prod(got.shape) == expected.numel()
+            else "tensors are added element by element: no concatenation, no stack, no sum over the elements.",
         )
     if got.dtype != expected.numpy().dtype:
         raise CheckFailed(
@@ -283,7 +285,7 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, [2, 2]), (4, []), (7, 2)]
     ok="the sum arrives where it should, in as few messages as there are steps.",
     hint="hint 1 of exercise 1.3b",
     hints={
-        "hint 2 of exercise 1.3b": "changes? a|nothing was received|empty_like|element by element",
+        "hint 2 of exercise 1.3b": "changes? a|nothing was received|empty_like|element by element|another shape",
         "hint 1 of exercise 1.3b": "nobody|relay ends|from one rank to the next|path is|the last rank",
     },
     errors={
