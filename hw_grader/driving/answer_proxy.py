@@ -45,7 +45,7 @@ def answers_at(path: str) -> list[Any]:
         unpacker = Unpacker(blob)
         return [_answer(path, n, said, unpacker) for n, said in enumerate(message["answers"])]
     except HungUp as error:
-        raise AnswerEnded("the answer ended its process") from error
+        raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from error
     finally:
         line.close()
 
@@ -107,7 +107,7 @@ class Session:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()
         except HungUp as error:
-            raise AnswerEnded("the answer ended its process") from error
+            raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from error
         finally:
             line.close()
 

@@ -59,7 +59,10 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
     if _GPU.search(str(error)):
         torch = sys.modules.get("torch")
         lines += f"\n    {VIRTUAL_GPU if torch is not None and torch.cuda.is_available() else NO_GPU}"
-    return "out_of_memory" if ran_out else "exception", lines.removeprefix("__main__.")
+    module = type(error).__module__
+    if module == "__main__" or module.startswith("hw_grader."):  # a student has neither
+        lines = lines.removeprefix(f"{module}.")
+    return "out_of_memory" if ran_out else "exception", lines
 
 
 PERHAPS = " before the worker returned (os._exit?)"
