@@ -35,6 +35,8 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 class AnswerEnded(Exception):
     """The process with the answers is gone."""
 
+    told_without_module = True  # a student has none of the grader's modules
+
 
 def answers_at(path: str) -> list[Any]:
     """The answers that a process serves at `path`: values as they are, functions as stand-ins."""

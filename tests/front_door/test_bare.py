@@ -131,11 +131,14 @@ def test_the_set_up_cell_installs_the_kit_where_it_is_missing(bare, students, tm
     assert "All is well." in run(bare, "-m", "hw_utils", "doctor", cwd=tmp_path)
 
 
-def test_the_whole_solution_runs_without_nbgrader(bare, tmp_path):
-    """After the test above, which installs the kit; from a folder that holds nothing of it."""
-    assert str(ROOT) not in run(bare, "-c", "import hw_utils; print(hw_utils.__file__)", cwd=tmp_path)
+def test_the_whole_solution_runs_without_nbgrader(bare, students, tmp_path):
+    """From a folder that holds nothing of the kit: students' set-up cell installs it if the test above has not."""
+    released = nbformat.read(students / "notebooks" / "01_hello_ranks" / "hello_ranks.ipynb", 4)
     solution = nbformat.read(ROOT / "solutions" / "01_hello_ranks" / "hello_ranks.ipynb", 4)
-    done = executed([c.source for c in solution.cells if c.cell_type == "code"], tmp_path, allow_errors=False)
+    set_up = next(c.source for c in released.cells if c.cell_type == "code")
+    code = [c.source for c in solution.cells if c.cell_type == "code"]
+    done = executed([COLAB, set_up, *code], tmp_path, allow_errors=False)
+    assert str(ROOT) not in run(bare, "-c", "import hw_utils; print(hw_utils.__file__)", cwd=tmp_path)
     checks = [c for c in done.cells if c.source.startswith("checks.lesson_01.")]
     assert checks
     assert all("ok:" in shown(c) for c in checks)
