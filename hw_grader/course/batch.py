@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterable, Iterator
 
 import nbformat
@@ -31,6 +32,8 @@ IN_GRAPH_BYTES = 200_000
 QUIET = (
     logging.CRITICAL
 )  # a heartbeat at a scheduler's end is an error to dask, with a traceback; a task's is not logged
+# The scheduler's pages connect it to whatever address a reader names, and load what that sends: code for everybody.
+NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 NOT_KEPT = {  # what dask would write down about itself, hour after hour: it grows by 0.1 MB a second
     "distributed.worker.profile.enabled": False,
     "distributed.admin.system-monitor.log-length": 10,
@@ -95,13 +98,15 @@ def is_private(address: str) -> bool:
 def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> Iterator:
     """A client of the scheduler at `address`, or of a local cluster with one process a core.
 
-    TLS is set up by Dask's own configuration (`distributed.comm.tls`), the same on every machine.
+    TLS is set up by Dask's own configuration (`distributed.comm.tls`), the same on every machine. A local cluster has a
+    certificate of its own for this one run: nobody else on this machine can speak with it.
 
     Raises:
         ClusterError: plain tcp to another machine without `insecure`; no scheduler is there.
     """
     import dask
     from distributed import Client, LocalCluster
+    from distributed.security import Security
 
     if address:
         if not (insecure or is_private(address)):
@@ -116,15 +121,30 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ClusterError(f"no scheduler answers at {address}: {error}; is it running?") from error
         with client:
+            if not insecure and client.run_on_scheduler(_close_pages):
+                print(f"The web pages of the scheduler at {address}, with which whoever reads them can run code there, "
+                      "are closed; docs/grading.md, section Dask, starts it without.", file=sys.stderr)  # fmt: skip
             yield client
         return
     n_workers = n_workers or len(os.sched_getaffinity(0))
     with (
-        dask.config.set(NOT_KEPT),
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=":0", silence_logs=QUIET) as local,
+        dask.config.set({**NOT_KEPT, **NO_PAGES}),
+        LocalCluster(
+            n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=QUIET,
+            security=Security.temporary(),
+        ) as local,
         Client(local) as client,
-    ):
+    ):  # fmt: skip
         yield client
+
+
+def _close_pages(dask_scheduler) -> bool:
+    """Ends a scheduler's web server; whether it had pages. Runs there."""
+    import dask
+
+    had_pages = bool(dask.config.get("distributed.scheduler.http.routes"))
+    dask_scheduler.http_server.stop()
+    return had_pages
 
 
 def grade_all(

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import pytest
+from distributed import Client
+from distributed.security import Security
 
 from hw_grader.course.batch import ClusterError, cluster, is_private
+
+# Has a scheduler ask "the worker" at this address for its logs, and load what that sends.
+LOGS = "/info/logs/tcp%3A%2F%2F127.0.0.1%3A{}.html"
 
 
 @pytest.mark.parametrize(
@@ -21,3 +34,58 @@ def test_a_plain_scheduler_on_another_machine_is_refused_with_the_way_out(addres
 )
 def test_tls_and_this_machine_are_taken(address):
     assert is_private(address)
+
+
+def ports_of(pid: int) -> list[int]:
+    """Where a process and what it has started listen."""
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    found = [c.laddr.port for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert found
+    return found
+
+
+def asks_elsewhere(port: int) -> bool:
+    """Whether who listens there, asked by HTTP for another one's logs, goes and asks that one."""
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        line = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            line.request("GET", LOGS.format(elsewhere.getsockname()[1]))
+            elsewhere.settimeout(0.5)  # it answers when it has asked
+            if line.getresponse().status == 404:
+                return False
+        except (OSError, http.client.HTTPException):  # no HTTP is spoken there
+            elsewhere.settimeout(0.5)
+        finally:
+            line.close()
+        try:
+            elsewhere.accept()[0].close()
+        except TimeoutError:
+            return False
+    return True
+
+
+def test_nobody_else_can_speak_with_the_processes_of_one_run():
+    with cluster(n_workers=1) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        assert client.submit(os.getpid).result() != os.getpid()
+        assert not any(asks_elsewhere(port) for port in ports_of(os.getpid()))
+        for other in (Client, lambda *a, **k: Client(*a, security=Security.temporary(), **k)):
+            with pytest.raises((OSError, ValueError, TypeError, RuntimeError)):
+                other(address, timeout="2s")
+
+
+def test_the_web_pages_of_a_scheduler_are_closed_when_a_class_is_graded_over_it(tmp_path: Path, capsys):
+    told = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("DASK_")}
+    command += ["--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(told)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=bare) as scheduler:
+        try:
+            address = next(line.split("at:")[1].strip() for line in scheduler.stderr if "Scheduler at:" in line)
+            assert any(asks_elsewhere(port) for port in ports_of(scheduler.pid))
+            with cluster(address):
+                assert not any(asks_elsewhere(port) for port in ports_of(scheduler.pid))
+            assert "closed" in capsys.readouterr().err
+        finally:
+            scheduler.kill()
