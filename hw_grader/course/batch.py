@@ -171,13 +171,15 @@ def grade_all(
         submission, tries = tasks.pop(task)
         if task.status == "finished":
             yield submission, _record(task.result(), submission)
-        elif task.status == "cancelled":
+        elif task.status == "cancelled" and client.status != "running":
             raise ClusterError("the scheduler has ended; what is graded is kept: start it and the same command again")
-        elif tries < TRIES:
+        elif tries < TRIES:  # cancelled, if a large notebook lay in a worker that has ended
             done.add(submit(submission, tries + 1))
             continue
         else:
-            yield submission, _fault(submission, trusted, str(task.exception()))
+            was_lost = task.status == "cancelled"
+            reason = "each worker that had it has ended" if was_lost else str(task.exception())
+            yield submission, _fault(submission, trusted, reason)
         task.release()
         for following in waiting:
             done.add(submit(following))

@@ -159,8 +159,9 @@ def test_an_interrupted_class_goes_on_where_it_stopped(course):
 @needs_sandbox
 @pytest.mark.slow
 def test_a_worker_that_dies_loses_no_submission(course):
+    long = "# too long for the scheduler's own memory: it lies in a worker\n" * 5_000
     for n in range(8):
-        hand_in(course, f"eve{n}", as_bytes(submission({"hello": f"# {n}\n" + WRONG["hello"]})))
+        hand_in(course, f"eve{n}", as_bytes(submission({"hello": f"# {n}\n{long}" + WRONG["hello"]})))
     address_file = course / "scheduler.json"
     start = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0",
              "--no-dashboard", "--scheduler-file", str(address_file)]  # fmt: skip
