@@ -4,11 +4,9 @@ from pathlib import Path
 
 from hw_grader.course.feedback import FeedbackExporter
 from hw_grader.course.gradebook import prepare_nbgrader
-from hw_grader.course.nbgrader_steps import TolerantExporter, grade_steps, sanitize_steps
+from hw_grader.course.nbgrader_steps import TolerantExporter, grade_steps, ignored_but, page_settings, sanitize_steps
 from hw_grader.course.trusted_verdict_step import GradeInSandbox, is_sandboxed, refuse_links
 from hw_grader.notebook.release_steps import release_steps
-from hw_grader.notebook.rubric import RubricUnderAnswer
-from hw_grader.notebook.sanitize import markdown_of_cell, safe_html
 from hw_grader.term.collect import KitZips
 from hw_grader.term.lms_csv import EmptyWhereUngraded
 
@@ -36,9 +34,8 @@ c.GenerateFeedback.exporter_class = FeedbackExporter
 c.ExportApp.plugin_class = EmptyWhereUngraded
 c.Execute.timeout = 600  # seconds a cell; some train a network
 
-# The formgrader's pages show what students wrote, in the instructor's session: nothing in them runs, loads or links.
-c.HTMLExporter.sanitize_html = True
-c.HTMLExporter.preprocessors = [RubricUnderAnswer]
-c.HTMLExporter.filters = {"clean_html": safe_html, "markdown2html": markdown_of_cell}
-c.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback", "*.py", "*.js", "*.*htm*",
-                            "*.svg", "*.xml"]  # fmt: skip
+for name, value in page_settings().items():  # of the page of one submission
+    setattr(c.HTMLExporter, name, value)
+# The formgrader also serves what lies beside a notebook: nothing that a browser would run comes along.
+c.CourseDirectory.ignore = ["__pycache__", "feedback"]
+c.CourseDirectory.ignore += ignored_but(".ipynb", ".txt", ".csv", ".png", ".jpg", ".json", ".npz", ".pt")

@@ -124,6 +124,10 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
             if not insecure and client.run_on_scheduler(_close_pages):
                 print(f"The web pages of the scheduler at {address}, with which whoever reads them can run code there, "
                       "are closed; docs/grading.md, section Dask, starts it without.", file=sys.stderr)  # fmt: skip
+            if not client.scheduler_info(n_workers=-1)["workers"]:
+                print(f"The scheduler at {address} has no worker: start `dask worker {address} ...` (docs/grading.md); "
+                      "this goes on when one comes.", file=sys.stderr)  # fmt: skip
+                client.wait_for_workers(1)
             yield client
         return
     n_workers = n_workers or len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""nbgrader's steps as this course takes them: `sanitize_steps` and `grade_steps`.
+"""nbgrader's steps as this course takes them: `sanitize_steps`, `grade_steps`, and `page_settings` of the formgrader.
 
 A submission is read and put in order by `TolerantExporter`, run by `Run`, and scored from positive evidence alone by
 `RequireEvidence`. The step that runs is the seam: another one fills in outputs too, an error where a check failed.
@@ -7,10 +7,13 @@ A submission is read and put in order by `TolerantExporter`, run by `Run`, and s
 from __future__ import annotations
 
 import ast
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
+from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import (
@@ -24,10 +27,15 @@ from nbgrader.preprocessors import (
     OverwriteKernelspec,
     SaveAutoGrades,
 )
+from nbgrader.server_extensions.formgrader.handlers import template_path
 
 from hw_grader.course.grading_records import STAGING
 from hw_grader.course.read_submissions import restored
+from hw_grader.notebook.rubric import RubricUnderAnswer
+from hw_grader.notebook.sanitize import markdown_of_cell, safe_html
 from hw_grader.notebook.trusted_notebook import read_trusted
+
+_TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 
 
 def sanitize_steps() -> list[type]:
@@ -43,6 +51,43 @@ def grade_steps(run: type | None = None) -> list[type]:
     """
     ran = [run] if run else [Run, RequireEvidence]
     return [*ran, Quieten, LimitOutput, SaveAutoGrades, AssignLatePenalties, CheckCellMetadata]
+
+
+def page_settings() -> dict[str, Any]:
+    """Settings of `HTMLExporter`, with which the formgrader makes its page of one submission, for the instructor.
+
+    Nothing on it that comes from a student runs, loads or links: cells and outputs are safe HTML, names are text, and
+    the page itself (templates/formgrader_page) lets formulas make no more than formulas.
+    """
+    return {
+        "sanitize_html": True,
+        "preprocessors": [RubricUnderAnswer, NamesAsText],
+        "filters": {"clean_html": safe_html, "markdown2html": markdown_of_cell},
+        "template_name": "formgrader_page",
+        "extra_template_basedirs": [str(_TEMPLATES), template_path],
+    }
+
+
+class NamesAsText(Preprocessor):
+    """The page's head has the student's name as HTML; whoever chose it may have chosen a script."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        for name in ("student", "first_name", "last_name"):
+            resources[name] = escape(resources.get(name) or "")
+        return nb, resources
+
+
+def ignored_but(*endings: str) -> list[str]:
+    """Patterns, as nbgrader's `ignore` has them, of all names with a dot that end otherwise.
+
+    >>> ignored_but(".txt")
+    ['*.*[!t]', '*.*[!x]t', '*.*[!t]xt', '*.*[!.]txt']
+    """
+    ends = sorted(
+        {ending[k:] for ending in endings for k in range(1, len(ending) + 1)}, key=lambda end: (len(end), end)
+    )
+    before = {end: sorted({e[-len(end) - 1] for e in endings if e.endswith(end) and len(e) > len(end)}) for end in ends}
+    return [f"*.*[!{''.join(letters)}]{end}" for end, letters in before.items() if letters]
 
 
 class TolerantExporter(NotebookExporter):

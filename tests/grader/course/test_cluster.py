@@ -7,11 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
-from distributed import Client
+from distributed import Client, LocalCluster
 from distributed.security import Security
 
 from hw_grader.course.batch import ClusterError, cluster, is_private
@@ -84,8 +85,28 @@ def test_the_web_pages_of_a_scheduler_are_closed_when_a_class_is_graded_over_it(
         try:
             address = next(line.split("at:")[1].strip() for line in scheduler.stderr if "Scheduler at:" in line)
             assert any(asks_elsewhere(port) for port in ports_of(scheduler.pid))
-            with cluster(address):
-                assert not any(asks_elsewhere(port) for port in ports_of(scheduler.pid))
+            worker = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-nanny", "--no-dashboard"]
+            with subprocess.Popen(worker, stderr=subprocess.DEVNULL, env=bare) as late:
+                with cluster(address):
+                    assert not any(asks_elsewhere(port) for port in ports_of(scheduler.pid))
+                late.kill()
             assert "closed" in capsys.readouterr().err
         finally:
             scheduler.kill()
+
+
+def test_a_scheduler_without_workers_is_waited_for_and_said(capsys):
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--no-nanny", "--no-dashboard"]
+    with LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as alone, ThreadPoolExecutor() as beside:
+
+        def said_then_worker() -> subprocess.Popen:
+            while "has no worker: start" not in "".join(said):
+                said.append(capsys.readouterr().err)
+            return subprocess.Popen([*worker, alone.scheduler_address], stderr=subprocess.DEVNULL)
+
+        said: list[str] = []
+        coming = beside.submit(said_then_worker)
+        with cluster(alone.scheduler_address, insecure=True) as client:
+            assert client.submit(sum, [2, 3]).result() == 5
+        with coming.result() as late:
+            late.kill()

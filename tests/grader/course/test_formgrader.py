@@ -12,12 +12,24 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from nbgrader.api import Gradebook
 
 from hw_grader.course.trusted_verdict_step import UNSAFE
 from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, hand_in, tiny_course
 from tools.build import build
 
 TOKEN = "formgrader-test"
+# Puts into the page what must not load or lead anywhere, and gives the directives that refused it.
+MADE_OF_TEXT = """async () => {
+  const refused = new Set();
+  document.addEventListener("securitypolicyviolation", (event) => refused.add(event.effectiveDirective));
+  document.body.insertAdjacentHTML("beforeend", `<img src="/logout"><img src="http://elsewhere.invalid/a.png">
+    <p style="background: url(/logout)">a</p><iframe src="/tree"></iframe><form action="/logout"></form>
+    <base href="http://elsewhere.invalid/"><object data="x.csv"></object>`);
+  document.forms[document.forms.length - 1].submit();
+  while (refused.size < 5) await new Promise(requestAnimationFrame);
+  return [...refused].sort();
+}"""
 
 
 class Server:
@@ -134,6 +146,34 @@ def test_ticks_in_the_rubric_are_points_and_what_is_missing_a_comment(course, se
     with page.expect_response(lambda r: "/api/comment/" in r.url and r.request.method == "PUT") as saved:
         page.get_by_role("button", name="Put what is missing into the comment").click()
     assert saved.value.json()["manual_comment"] == "Missing:\n- 1 point names another one."
+
+
+def test_nothing_that_comes_from_a_student_runs_loads_or_links_on_the_page(course, server, page):
+    script = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+    hand_in(course, "mallory", (course / "submitted" / "reference" / NAME / NOTEBOOK).read_text())
+    folder = course / "submitted" / "mallory" / NAME
+    beside = ("x.html", "x.HTML", "x.xht", "x.svg", "x.ipynb.htm")
+    for name in (*beside, "data.csv"):
+        (folder / name).write_text(script)
+    json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    assert json.loads(server.ask(f"/api/submission/{NAME}/mallory/autograde", "POST"))["success"]
+    assert not {p.name for p in (course / "autograded" / "mallory" / NAME).iterdir()} & {*beside}
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        gradebook.update_or_create_student("mallory", first_name=script, last_name=script)
+        number = gradebook.find_submission_notebook(NOTEBOOK.removesuffix(".ipynb"), NAME, "mallory").id
+
+    asked: list[str] = []
+    page.route("**/*", lambda route: (asked.append(route.request.url), route.continue_()))
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.set_extra_http_headers({"Authorization": f"token {TOKEN}"})
+    page.goto(f"{server.url}/formgrader/submissions/{number}/")
+    page.locator("input.score.needs_manual_grade").wait_for()
+    assert script in page.locator(".name-shown").first.text_content()
+    refused = page.evaluate(MADE_OF_TEXT)  # as if MathJax had made them of a formula
+    assert refused == ["base-uri", "form-action", "frame-src", "img-src", "object-src"]
+    ours = (f"{server.url}/", "https://cdnjs.cloudflare.com/ajax/libs/mathjax/2.7.7/")
+    assert all(url.startswith(ours) for url in asked)
+    assert not any("logout" in url for url in asked)
 
 
 def test_the_release_of_the_formgraders_button_is_the_builders(course, server):
