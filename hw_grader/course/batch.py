@@ -135,7 +135,7 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
         dask.config.set({**NOT_KEPT, **NO_PAGES}),
         LocalCluster(
             n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=QUIET,
-            security=Security.temporary(),
+            security=Security.temporary(), memory_limit=None,  # a submission has bounds (run_cells.py): no worker ends
         ) as local,
         Client(local) as client,
     ):  # fmt: skip

@@ -180,7 +180,7 @@ def merged(old: Record, new: Record) -> Record:
 
 
 def all_of(root: Path, assignment: str) -> list[Record]:
-    """Every record of an assignment, by student."""
+    """Every record of an assignment, by student; without what cells have shown, which can be very much."""
     files = sorted((root / "records" / assignment).glob("*.json"))
-    found = [load(root, assignment, file.stem) for file in files]
-    return [record for record in found if record is not None]
+    found = (load(root, assignment, file.stem) for file in files)
+    return [replace(record, outputs={}) for record in found if record is not None]

@@ -9,7 +9,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from hw_grader.driving.driver_processes import Stop, why_stopped
-from hw_grader.notebook.sanitize import clean_outputs
+from hw_grader.notebook.sanitize import clean_outputs, n_bytes_of
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook
 from hw_grader.notebook.unused_cells import NOTE
@@ -17,7 +17,9 @@ from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Process, Sandbox
 
 INTERRUPT_S = 10.0  # until a cell has ended what it had started, on a machine that is busy with others
-MAX_OUTPUT_CHARS = 50_000_000  # of all cells together: some hundred pictures
+# Of one submission, all of which the processes that grade a class may have to hold at once:
+MAX_OUTPUT_BYTES = 10_000_000  # of all cells together: some hundred pictures
+MAX_ANSWER_BYTES = 256 * 2**20  # of the answers to all checks; those that are equal count once
 
 
 @dataclass
@@ -31,7 +33,7 @@ class Ran:
     notes: list[str] = field(default_factory=list)
     stop: Stop | None = None
     seconds: float = 0.0
-    n_output_chars: int = 0
+    n_output_bytes: int = 0
     peak_bytes: int = 0
 
 
@@ -83,11 +85,12 @@ def _run_cell(process: Process, place: int, source: str, ran: Ran, times: TimeLi
         return
     finally:
         ran.seconds += time.monotonic() - started
-    room = MAX_OUTPUT_CHARS - ran.n_output_chars
+    room = MAX_OUTPUT_BYTES - ran.n_output_bytes
     ran.outputs[place] = clean_outputs(reply.get("outputs"), room)
-    ran.n_output_chars += len(str(ran.outputs[place]))
-    if room > 0 >= MAX_OUTPUT_CHARS - ran.n_output_chars:
-        ran.notes.append(f"cells show more than {MAX_OUTPUT_CHARS:,} characters: cut after cell {place + 1}")
+    shown = n_bytes_of(reply.get("outputs"))
+    if room > 0 and shown > room:
+        ran.notes.append(f"cells show more than {MAX_OUTPUT_BYTES:,} bytes: cut in cell {place + 1}")
+    ran.n_output_bytes += shown
     file, count = reply.get("file"), reply.get("count")
     if isinstance(file, str) and len(file) < 300 and type(count) is int:
         ran.sources[file] = [count, source]
@@ -121,9 +124,13 @@ def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -
         ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
         return
     if "pickled" in reply:
-        blobs = ran.answers.setdefault(key, [])
-        if blob not in blobs:
-            blobs.append(blob)
+        others = [one for of_one in ran.answers.values() for one in of_one]
+        blob = next((one for one in others if one == blob), blob)
+        n_bytes = sum(len(one) for one in {id(one): one for one in [*others, blob]}.values())
+        if n_bytes > MAX_ANSWER_BYTES:
+            ran.stop = Stop("limit", f"the answers hold more than {MAX_ANSWER_BYTES // 2**20} MiB together")
+        elif blob not in ran.answers.get(key, []):
+            ran.answers.setdefault(key, []).append(blob)
     elif "missing" in reply:
         ran.missing[key] = f"{str(reply['missing'])[:500]} is not defined"
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Mapping
 from html import escape, unescape
@@ -37,16 +38,21 @@ _UNSEEN = re.compile("(\x1b\\[[0-9;]*m)|[\\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e
 def clean_outputs(outputs: Any, room: int = _MAX_CELL_CHARS) -> list[dict[str, Any]]:
     """Of what the student's process says a cell wrote: what has the notebook format's form, within limits.
 
-    room: how many characters a submission may still hold.
+    room: how many bytes a submission may still hold (see `n_bytes_of`).
     """
     cleaned: list[dict[str, Any]] = []
     room = min(room, _MAX_CELL_CHARS)
     for output in outputs[:MAX_OUTPUTS] if isinstance(outputs, list) else ():
         made = _clean(output) if isinstance(output, dict) else None
-        room -= len(str(made)) if made else 0
+        room -= n_bytes_of(made) if made else 0
         if made and room > 0:
             cleaned.append(made)
     return cleaned
+
+
+def n_bytes_of(outputs: Any) -> int:
+    """What outputs take in a record's file, where a letter that is not ASCII is written with up to 12."""
+    return len(json.dumps(outputs))
 
 
 def _clean(output: dict) -> dict[str, Any] | None:

@@ -41,21 +41,25 @@ _NUMBERS = {  # of what is allowed with some arguments
 }
 _CLONE3 = 435
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
-_FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
+FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
+ONLY_FILES = (1,)  # AF_UNIX
 _SHARED_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: what is in it stays when it is no longer mapped
 # F_SETLK, F_SETLKW, of open files too, leases, notices: without a limit, which flock has; F_SETPIPE_SZ: a large pipe.
 _HOLDING = (6, 7, 37, 38, 1024, 1026, 1031)
 _ALL_BITS = 0xFFFFFFFF
 
 
-def filter_calls() -> bool:
-    """Denies system calls for this process and its children; False on a machine whose numbers are not known."""
+def filter_calls(families: tuple[int, ...] = FAMILIES) -> bool:
+    """Denies system calls for this process and its children; False on a machine whose numbers are not known.
+
+    families: of the sockets that can be made.
+    """
     known = _DENIED.get(platform.machine())
     if known is None:
         return False
     numbers = _NUMBERS[platform.machine()]
     _install(_program(*known))
-    _install(_families_only(numbers["socket"], numbers["socketpair"]))
+    _install(_families_only(numbers["socket"], numbers["socketpair"], families))
     sizes = ((1, (_SOL_SOCKET,), _ALL_BITS), (2, _BUFFER_SIZES, _ALL_BITS))
     _install(_answered(numbers["setsockopt"], sizes, 0))
     _install(_answered(numbers["mmap"], ((3, (_SHARED_NAMELESS,), _SHARED_NAMELESS),), _ENOMEM))
@@ -99,11 +103,11 @@ def _answered(number: int, when: tuple[tuple[int, tuple[int, ...], int], ...], e
     return [_op(_LOAD, 0), _op(_EQUAL, number, 0, len(program) - 1), *program]
 
 
-def _families_only(socket: int, socketpair: int) -> list[bytes]:
+def _families_only(socket: int, socketpair: int, families: tuple[int, ...]) -> list[bytes]:
     """A program that refuses sockets of other families: AF_VSOCK's reach the machine around, whatever the namespace."""
-    n = len(_FAMILIES)
+    n = len(families)
     program = [_op(_LOAD, 0), _op(_EQUAL, socket, 1, 0), _op(_EQUAL, socketpair, 0, n + 2), _argument(0)]
-    program += [_op(_EQUAL, family, n - k, 0) for k, family in enumerate(_FAMILIES)]
+    program += [_op(_EQUAL, family, n - k, 0) for k, family in enumerate(families)]
     return [*program, _op(_GIVE, _ANSWER | _EAFNOSUPPORT), _op(_GIVE, _ALLOW)]
 
 

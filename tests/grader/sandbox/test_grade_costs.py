@@ -13,6 +13,7 @@ import pytest
 from hw_grader.course import batch
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.grading_records import Record, Verdict
+from hw_grader.notebook import run_cells
 from hw_grader.notebook.cell_names import facts_of
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
@@ -88,3 +89,29 @@ def test_a_process_that_grades_compiles_no_grammar_and_imports_no_torch():
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
+
+
+SHOWS_MUCH = "# %%\nfrom IPython.display import display\nfor k in range(90):\n    display(chr(0x1F600) * 1000)\n"
+HOLDS_MUCH = """
+import os
+held = [os.urandom(2**20) for _ in range({mib})]
+def {name}(*a, **k):
+    return held
+"""
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_what_one_submission_shows_and_holds_is_bounded_for_who_grades_the_class(tmp_path, monkeypatch):
+    trusted = read_trusted(make_course(tmp_path))
+    monkeypatch.setattr(run_cells, "MAX_OUTPUT_BYTES", 2_000_000)
+    monkeypatch.setattr(run_cells, "MAX_ANSWER_BYTES", 40 * 2**20)
+    large = {name: HOLDS_MUCH.format(mib=30, name=name) for name in ("hello", "ping_pong")}
+    with Sandbox() as sandbox:
+        shows = grade_bytes(as_bytes(submission(extra=SHOWS_MUCH * 4)), trusted, sandbox, "ada", TimeLimits())
+        holds = grade_bytes(as_bytes(submission(large)), trusted, sandbox, "bob", TimeLimits())
+    assert shows.points == MAX_POINTS
+    assert 1_000_000 < len(shows.to_json()) < 2_100_000
+    assert any("show more than 2,000,000 bytes" in note for note in shows.notes)
+    assert holds.state == "limit"
+    assert "the answers hold more than 40 MiB together" in str([v.reason for v in holds.verdicts])

@@ -13,7 +13,7 @@ TRIES = """
 import errno, socket
 from hw_grader.sandbox import call_filter, lockdown
 lockdown.prctl(lockdown.PR_SET_NO_NEW_PRIVS, 1)
-assert call_filter.filter_calls()
+assert call_filter.filter_calls(FAMILIES)
 def made(call, *arguments):
     try:
         call(*arguments)
@@ -30,7 +30,10 @@ for family in (40, 38, 17, 0, 31, 29):  # VSOCK, ALG, PACKET, UNSPEC, BLUETOOTH,
 
 
 @pytest.mark.skipif(call_filter.platform.machine() not in call_filter._DENIED, reason="no filter for this machine")
-def test_only_families_of_the_network_namespace():
-    said = subprocess.run([sys.executable, "-c", TRIES], capture_output=True, text=True, check=True).stdout.split("\n")
-    assert said[:5] == ["1 True", "2 True", "16 True", "pair True", "buffers None"]
+@pytest.mark.parametrize("of_networks", [True, False])
+def test_only_families_of_the_network_namespace_or_where_that_is_the_machines_of_files(of_networks):
+    script = TRIES.replace("FAMILIES", "call_filter.FAMILIES" if of_networks else "call_filter.ONLY_FILES")
+    script = script if of_networks else script.replace("socket.socket().setsockopt", "socket.socket(1).setsockopt")
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split("\n")
+    assert said[:5] == ["1 True", f"2 {of_networks}", f"16 {of_networks}", "pair True", "buffers None"]
     assert said[5:-1] == [f"{family} False" for family in (40, 38, 17, 0, 31, 29)]
