@@ -165,7 +165,8 @@ def grade_all(
     def submit(submission: Submission, tries: int = 1):
         data = submission.restored or json.dumps(restore(submission.data, trusted)).encode()
         if len(data) > IN_GRAPH_BYTES:  # the scheduler copies what is in its graph, and keeps it
-            data = client.scatter(data, hash=False)
+            with contextlib.suppress(OSError):  # the worker that was to have it has just ended
+                data = client.scatter(data, hash=False)
         task = client.submit(grade_task, data, trusted, submission.student, times, digest, pure=False, retries=0)
         tasks[task] = (submission, tries)
         return task

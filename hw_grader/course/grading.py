@@ -75,15 +75,22 @@ _TELLS = {
     "hw_utils": {"collective_algorithms", "replay", "played_costs", "play"},
     "torch": {"pipelining"},
 }
+_INNER = re.compile(r"\bhw_utils(?:\.[a-z_]\w*){2,}|\bhw_utils\.[a-z_]\w*(?=\s+import\b)")
 _SPEAKS_FOR_ITSELF = {name: package for package, names in _TELLS.items() for name in names - {"replay", "play"}}
 
 
 def noticed(notebook: NotebookNode, trusted: TrustedNotebook) -> list[str]:
     """Notes on cells of the student's own that import what computes an exercise's answer: for a person to look at."""
     given = {cell.source for cell in trusted.cells}
-    cells = [(n, cell.source) for n, cell in enumerate(notebook.cells) if cell.cell_type == "code"]
-    found = ((n, next(_told(source), None)) for n, source in cells if source not in given)
-    return [f"cell {n + 1} uses {told}, which computes what exercises ask for" for n, told in found if told]
+    shown = set(_INNER.findall("\n".join(given)))
+    notes = []
+    for n, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and cell.source not in given:
+            if told := next(_told(cell.source), None):
+                notes.append(f"cell {n + 1} uses {told}, which computes what exercises ask for")
+            elif inner := sorted(set(_INNER.findall(cell.source)) - shown):
+                notes.append(f"cell {n + 1} uses {inner[0]}, which no lesson shows")
+    return notes
 
 
 def _told(source: str) -> Iterator[str]:

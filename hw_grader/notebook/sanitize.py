@@ -29,6 +29,9 @@ _PICTURE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]*\Z")
 _BOX = re.compile(r'\bviewBox="([\d. ]+)"')
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DRAWN = re.compile(r"<img alt=\"([^\"<>]*)\" style=\"[^\"<>]*\" src='data:image/svg\+xml,%3Csvg([^'<>]*)'>")
+# Formulas that would keep a page's reader busy: many nested commands, or commands that are made of others.
+_MOST_TEX = 400
+_MAKES_COMMANDS = re.compile(r"\\(def|let|(re)?new(command|environment)|DeclareMathOperator|require|mmlToken)(?![a-z])")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 # Controls that a terminal obeys, signs that turn a line's direction, halves that no file holds; colours (ESC [ ... m)
 # are kept on request.
@@ -84,6 +87,8 @@ def _shown(kind: str, content: str) -> str:
         return safe_html(content)
     if kind == "text/markdown":
         return safe_markdown(content)  # HTML in it stays as it is when Markdown is rendered
+    if kind == "text/latex" and is_much_tex(content):
+        return ""
     return safe_text(content)
 
 
@@ -126,7 +131,13 @@ def safe_html(html: str) -> str:
     html, drawings = _put_aside(re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
     html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
                      url_schemes={"data"})  # fmt: skip
-    return re.sub("\ue000(\\d+)\ue001", lambda place: "".join(drawings[int(place[1]) :][:1]), html)
+    whole = re.sub("\ue000(\\d+)\ue001", lambda place: "".join(drawings[int(place[1]) :][:1]), html)
+    return f'<div class="tex2jax_ignore">{whole}</div>' if is_much_tex(html) else whole
+
+
+def is_much_tex(text: str) -> bool:
+    """Whether formulas in it stay text on a page: so many commands and braces, or some that make new ones."""
+    return text.count("\\") + text.count("{") > _MOST_TEX or _MAKES_COMMANDS.search(text) is not None
 
 
 def _put_aside(html: str) -> tuple[str, list[str]]:

@@ -21,14 +21,15 @@ _DENIED = {  # number by machine, and clone's
         "umount2": 166, "pivot_root": 155, "keyctl": 250, "add_key": 248, "request_key": 249, "bpf": 321,
         "perf_event_open": 298, "userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64,
         "mq_open": 240, "open_by_handle_at": 304, "vmsplice": 278, "inotify_init": 253, "inotify_init1": 294,
-        "fanotify_init": 300, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "fanotify_init": 300, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "io_setup": 206,
+        "modify_ldt": 154,
     }, 56),
     "aarch64": (0xC00000B7, {
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97, "setns": 268, "mount": 40,
         "umount2": 39, "pivot_root": 41, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280,
         "perf_event_open": 241, "userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190,
         "mq_open": 180, "open_by_handle_at": 265, "vmsplice": 75, "inotify_init1": 26, "fanotify_init": 262,
-        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "io_setup": 0,
     }, 220),
 }  # fmt: skip
 _DENIED_EVERYWHERE = {

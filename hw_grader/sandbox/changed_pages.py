@@ -190,9 +190,11 @@ def _own(pid: int, mappings: list[str], *, is_alone: bool) -> Iterator[np.ndarra
     """
     with open(f"/proc/{pid}/pagemap", "rb", buffering=0) as pagemap:
         for line in mappings:
-            place, rights, *_ = line.split(maxsplit=2)
+            place, rights, *_, name = (line.rstrip("\n") + " ").split(" ", 5)
             first, last = (int(end, 16) // PAGE for end in place.split("-"))
-            if rights[3] != "p":  # shared with others: a file, which counts as one
+            if rights[3] != "p" and (
+                rights[1] == "-" or name.strip().startswith(_FILES)
+            ):  # a file, which counts as one
                 continue
             told = np.frombuffer(os.pread(pagemap.fileno(), 8 * (last - first), 8 * first), dtype=np.uint64)
             counts = told & _ITS_OWN != 0 if is_alone else told & _OF_A_FILE == 0

@@ -62,6 +62,9 @@ def test_what_was_found_is_found():
     assert _noticed("import hw_utils.material.collective_algorithms") == [
         "cell 1 uses hw_utils's collective_algorithms, which computes what exercises ask for"
     ]
+    assert _noticed("from hw_utils.threads.layer_trace import cost") == [
+        "cell 1 uses hw_utils.threads.layer_trace, which no lesson shows"
+    ]
     assert _noticed("from torch import distributed as d\nd.pipelining.schedules") == [
         "cell 1 uses torch's pipelining, which computes what exercises ask for"
     ]
@@ -114,3 +117,16 @@ def test_cells_that_nobody_looks_at_are_said():
     cells = read_cells(json.dumps(new_notebook(cells=texts)).encode(), notes)
     assert len(cells) == MAX_CELLS
     assert notes == ["the notebook has 2,005 cells; after the first 2,000 none is looked at"]
+
+
+@pytest.mark.parametrize(
+    "formula", [r"\left(" * 600 + "1" + r"\right)" * 600, "{" * 500 + "}" * 500, r"\def\a{\b\b}", r"\newcommand\a{1}"]
+)
+def test_formulas_that_keep_a_page_busy_stay_text(formula):
+    whole = '<div class="tex2jax_ignore">'  # what MathJax leaves alone
+    assert safe_markdown(f"${formula}$").startswith(whole)
+    assert safe_html(f"<p>${formula}$</p>").startswith(whole)
+    tex = {"output_type": "display_data", "data": {"text/latex": f"${formula}$", "text/plain": "a"}}
+    (shown,) = clean_outputs([tex])
+    assert [*shown["data"]] == ["text/plain"]
+    assert "tex2jax_ignore" not in safe_markdown(r"the time is $\alpha + \frac{n}{\beta}$")
