@@ -129,7 +129,10 @@ def _judge(
             held = max(on_object, anywhere) / item
             cause = "every rank keeps the moments of all parameters: make them of the size of a shard."
             if held < 2 * n or result["n_whole"] not in (0, 2):
-                cause = "the flat vectors of a step are kept after it: let them go."
+                cause = (
+                    "m, v and the weights' own shard are three: a fourth, or a flat vector of a step that is kept "
+                    "after it, is too much."
+                )
             if on_object <= limit:
                 cause = ELSEWHERE
             elif item < 8 and max(on_object, anywhere) <= 2 * limit:
@@ -205,6 +208,11 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         for optimizer, cause in with_eps_elsewhere():
             if np.allclose(got, _serial(widths, world_size, n_steps, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
                 return cause
+    if _is_decay((got[0] - right[0]), start):
+        return (
+            "beside Adam's step every weight loses the same small share of itself: that is weight decay, as AdamW has "
+            "it without being asked; lr, betas and eps are all that is given here."
+        )
     if np.allclose(got, right, rtol=1e-6, atol=1e-6):
         return (
             "right to six places: eps is added to the root of the corrected v, outside of it, and no number on the way "
@@ -235,6 +243,13 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "the same places of the flat vectors."
         )
     return _why_length((got[0] - start) / (right[0] - start))
+
+
+def _is_decay(difference: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether the difference is the same share of each weight, as a step's is that also makes weights smaller."""
+    large = abs(weights) > 1e-3
+    shares = difference[large] / weights[large]
+    return bool(large.any() and (shares < -1e-9).all() and np.ptp(shares) < 1e-3 * abs(shares).max())
 
 
 _LENGTHS = (  # the first step's, in times of the right one: there every weight moves by lr

@@ -51,7 +51,8 @@ def _judge_kept(data: Any, **given: Any) -> None:
                 raise CheckFailed(
                     f"{what}: after B{k} of step {number}, part {part} still keeps {n_bytes} bytes of numbers, beside "
                     "its module and what is in flight.",
-                    cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more.",
+                    cause="pop what was kept for micro-batch k: its graph goes when nobody holds x or y any more. Nor "
+                    "does another attribute keep an output, or a gradient that came or went.",
                 )
             if has_a_value[place]:
                 raise CheckFailed(

@@ -152,8 +152,8 @@ CASES = [
     {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F720720 F64000 F4 F5 B720720 B0 B1 B5 B4 B64000"]},
 ]
 ERRORS = {
-    r"differentiated Tensors does not require grad": "a parameter may be frozen (requires_grad is False): autograd is "
-    "asked for the gradients of the others.",
+    r"differentiated Tensors does not require grad": "a parameter may be frozen (requires_grad is False), and an x of "
+    "whole numbers, characters, has no gradient either: ask for those of the others.",
     r"implicitly created only for scalar": "an output of many numbers goes back with the gradient that backward(k, "
     "gradient) is given: y.backward(gradient).",
     r"not have been used in the graph": "a parameter may be one that no pass uses: with allow_unused=True its gradient "

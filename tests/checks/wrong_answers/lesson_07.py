@@ -371,6 +371,7 @@ class _Adam:
     share = 0.0  # of the square in v; 0: the right one
     barrier = False
     single = False
+    decay = 0.0
 
     def __init__(self, model, lr, betas=(0.9, 0.999), eps=1e-8):
         self.parameters = list(model.parameters())
@@ -405,7 +406,7 @@ class _Adam:
             return w - self.lr * b**0.5 / a * m / (v.sqrt() + self.eps)
         if self.eps_inside:
             return w - self.lr * (m / a) / (v / b + self.eps).sqrt()
-        return w - self.lr * (m / a) / ((v / b).sqrt() + self.eps)
+        return w * (1 - self.lr * self.decay) - self.lr * (m / a) / ((v / b).sqrt() + self.eps)
 
     def step(self):
         n = self.size * dist.get_world_size()
@@ -430,7 +431,8 @@ for _name, _change, _says in [
     ("CountsNoSteps", {"counts": False}, "the step count t go on"),
     ("KeepsTheWholeState", {"whole_state": True}, "moments of all parameters: make them of the size of a shard"),
     ("CorrectsNothing", {"corrects": False}, "bias corrections|step count"),
-    ("KeepsFlatVectors", {"keeps_flat": True}, "flat vectors of a step are kept"),
+    ("KeepsFlatVectors", {"keeps_flat": True}, "a fourth, or a flat vector of a step that is kept"),
+    ("DecaysWeights", {"decay": 0.01}, "that is weight decay, as AdamW has it"),
     ("WritesNothing", {"writes": False}, "the weights never move"),
     ("ReducesNothing", {"own_gradient": True}, "the rank's own gradients: they are never reduced"),
     ("StepsTheNextShard", {"other_shard": True}, "some weights are others' now"),
@@ -584,21 +586,21 @@ class KeepsMomentsOnTheParameters(_Adam):
             p.m, p.v = p.detach().clone(), p.detach().clone()
 
 
-@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+@wrong("lesson_07.sharded_adam", says="a fourth, or a flat vector of a step that is kept")
 class KeepsTheWholeAsAList(_Adam):
     def gathered(self, flat, w):
         super().gathered(flat, w)
         self.whole = flat.tolist()
 
 
-@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+@wrong("lesson_07.sharded_adam", says="a fourth, or a flat vector of a step that is kept")
 class KeepsTheWholeAsWholeNumbers(_Adam):
     def gathered(self, flat, w):
         super().gathered(flat, w)
         self.whole = flat.clone().view(torch.int64 if flat.element_size() == 8 else torch.int32)
 
 
-@wrong("lesson_07.sharded_adam", says="flat vectors of a step are kept")
+@wrong("lesson_07.sharded_adam", says="a fourth, or a flat vector of a step that is kept")
 class KeepsFourShards(_Adam):
     def adam(self, w, g, place):
         self.g, self.w = g, super().adam(w, g, place)
@@ -767,7 +769,7 @@ class PadsAlways(_Gradients):
         return [torch.nn.functional.pad(shard, (0, 1)) for shard in super().wait()]
 
 
-@wrong("lesson_07.sharded_gradients", says="before the first bucket none is under way")
+@wrong("lesson_07.sharded_gradients", says="none is under way before the first bucket")
 class WaitsForTheOneBeforeTheFirst(_Gradients):
     flight = None
 
@@ -1658,3 +1660,24 @@ class ForgetsToPad(_Sharded):
 
 
 wrong_values("lesson_07.fully_sharded", "ForgetsToPad", ForgetsToPad, says="the gradient is padded at its end")
+
+
+@wrong("lesson_07.sharded_adam", says="a fourth, or a flat vector of a step that is kept")
+class KeepsAFourthShard(_Adam):
+    def __init__(self, model, lr):
+        super().__init__(model, lr)
+        self.largest_v = self.m + 1
+        self.w = self.m + 2
+
+
+@wrong("lesson_07.activation_bytes", says="9973.*loses its last digits")
+def activation_bytes_in_single(sequence, batch, width, heads, recompute):
+    s, b, h, a = (torch.tensor(float(k)) for k in (sequence, batch, width, heads))
+    return (34 * s * b * h + (0 if recompute else 5 * b * a * s * s)).item()
+
+
+@wrong("lesson_07.state_bytes", says="loses its last digits")
+def state_bytes_in_single(n_parameters, world_size, stage):
+    parts = torch.tensor([2.0, 2.0, 12.0]) * n_parameters
+    shares = torch.tensor([1 if stage < k else world_size for k in (3, 2, 1)])
+    return (parts / shares).sum().item()

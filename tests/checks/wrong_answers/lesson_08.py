@@ -113,7 +113,7 @@ class _AddsGradients(_Stage):
         return found[0] if leaves else None
 
 
-@wrong("lesson_08.stage", says="does not require grad.*may be frozen .* gradients of the others")
+@wrong("lesson_08.stage", says="does not require grad.*may be frozen .* whole numbers.* ask for those of the others")
 class AsksForTheFrozen(_AddsGradients):
     pass
 

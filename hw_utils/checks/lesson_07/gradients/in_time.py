@@ -52,8 +52,14 @@ def _judge(
         key=lambda e: e.start_s,
     )[n_layers * is_second :]
     if len(events) != n_layers:
-        raise CheckFailed(f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
-                          cause="one a bucket, and a bucket holds one layer here.")  # fmt: skip
+        raise CheckFailed(
+            f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
+            cause="nothing is sent: what the hooks count starts over in wait."
+            if is_second and not events
+            else "no gradient goes by reduce_scatter: that gives each rank the sum of its own shard alone."
+            if not events
+            else "one a bucket, and a bucket holds one layer here.",
+        )
     whole = sum(event.n_bytes >= ITEM * n_elements(world_size) for event in events)
     if whole != n_layers:
         raise CheckFailed(

@@ -290,7 +290,8 @@ _SECOND = {"world_size": 3, "widths": second_objects.WIDTHS, "bucket_bytes": sec
         "hint 1 of exercise 7.4": "reduce_scatter|flat|shard|pad",
     },
     errors={
-        "NoneType.* not subscriptable": "before the first bucket none is under way: ask for that before you wait.",
+        "NoneType.* not subscriptable": "none is under way before the first bucket, so ask for that before you "
+        "wait; and a bucket that never got full has to be sent in wait, with zeros for what is unused.",
         "NoneType.* no attribute": "a parameter that nobody used has no gradient: zeros where p.grad is None.",
     },
     look="print the bucket's number and p.grad of its parameters before and after each reduce_scatter.",
