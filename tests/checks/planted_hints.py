@@ -6,7 +6,7 @@ from tests.checks.wrong_answers import Wrong
 
 HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
-        0: "returns_the_text says_it_twice says_more breaks_the_line",
+        0: "returns_the_text says_it_twice says_more breaks_the_line says_it_to_stderr",
         1: "cuts_the_spaces_off joins_the_name "
         "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
         2: "speaks_for_all only_rank_zero_prints",
@@ -44,14 +44,14 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "returns_its_tensor "
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
-            "sends_the_whole_list receives_into_what_it_sends "
+            "sends_the_whole_list receives_into_what_it_sends rounds_to_two_digits "
         ),
-        1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
+        1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend only_the_last_rank_receives_first",
     },
     "lesson_01.shift_at_once": {
         0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once "
-        "sends_whole_numbers one_tensor_for_both",
-        2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
+        "sends_whole_numbers one_tensor_for_both rounds_to_three_digits",
+        2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits sends_it_twice",
     },
     "lesson_01.time_message": {
         0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds "
@@ -68,7 +68,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "gives_a_pair_of_tensors "
             "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
-            "takes_the_smallest_message_for_latency "
+            "takes_the_smallest_message_for_latency fits_in_float32 solves_its_equations_in_float32 "
         ),
         2: "plain_least_squares divides_the_largest divides_by_the_bytes divides_one_column",
     },
