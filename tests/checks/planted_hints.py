@@ -238,7 +238,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
-            "always_gives_a_table forgets_the_return splits_in_single_precision cuts_at_fractions "
+            "always_gives_a_table forgets_the_return splits_in_single_precision cuts_at_fractions counts_numbers "
         ),
     },
     "lesson_06.dp_step": {
@@ -257,7 +257,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.weighted_dp_step": {
         0: (
-            "remembers_its_share "
+            "remembers_its_share returns_a_weighted_loss returns_a_root "
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
             "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard clears_after_the_step "
         ),
@@ -319,7 +319,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
-            "RowMasksTheUpstreamGradient CachesFewerExamples "
+            "RowMasksTheUpstreamGradient CachesFewerExamples RowGathersItsWeightGradient "
         ),
         2: (
             "FillsItsOwnFeatures NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
@@ -341,7 +341,7 @@ HINTS: dict[str, dict[int, str]] = {
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
-            "cuts_lin1_everywhere takes_the_lessons_classes "
+            "cuts_lin1_everywhere takes_the_lessons_classes takes_the_names_for_granted empties_the_plan "
         ),
         1: "forgets_the_transpose hands_over_half_a_weight",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "

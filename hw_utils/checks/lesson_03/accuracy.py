@@ -154,7 +154,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int, mode
         "hint 2 of exercise 3.2a": "own share|looked at|whole work",
     },
 )
-def test_accuracy(test_accuracy, /, world_size: int, n_examples: int, mode: str = "training"):
+def test_accuracy(test_accuracy, /, world_size: int, n_examples: int, mode: str = "training"):  # noqa: PT028, no test
     """Each rank's answer, how many examples its model was shown, and how it is left."""
 
     def worker(rank, world_size):
