@@ -81,7 +81,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: "divides_with_a_slash gives_false returns_nobody",
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
-            "wrong_direction "
+            "wrong_direction gives_zero "
             "gives_itself loses_the_root "
         ),
         2: "tests_one_bit",

@@ -72,11 +72,9 @@ def judge_split(data: Any, *, n_examples: int, world_size: int, n_dims: int = 2)
         text = f"{what} gives {len(rows)} examples in all: number {twice} is on ranks {where}"
         raise CheckFailed(text, cause=cause or "the parts overlap: a rank starts where the one before it ends")
     if max(sizes) - min(sizes) > 1:
-        share = f"{n_examples // world_size} examples, len(x) // world_size"
-        even = f"nothing is left over here: every rank has {share}"
-        cause = cause or (
-            "the remainder is handed out one by one, to different ranks" if n_examples % world_size else even
-        )
+        even = "nothing is left over here: every rank has len(x) // world_size examples"
+        remainder = "the remainder is handed out one by one, to different ranks"
+        cause = cause or (remainder if n_examples % world_size else even)
         raise CheckFailed(f"{what} gives parts of {sizes}: sizes may differ by 1 at most", cause=cause)
     if rows != list(range(n_examples)):
         raise CheckFailed(
