@@ -524,7 +524,13 @@ checks.lesson_01.time_message(
 # %% check="fit_link" points=3
 checks.lesson_01.fit_link(fit_link)
 ### BEGIN HIDDEN TESTS
-checks.lesson_01.fit_link(fit_link, cases=[{"latency_s": 3e-4, "bandwidth_Bps": 1.25e8, "noise": 0.04}])
+checks.lesson_01.fit_link(
+    fit_link,
+    cases=[
+        {"latency_s": 3e-4, "bandwidth_Bps": 1.25e8, "noise": 0.04},
+        {"latency_s": 2.5e-3, "bandwidth_Bps": 7e9, "noise": 0.0},
+    ],
+)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -337,6 +337,7 @@ checks.lesson_03.step_follows(
     cases=[
         {"net": "small", "n_examples": 31, "batch_size": 2, "n_steps": 20, "world_size": 7, "momentum": 0.8},
         {"net": "lenet", "n_examples": 61, "batch_size": 5, "n_steps": 8, "world_size": 3, "momentum": 0.5},
+        {"net": "small", "n_examples": 20, "batch_size": 5, "n_steps": 1, "world_size": 2, "stretch": 5000.0},
     ],
 )
 ### END HIDDEN TESTS
@@ -358,7 +359,7 @@ checks.lesson_03.step_follows(
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
 # number all-reduced, the same float everywhere, right to 12 digits (a float32 has 7). Training goes on after a look:
-# the model is left as it was, in training mode if it was in it.
+# the model is left as it was, in the mode (training or evaluation) that it came in.
 #
 # <details><summary>Hint 1: what to add up</summary>
 #
@@ -399,7 +400,12 @@ simulate(look, 4, compute="free")
 checks.lesson_03.test_accuracy(test_accuracy)
 ### BEGIN HIDDEN TESTS
 checks.lesson_03.test_accuracy(
-    test_accuracy, cases=[{"world_size": 4, "n_examples": 37}, {"world_size": 7, "n_examples": 12}]
+    test_accuracy,
+    cases=[
+        {"world_size": 4, "n_examples": 37},
+        {"world_size": 7, "n_examples": 12},
+        {"world_size": 3, "n_examples": 11, "mode": "evaluation"},
+    ],
 )
 ### END HIDDEN TESTS
 

@@ -6,7 +6,7 @@ from tests.checks.wrong_answers import Wrong
 
 HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
-        0: "returns_the_text says_it_twice says_more breaks_the_line",
+        0: "returns_the_text says_it_twice says_more breaks_the_line says_it_to_stderr",
         1: "cuts_the_spaces_off joins_the_name "
         "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
         2: "speaks_for_all only_rank_zero_prints",
@@ -44,14 +44,14 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "returns_its_tensor "
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
-            "sends_the_whole_list receives_into_what_it_sends "
+            "sends_the_whole_list receives_into_what_it_sends rounds_to_two_digits "
         ),
-        1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend",
+        1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend only_the_last_rank_receives_first",
     },
     "lesson_01.shift_at_once": {
         0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once "
-        "sends_whole_numbers one_tensor_for_both",
-        2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits",
+        "sends_whole_numbers one_tensor_for_both rounds_to_three_digits",
+        2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits sends_it_twice",
     },
     "lesson_01.time_message": {
         0: "both_receive keeps_the_time messages_a_second returns_it_on_rank_1 gives_whole_microseconds "
@@ -68,7 +68,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "gives_a_pair_of_tensors "
             "swaps_the_two returns_the_slope leaves_latency_out returns_one_number rounds_the_latency "
-            "takes_the_smallest_message_for_latency "
+            "takes_the_smallest_message_for_latency fits_in_float32 solves_its_equations_in_float32 "
         ),
         2: "plain_least_squares divides_the_largest divides_by_the_bytes divides_one_column",
     },
@@ -81,7 +81,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: "divides_with_a_slash gives_false returns_nobody",
         1: (
             "counts_steps_from_0 sends_up everybody_sends_always everybody_to_the_root gives_minus_one "
-            "wrong_direction "
+            "wrong_direction gives_zero "
             "gives_itself loses_the_root "
         ),
         2: "tests_one_bit",
@@ -238,7 +238,7 @@ HINTS: dict[str, dict[int, str]] = {
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
-            "always_gives_a_table forgets_the_return splits_in_single_precision cuts_at_fractions "
+            "always_gives_a_table forgets_the_return splits_in_single_precision cuts_at_fractions counts_numbers "
         ),
     },
     "lesson_06.dp_step": {
@@ -257,7 +257,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.weighted_dp_step": {
         0: (
-            "remembers_its_share "
+            "remembers_its_share returns_a_weighted_loss returns_a_root "
             "returns_the_loss_of_the_whole_batch averages_the_weighted_weights gathers_gradients_and_counts "
             "averages_the_weighted_updates brings_single_zeros_for_an_empty_shard clears_after_the_step "
         ),
@@ -319,7 +319,7 @@ HINTS: dict[str, dict[int, str]] = {
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
-            "RowMasksTheUpstreamGradient CachesFewerExamples "
+            "RowMasksTheUpstreamGradient CachesFewerExamples RowGathersItsWeightGradient "
         ),
         2: (
             "FillsItsOwnFeatures NeverGathersTheInputGradient GathersTheGradientInOrderOfArrival ForgetsTheTranspose "
@@ -341,7 +341,7 @@ HINTS: dict[str, dict[int, str]] = {
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
-            "cuts_lin1_everywhere takes_the_lessons_classes "
+            "cuts_lin1_everywhere takes_the_lessons_classes takes_the_names_for_granted empties_the_plan "
         ),
         1: "forgets_the_transpose hands_over_half_a_weight",
         2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "

@@ -42,7 +42,7 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
             return "it was printed to stderr: leave file= out of print."
         if any(isinstance(result["returned"], str) for result in results):
             return "nothing was printed: return gives a value back, print writes it."
-        return "nothing was printed: print writes a line."
+        return "nothing came on standard output: print writes a line there, unless file= sends it elsewhere."
     lines = printed.splitlines()
     if len(lines) > 1 and len(set(lines)) == 1:
         return "the same line stands there more than once: one line a rank."

@@ -10,6 +10,8 @@ from itertools import cycle, islice
 from statistics import fmean, median
 from typing import Any
 
+import torch
+
 from hw_utils.checks.check import check, observe, require_no_deadlock, require_waits
 from hw_utils.checks.common_mistakes import slip
 from hw_utils.checks.lesson_01.messages import ledger_of, number
@@ -253,7 +255,26 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
         )
     if noise:
         return ""
+    single = _in_float32(sizes, seconds)
+    if all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(numbers, (latency_s, bandwidth_Bps))):
+        return (
+            "right but for its last digits: a float32 has seven, and computing loses some of them. Make the tensors "
+            "with dtype=torch.float64; the default is float32."
+        )
+    if all(math.isclose(a, b, rel_tol=1e-2, abs_tol=1e-3 * latency_s) for a, b in zip(numbers, single)):
+        return (
+            "that is what the same equations give in float32, where their two columns look alike: make the tensors "
+            "with dtype=torch.float64; the default is float32."
+        )
     return "time = latency + bytes / bandwidth is a line in the number of bytes."
+
+
+def _in_float32(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
+    """The fit with every number a float32: too few digits where the seconds differ little."""
+    t = torch.tensor(seconds, dtype=torch.float32)
+    columns = torch.stack([1 / t, torch.tensor(sizes, dtype=torch.float32) / t], dim=1)
+    latency_s, seconds_per_byte = torch.linalg.lstsq(columns, torch.ones(len(t), 1)).solution.flatten().tolist()
+    return latency_s, 1 / seconds_per_byte if seconds_per_byte else math.inf
 
 
 @check(
@@ -263,6 +284,7 @@ def _why_fit(name: str, numbers: list[float], latency_s: float, bandwidth_Bps: f
     cases=[
         {"latency_s": 1e-3, "bandwidth_Bps": 1e6, "noise": 0.0},
         {"latency_s": 7.6543215e-6, "bandwidth_Bps": 2345678.5, "noise": 0.0},
+        {"latency_s": 1e-3, "bandwidth_Bps": 1e10, "noise": 0.0},  # no float32 tells its two numbers apart
         {"latency_s": 2e-5, "bandwidth_Bps": 3e9, "noise": 0.05},
     ],
     ok="latency and bandwidth were found, with and without noise.",

@@ -103,6 +103,8 @@ def _why_all(steps: list[list[Any]], pairs: list[dict[int, int]]) -> str:
     ranks = [[rank for rank in range(len(row)) if rank not in step] for row, step in zip(steps, pairs)]
     if silent == ranks:
         return "None says that a rank does not send; its own number is a rank like any other."
+    if len(pairs) > 1 and all(to == 0 and type(to) is int for row in silent for to in row):
+        return "None says that a rank does not send; 0 is a rank like any other."
     if len(pairs) > 1 and said[:-1] == pairs[1:]:
         return "the steps are counted from 0; here they count from 1: at step 1 the odd ranks send."
     if said != pairs and said == [{rank: to for rank, to in step.items() if to} for step in pairs]:

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_waits
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_03 import curve_causes
 from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, results_of
 from hw_utils.core.errors import CheckFailed
@@ -61,8 +62,9 @@ def _shown(got: float, right: np.ndarray) -> str:
     return f"{got:.4g}, {counted}" if f"{got:.4g}" != f"{expected:.4g}" else f"{got!r}, {counted}: {expected!r}"
 
 
-def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> None:
+def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int, mode: str = "training") -> None:
     what = f"test_accuracy of {n_examples} examples on {ranks_of(world_size)}"
+    what += f", a model in {mode} mode" * (mode != "training")
     hang = "every rank must take part in the all-reduce, also one with no examples."
     results = results_of(data, world_size, what, hang=hang)
     if not all(isinstance(result, list) and len(result) == 4 for result in results):
@@ -71,9 +73,14 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
     right = scores.argmax(1) == labels
     for rank, (got, *_) in enumerate(results):
         if type(got) not in (int, float):
-            raise CheckFailed(
-                f"{what}: rank {rank} gave no float.", cause="a tensor's number is tensor.item(); return needs it."
-            )
+            cause = "a tensor's number is tensor.item(); return needs it."
+            if got is None:
+                gave = [r for r, (other, *_) in enumerate(results) if other is not None]
+                cause = "nothing comes back: is there a return on every way through the function?"
+                if gave:
+                    some = f"only rank {gave[0]} returns" if len(gave) == 1 else "only some ranks return"
+                    cause = f"{some} the number: every rank has it after the all-reduce, and every rank returns it."
+            raise CheckFailed(f"{what}: rank {rank} gave no float, but {came(got)}.", cause=cause)
         if math.isclose(got, right.mean(), rel_tol=1e-12):
             continue
         raise CheckFailed(
@@ -100,12 +107,18 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
                 cause="training goes on after a look: parameters and their requires_grad stay; without gradients is "
                 "`with torch.no_grad():`, which ends.",
             )
-        if trains is not True:
+        if trains is not (mode == "training"):
+            cause = "model.train() sets training mode whatever the mode was."
+            if mode == "training":
+                cause = (
+                    "model.eval() stays: the steps after a look would train without dropout, and with a batch norm "
+                    "that learns nothing."
+                )
             raise CheckFailed(
-                f"{what}: the number is right, but the model of rank {rank} was in training mode before, and "
+                f"{what}: the number is right, but the model of rank {rank} was in {mode} mode before, and "
                 "afterwards it is not.",
-                cause="model.eval() stays: the steps after a look would train without dropout, and with a batch norm "
-                "that learns nothing. Put the mode back: model.train() before the return.",
+                cause=f"{cause} Put back the mode it had: was = model.training at the start, model.train(was) before "
+                "the return.",
             )
     if n_lost := max(0, n_examples - sum(n_seen for _, n_seen, *_ in results)):
         raise CheckFailed(
@@ -131,7 +144,8 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
     "lesson_03.test_accuracy",
     judge=_judge_accuracy,
     # 2,101 of 6,303 are right, which no float16 holds
-    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 6303))],
+    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 6303))]
+    + [{"world_size": 2, "n_examples": 8, "mode": "evaluation"}],
     ok="every rank knows the accuracy on the whole test set and looked at its share only.",
     hint="the hints of exercise 3.2a",
     look="print how many examples each rank looks at, how many are right, and what the all-reduce makes of it.",
@@ -140,11 +154,11 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int) -> N
         "hint 2 of exercise 3.2a": "own share|looked at|whole work",
     },
 )
-def test_accuracy(test_accuracy, /, world_size: int, n_examples: int):
+def test_accuracy(test_accuracy, /, world_size: int, n_examples: int, mode: str = "training"):  # noqa: PT028, no test
     """Each rank's answer, how many examples its model was shown, and how it is left."""
 
     def worker(rank, world_size):
-        model, (scores, labels) = _Looks(n_examples), _test_set(n_examples)
+        model, (scores, labels) = _Looks(n_examples).train(mode == "training"), _test_set(n_examples)
         test_set = TensorDataset(model.roll(scores, model.rolled), labels)
         return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was(), model.training
 

@@ -101,6 +101,7 @@ class Problem:
     momentum: float = 0.0
     decay: float = 0.0  # of the weights, by the optimizer
     begun: float = 0.0  # what stands in every gradient when the first step comes
+    stretch: float = 1.0  # times the small model's last weights: the first gradients are as many times longer
 
     @property
     def step(self) -> float:
@@ -110,7 +111,9 @@ class Problem:
         torch.manual_seed(17)
         if self.net == "lenet":
             return LeNet5()
-        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+        model[2].weight.data *= self.stretch
+        return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         parameters = list(model.parameters())

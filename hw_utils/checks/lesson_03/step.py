@@ -27,14 +27,16 @@ from hw_utils.core.trace import Trace
 
 
 def _steps(step, problem: Problem):
-    """Every rank's weights before the first and after every step, and how often it called the given all_reduce."""
+    """Every rank's weights before the first and after every step, and how often it called the given all_reduce,
+    and whether its model was in training mode all the time."""
 
     def worker(rank, world_size):
         model, (x, y) = problem.model(), problem.examples()
         optimizer = problem.optimizer(model)
         for p in model.parameters() if problem.begun else ():
             p.grad = torch.full_like(p, problem.begun)
-        states, calls = [flat(model)], []
+        states, calls, modes = [flat(model)], [], []
+        model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
         carried = note_inputs() if problem.net == "small" else []
 
         def given(tensor):
@@ -45,7 +47,8 @@ def _steps(step, problem: Problem):
             mine = problem.shares(chunk)[rank]
             step(model, optimizer, x[mine], y[mine], len(chunk), given)
             states.append(flat(model))
-        return {"returned": (torch.stack(states), len(calls)), "carried": carried}
+        trains = all(modes) and model.training
+        return {"returned": (torch.stack(states), len(calls), trains), "carried": carried}
 
     return take_out(on_ranks(problem.world_size, worker), [p.numel() for p in problem.model().parameters()])
 
@@ -54,9 +57,9 @@ def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.nd
     hang = "a rank leaves early: also one with no examples in this iteration takes part in the all-reduce."
     results = results_of(data, problem.world_size, what, hang=hang)
     shape = (problem.n_steps + 1, flat(problem.model()).numel())
-    if not all(isinstance(result, list) and len(result) == 2 and type(result[1]) is int for result in results):
+    if not all(isinstance(result, list) and len(result) == 3 and type(result[1]) is int for result in results):
         raise CheckFailed(f"{what}: expected weights and a number of calls from every rank.")
-    states = [np.asarray(weights) for weights, _ in results]
+    states = [np.asarray(weights) for weights, *_ in results]
     if any(s.shape != shape or s.dtype.kind != "f" for s in states):
         raise CheckFailed(f"{what}: the weights have changed their shape or type.")
     for rank, mine in enumerate(states):
@@ -68,6 +71,13 @@ def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.nd
                 cause="the mean over no examples is nan: sum the losses and divide by n_total."
                 if problem.n_examples % (problem.world_size * problem.batch_size) else "the steps are too long.",
             )  # fmt: skip
+    for rank, (*_, trains) in enumerate(results):
+        if trains is not True:
+            raise CheckFailed(
+                f"{what}: the model of rank {rank} came in training mode, and it is not in it all the time.",
+                cause="model.eval() is for a look at the test set: a step in evaluation mode trains without dropout, "
+                "and with a batch norm that learns nothing.",
+            )
     return states
 
 
@@ -77,6 +87,7 @@ def _what_step(problem: Problem) -> str:
     net = "LeNet-5" if problem.net == "lenet" else "a small model"
     ranks = f"{ranks_of(problem.world_size)} of {problem.batch_size}"
     begun = ", gradients of something else in p.grad before" * bool(problem.begun)
+    begun += ", long gradients" * (problem.stretch > 1)
     return f"distributed_step, {net}, {ranks}, {problem.n_examples} examples{momentum}{decay}{begun}"
 
 
@@ -103,7 +114,7 @@ def _judge_equal(data: dict[str, Any], **case) -> None:
     require_waits(trace, what)
     _require_together(what, data, problem, states[0])
     _require_one_averaging(what, data, problem, trace)
-    for rank, (_, n_calls) in enumerate(data["results"] if problem.world_size > 1 else ()):
+    for rank, (_, n_calls, _) in enumerate(data["results"] if problem.world_size > 1 else ()):
         sizes = [event.n_bytes for event in trace.of_rank(rank).of_op("all_reduce")]
         n = len(sizes)
         cause = (
@@ -213,6 +224,7 @@ def _may_travel(problem: Problem, states: Sequence[np.ndarray]) -> Iterator[list
         {**_SMALL, "world_size": 4, "n_examples": 26, "momentum": 0.9},  # two ranks have none
         {**_SMALL, "world_size": 4, "n_examples": 26, "decay": 0.1},
         {**_SMALL, "world_size": 2, "begun": 0.5},
+        {**_SMALL, "world_size": 1, "n_steps": 1, "stretch": 3000.0},
         {"net": "lenet", "n_examples": 100, "batch_size": 4, "world_size": 4, "n_steps": 8},
     ],
     ok="N ranks of batch B follow one worker of batch N B, with momentum, weight decay and a short last batch too.",

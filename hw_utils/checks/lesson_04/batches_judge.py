@@ -53,6 +53,12 @@ def _judge_mixed(epochs: list, again: list, other_seed: list, n_examples: int, w
         cause = "sampler.set_epoch(epoch) tells the sampler which order to use; without it every epoch is the same."
         if [i for batch in epochs[0][0] for i in batch] == list(range(0, n_examples, world_size)):
             cause = "nothing is mixed, the order is that of the data set: shuffle=True is the sampler's."
+        elif other_seed == epochs[0]:
+            cause = (
+                "another seed changes nothing either: is the sampler the loader's? DataLoader(..., sampler=sampler), "
+                "without shuffle=True, takes its order; the seed is the sampler's, and set_epoch(epoch) tells it the "
+                "epoch."
+            )
         raise CheckFailed("batches: epoch 1 has the same order as epoch 0.", cause=cause)
     same = [(a, b) for b in range(len(epochs)) for a in range(b) if epochs[a] == epochs[b]]
     if same and n_examples > 8:  # of so few examples two epochs may be alike by chance

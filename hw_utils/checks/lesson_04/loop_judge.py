@@ -167,9 +167,12 @@ def _why_loss(losses: list[float], expected: list[float], x: np.ndarray, y: np.n
     return first
 
 
-def first_difference(got: Sequence[float], expected: Sequence[float], who: str = "train") -> str:
-    i = next((i for i, (a, b) in enumerate(zip(got, expected)) if not close(a, b)), 0)
-    return f"{who}: the loss of iteration {i + 1} is {got[i]:.4f}, expected {expected[i]:.4f}."
+def first_difference(
+    got: Sequence[float], expected: Sequence[float], who: str = "train", tolerance: float = SINGLE
+) -> str:
+    i = next((i for i, (a, b) in enumerate(zip(got, expected)) if not close(a, b, tolerance)), 0)
+    n_digits = 4 if abs(got[i] - expected[i]) > 1e-4 else 6
+    return f"{who}: the loss of iteration {i + 1} is {got[i]:.{n_digits}f}, expected {expected[i]:.{n_digits}f}."
 
 
 def _judge_report(said: Any, losses: list[float]) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
-from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, free, known, number_of, require
+from hw_utils.checks.lesson_05.expected_numbers import all_reduce_of, known, number_of, require
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
+from hw_utils.simulate import simulate
+
+_STEP_LIMIT_S = 15.0  # real ones, for a step that takes milliseconds of them
 
 
 def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) -> None:
@@ -163,6 +166,10 @@ def _who_is_slow(waits_s: dict[int, float], *, has_barrier: bool) -> str:
         )
     ],
     ok="each condition alone, and all together, cost what they should.",
+    errors={
+        "still busy": "a loop whose end never comes. If it waits for a time to pass: compute is free here, so the "
+        "virtual clock stands still while a rank is busy; time.sleep(seconds) is compute on it.",
+    },
     hint="hint 1 of exercise 5.5",
     look="print time.perf_counter() on every rank after each line of the step.",
 )
@@ -176,7 +183,9 @@ def step_under(worker, /, world_size: int, conditions: dict[str, float]):
         reduced = [t for kind, inputs in carried if kind == "all_reduce" for t in inputs if t.nbytes == 40_000]
         return [str(t.dtype).removeprefix("torch.") for t in reduced]
 
-    return observe(lambda: free(noted, world_size, network=network))
+    return observe(
+        lambda: simulate(noted, world_size, network=network, compute="free", echo=False, timeout_s=_STEP_LIMIT_S)
+    )
 
 
 def _judge_waterfall(data: Any, ideal_s: float, alone_s: dict[str, float], actual_s: float) -> None:

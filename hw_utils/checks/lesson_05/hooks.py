@@ -23,6 +23,7 @@ SITUATIONS: dict[str, list[Any]] = {
     "last layer unused": [("first", "shared", "frozen")],
     "first layer unused": [("shared", "last")],
     "rank 0 leaves the last layer out": [lambda rank: ALL[:3] if rank == 0 else ALL],
+    "rank 0 has no gradient at all": [lambda rank: () if rank == 0 else ALL],
     "rank 0 has its gradients in another order": [lambda rank: ("last", *ALL[:3]) if rank == 0 else ALL],
     "two batches accumulated": [ALL, ALL],
 }
@@ -38,6 +39,11 @@ def _input_of(rank: int, k: int, model: Branches) -> torch.Tensor:
     return numbers.to(model.first.weight.dtype)
 
 
+def _loss(rank: int, k: int, model: Branches, use: tuple[str, ...]) -> torch.Tensor:
+    """The loss of a backward pass; without any layer it is a constant of its own, and no parameter has a gradient."""
+    return model(_input_of(rank, k, model), use) if use else torch.zeros((), requires_grad=True)
+
+
 def _worker(
     rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str, dtype: str
 ) -> list[torch.Tensor | None]:
@@ -51,7 +57,7 @@ def _worker(
             continue
         if situation == "two steps":
             model.zero_grad()
-        model(_input_of(rank, k, model), use).backward()
+        _loss(rank, k, model, use).backward()
         gradients.wait()
     return [p.grad for p in model.parameters()]
 
@@ -62,7 +68,7 @@ def _own(rank: int, situation: str) -> list[torch.Tensor | None]:
     for k, use in enumerate(_uses(situation, rank)):
         if situation == "two steps":
             model.zero_grad()
-        model(_input_of(rank, k, model), use).backward()
+        _loss(rank, k, model, use).backward()
     return [p.grad for p in model.parameters()]
 
 
@@ -81,7 +87,7 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
         data,
         what,
         cause="a bucket with an unused parameter never fills, or ranks start buckets in different orders: "
-        "start them in order, and start what is left in wait().",
+        "start them in order, and start what is left in wait(), also on a rank that has no gradient at all.",
     )
     owns = [_own(rank, situation) for rank in range(world_size)]
     expected = _expected(owns)
@@ -270,6 +276,7 @@ def _bucket_sizes(bucket_bytes: int, itemsize: int) -> list[int]:
             (3, 40, "last layer unused"),
             (2, 1, "first layer unused"),
             (3, 1, "rank 0 leaves the last layer out"),
+            (3, 40, "rank 0 has no gradient at all"),
             (2, 1, "rank 0 has its gradients in another order"),
             (2, 40, "two batches accumulated"),
             (1, 40, "every layer used"),

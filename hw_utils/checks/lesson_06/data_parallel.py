@@ -278,9 +278,16 @@ def _require_losses(results: list, case: tuple, world_size: int, what: str) -> N
                         right * len(shard) / n_examples
                     ),
                     "that is the loss divided by N: return it as it is": right / world_size,
+                    "that is the loss times the shard's examples, divided by N: return it as it is": (
+                        right * len(shard) / world_size
+                    ),
                     "return the loss; 0.0 for an empty shard only": 0.0,
                 }
                 raise CheckFailed(
                     f"{where} {got:.6f} on rank {rank}, whose own shard of {len(shard)} examples has {right:.6f}",
-                    cause=next((cause for cause, value in causes.items() if abs(got - value) <= 1e-6), ""),
+                    cause=next(
+                        (cause for cause, value in causes.items() if abs(got - value) <= 1e-6),
+                        "the weights are right, so the gradients are: only what is returned is not. It is mse_loss of "
+                        "the rank's own shard before the step, as it is",
+                    ),
                 )

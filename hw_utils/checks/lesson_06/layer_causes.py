@@ -69,7 +69,12 @@ def shape_causes(causes: dict, axis: int, case: dict) -> dict:
         if axis:
             return _WHOLE_X if shape[:1] != (d_in,) else _TOO_MANY_COLUMNS
         if shape[:1] != (d_in // n,) and shape[1:] == (d_out,):
-            return "the cached input is not sliced: only the rank's own slice met its rows"
+            return (
+                "the cached input is not sliced, where only the rank's own slice met its rows; or the ranks' weight "
+                "gradients are gathered, and each rank keeps its own rows"
+                if shape == (d_in, d_out)
+                else "the cached input is not sliced: only the rank's own slice met its rows"
+            )
         return _WHOLE_GRADIENT if shape[:1] == (d_in // n,) else _BY_HAND
 
     def of_the_input(shape: tuple) -> str:

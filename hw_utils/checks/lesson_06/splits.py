@@ -9,6 +9,12 @@ import numpy as np
 from hw_utils.checks.lesson_06.shards import n_ranks, require_array
 from hw_utils.core.errors import CheckFailed
 
+
+def _balanced(size: int, rest: int, rank: int) -> tuple[int, int]:
+    """(start, end) of a rank's part where the first `rest` ranks have one more."""
+    return rank * size + min(rank, rest), (rank + 1) * size + min(rank + 1, rest)
+
+
 # cause -> (start, end) of a rank's part: the small size, how many ranks have one more, rank, ranks
 _MISTAKES = {
     "the remainder is dropped": lambda size, rest, r, n: (r * size, (r + 1) * size),
@@ -34,6 +40,9 @@ _MISTAKES = {
         lambda size, rest, r, n: ((n - 1 - r) * size + min(n - 1 - r, rest), (n - r) * size + min(n - r, rest))
     ),
     "every rank has the same part: it depends on rank": lambda size, rest, r, n: (0, size + (rest > 0)),
+    "the numbers in x are counted, not its examples: len(x) or x.shape[0], not x.numel()": (
+        lambda size, rest, r, n: _balanced(*divmod(2 * (size * n + rest), n), r)
+    ),
     "every rank has all examples: they are cut": lambda size, rest, r, n: (0, n * size + rest),
 }
 
@@ -63,7 +72,9 @@ def judge_split(data: Any, *, n_examples: int, world_size: int, n_dims: int = 2)
         text = f"{what} gives {len(rows)} examples in all: number {twice} is on ranks {where}"
         raise CheckFailed(text, cause=cause or "the parts overlap: a rank starts where the one before it ends")
     if max(sizes) - min(sizes) > 1:
-        cause = cause or "the remainder is handed out one by one, to different ranks"
+        even = "nothing is left over here: every rank has len(x) // world_size examples"
+        remainder = "the remainder is handed out one by one, to different ranks"
+        cause = cause or (remainder if n_examples % world_size else even)
         raise CheckFailed(f"{what} gives parts of {sizes}: sizes may differ by 1 at most", cause=cause)
     if rows != list(range(n_examples)):
         raise CheckFailed(

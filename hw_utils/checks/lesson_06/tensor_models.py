@@ -79,6 +79,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     before = [p.detach().clone() for p in base.parameters()]
     plan = {name: (Row, Column)[_axis(name, by_rows)] for name in layers}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
+    plans: list[list[str]] = []  # what calls have made of theirs
     shapes: list[dict[str, list[int]]] = [{} for _ in range(world_size)]
     is_large = 3 * 8 * d_hidden >= LARGE_BYTES
     looks = [  # before the models are made, after that, and at the end
@@ -101,11 +102,18 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     def made_again(model: SimpleMLP, context: Any) -> Any:
         """What it makes of the model after it was called with other numbers in it, and on another one."""
         if not is_large and not is_refused:
-            parallelize(_turned(copy.deepcopy(model)), plan, context)
+            made_of(_turned(copy.deepcopy(model)), context)
             _turned(model)
-            parallelize(model, plan, context)
+            made_of(model, context)
             _turned(model)
-        return parallelize(model, plan, context)
+        return made_of(model, context)
+
+    def made_of(model: SimpleMLP, context: Any) -> Any:
+        given = dict(plan)
+        made = parallelize(model, given, context)
+        if given != plan:
+            plans.append(sorted(given))
+        return made
 
     def n_models() -> int:
         return len({id(model) for model in models if isinstance(model, torch.nn.Module)})
@@ -119,6 +127,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         made = run_ranks(worker, world_size, prepare)
     except (ValueError, AssertionError) as error:
         said = {"refused": str(error), "by": type(error).__name__, "without plan": _refuses_none(parallelize, base)}
+        said["others"] = [] if is_refused else _replaced_beside(parallelize, base, plan)
         return {**said, "alone": is_refused or _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)}
     except WorkerFailed:
         if d_hidden % world_size == 0:
@@ -134,6 +143,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
     if "crash" in made and world_size == 1:
         made["fresh"] = _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)
+    made["plans"] = plans
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
     return {**made, "shapes": shapes, "taken": taken(looks[0], looks[-1])}
 
@@ -152,7 +162,8 @@ def judge_parallelize(
     divisible = d_hidden % world_size == 0
     if "refused" in data:
         if divisible:
-            cause = _NOT_IN_PLAN if data.get("without plan") else _CUT_AGAIN if data.get("alone") else _OTHER_SIZE
+            is_beside = data.get("without plan") or data.get("others")
+            cause = _NOT_IN_PLAN if is_beside else _CUT_AGAIN if data.get("alone") else _OTHER_SIZE
             raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=cause)
         if data["by"] != "ValueError":
             raise CheckFailed(
@@ -164,6 +175,12 @@ def judge_parallelize(
         raise CheckFailed(
             f"{what}, {d_hidden} hidden units: expected a ValueError before any rank starts, got none",
             cause="the layers' constructors refuse a size that N does not divide, and all are made in parallelize",
+        )
+    if data["plans"]:
+        left = ", ".join(data["plans"][0]) or "nothing"
+        raise CheckFailed(
+            f"{what}: after the call the plan names {left}, before it named {', '.join(layers)}",
+            cause="the plan is the caller's: go through plan.items(), and leave the dictionary as it is",
         )
     if "crash" in data:  # shapes that do not fit come of this, too
         _require_base_whole(data, what)
@@ -243,13 +260,23 @@ def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
     return ""
 
 
+def _replaced_beside(parallelize: Any, base: torch.nn.Module, plan: dict[str, Any]) -> list[str]:
+    """The layers that a single rank's model has replaced, although the plan does not name them."""
+    models: list[Any] = []
+    try:
+        run_ranks(lambda rank, context: None, 1, lambda context: models.extend(parallelize(base, dict(plan), context)))
+    except Exception:
+        return []
+    return [n for n in ("lin1", "lin2") if n not in plan and type(getattr(models[0], n, None)) is not torch.nn.Linear]
+
+
 def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: dict[str, Any]) -> bool:
     """Whether a single rank's model, none of whose layers loses a part, gives what the plain one gives."""
     models: list[Any] = []
     right = base(x).detach()
 
     def prepare(context: Any) -> None:
-        models.extend(parallelize(base, plan, context))
+        models.extend(parallelize(base, dict(plan), context))
 
     try:
         made = run_ranks(lambda rank, context: models[rank](x), 1, prepare)

@@ -284,9 +284,16 @@ def _why_zero_slow(orders: list[Order], passes: list[tuple], n_ranks: int) -> st
         order[n + 1 : n + 2] == [("W", k)] for order in orders for n, (kind, k) in enumerate(order) if kind == "B"
     ):
         return (
-            "each W comes right after its B, as in 1F1B: the rank before waits for B's gradient alone, so W can wait."
+            f"on these {n_ranks} ranks each W comes right after its B, as in 1F1B: the rank before waits for B's "
+            "gradient alone, so W can wait, on rank r as many as there are ranks before it."
         )
     n_batches = len(orders[0]) // 3
+    for rank, order in enumerate(orders):
+        if _warm_up(order) < min(n_ranks - rank, n_batches):
+            return (
+                f"rank {rank} has too few forward passes before its first B, {_warm_up(order)} where 1F1B has "
+                f"{min(n_ranks - rank, n_batches)}: it has none left to make while the first gradient comes back."
+            )
     if orders[-1][1][0] != "B":
         return "the last rank goes back with micro-batch 0 right after its forward pass: everybody waits for that."
     if n_batches > 1 and any(kind == "W" for kind, _ in orders[-1][: 2 * min(n_ranks, n_batches)][1:]) and n_ranks > 1:

@@ -296,11 +296,23 @@ def _judge_1f1b_time(
 ) -> None:
     what = words(world_size, n_batches, forward_s, backward_s)
     _require_all_passes(what, data, n_batches)
-    _require_seconds(
-        what, data, seconds, forward_s, backward_s, "a rank starves: its warm-up is too short to have work until the "
-        "first gradient comes back, or two passes of one kind follow each other where one of each would do.",
-    )  # fmt: skip
+    _require_seconds(what, data, seconds, forward_s, backward_s, _why_slow(data, world_size, n_batches))
     require_carried(what, data, n_batches)
+
+
+def _why_slow(data: Any, world_size: int, n_batches: int) -> str:
+    """How the orders of passes differ from those of 1F1B, by the forward passes before each rank's first backward."""
+    for rank, order in enumerate(orders_of(data)):
+        before, due = [kind for kind, _ in order].index("B"), min(n_batches, world_size - rank)
+        made = f"rank {rank} makes {before} forward pass{'es' * (before != 1)} before its first backward pass, {due} "
+        made += f"{'is' if due == 1 else 'are'} due"
+        if before < due:
+            return f"a rank starves: its warm-up is too short to have work until the first gradient comes back: {made}."
+        if before > due:
+            return (
+                f"the warm-up is too long, or the first turns are: a rank goes back too late, and others wait: {made}."
+            )
+    return "two passes of one kind follow each other where one of each would do."
 
 
 @check(

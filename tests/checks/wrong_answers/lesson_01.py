@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
@@ -663,7 +664,7 @@ def receives_in_float32(rank, world_size, numbers, close_ring=False):
     return total if rank == world_size - 1 else None
 
 
-@wrong("lesson_01.shift_by_parity", says="has 2 bytes.*with fewer bytes it would be rounded")
+@wrong("lesson_01.shift_by_parity", says="rounded: a message has 2 bytes")
 def sends_halves(rank, world_size, values):
     right, left, mine, theirs = (t.half() if isinstance(t, torch.Tensor) else t for t in _neighbours(
         rank, world_size, values))  # fmt: skip
@@ -947,3 +948,58 @@ wrong_values(
     {0: ("dist.send", 1), 1: ("dist.send", 2), 2: ("dist.send", 3), 3: ("dist.send", 0)},
     says="written as in the table.*no dist. before it",
 )
+
+
+@wrong("lesson_01.fit_link", says="1e\\+10 B/s.*what the same equations give in float32")
+def fits_in_float32(sizes_bytes, seconds):
+    t = torch.tensor(seconds)
+    columns = torch.stack([1 / t, torch.tensor(sizes_bytes, dtype=torch.float32) / t], dim=1)
+    latency_s, slope = torch.linalg.lstsq(columns, torch.ones(len(t), 1)).solution
+    return latency_s.item(), 1 / slope.item()
+
+
+@wrong("lesson_01.fit_link", says="right but for its last digits: a float32 has seven")
+def solves_its_equations_in_float32(sizes_bytes, seconds):
+    t, d = torch.tensor(seconds), torch.tensor(sizes_bytes, dtype=torch.float32)
+    w = 1 / t**2
+    left = torch.tensor([[w.sum(), (w * d).sum()], [(w * d).sum(), (w * d * d).sum()]])
+    latency_s, slope = torch.linalg.solve(left, torch.tensor([(w * t).sum(), (w * d * t).sum()]))
+    return latency_s.item(), 1 / slope.item()
+
+
+@wrong("lesson_01.shift_at_once", says="rounded: return what item")
+def rounds_to_three_digits(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    sending = dist.isend(mine, right)
+    dist.recv(theirs, left)
+    sending.wait()
+    return round(theirs.item(), 3)
+
+
+@wrong("lesson_01.shift_by_parity", says="rounded: return what item")
+def rounds_to_two_digits(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    _by_parity(rank, mine, right, theirs, left)
+    return round(theirs.item(), 2)
+
+
+@wrong("lesson_01.shift_at_once", says="or a message has no other half: start one isend")
+def sends_it_twice(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    sending = [dist.isend(mine, right), dist.isend(mine, right)]
+    dist.recv(theirs, left)
+    for call in sending:
+        call.wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="stands in its first call until a neighbour is done")
+def only_the_last_rank_receives_first(rank, world_size, values):
+    right, left, mine, theirs = _neighbours(rank, world_size, values)
+    _by_parity(int(rank == world_size - 1), mine, right, theirs, left)
+    return theirs.item()
+
+
+@wrong("lesson_01.hello", says="it was printed to stderr|nothing came on standard output")
+def says_it_to_stderr(rank, world_size, name):
+    print(f"Rank {rank}: Hello, {name}!", file=sys.stderr)

@@ -1447,3 +1447,9 @@ def ring_sends_element_by_element(tensor):
             work.wait()
 
     _ring(tensor, exchange=exchange)
+
+
+@wrong("lesson_02.tree_partner", says="None says that a rank does not send; 0 is a rank like any other")
+def gives_zero(rank, step):
+    distance = 2 ** (step - 1)
+    return rank - distance if rank % (2 * distance) == distance else 0

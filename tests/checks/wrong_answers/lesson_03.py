@@ -1603,7 +1603,9 @@ def scales_the_learning_rate(model, optimizer, x, y, n_total, all_reduce=dist.al
     mean_model(model, all_reduce)
 
 
-@wrong("lesson_03.test_accuracy", says="was in training mode before, and afterwards it is not.*Put the mode back")
+@wrong(
+    "lesson_03.test_accuracy", says="was in training mode before, and afterwards it is not.*Put back the mode it had"
+)
 def leaves_evaluation_mode(model, test_set):
     model.eval()
     return accuracy(model, test_set)
@@ -1638,3 +1640,36 @@ def takes_the_mean_of_the_means_of_blocks(rank, world_size, recipe):
                 curve.append((k, accuracy(model, test_set)))
             if k == recipe.max_iterations or (curve and curve[-1][1] >= recipe.target):
                 return curve
+
+
+@wrong("lesson_03.test_accuracy", says="in evaluation mode.*whatever the mode was.*model.train\\(was\\)")
+def trains_after_the_look(model, test_set):
+    model.eval()
+    count = n_right(model, *share(test_set))
+    model.train()
+    dist.all_reduce(count)
+    return count.item() / len(test_set)
+
+
+@wrong("lesson_03.test_accuracy", says="rank 1 gave no float, but None.*only rank 0 returns the number")
+def only_rank_zero_knows(model, test_set):
+    count = n_right(model, *share(test_set))
+    dist.all_reduce(count)
+    return count.item() / len(test_set) if dist.get_rank() == 0 else None
+
+
+@wrong("lesson_03.step_equal", says="came in training mode, and it is not in it")
+@wrong("lesson_03.step_follows", says="came in training mode, and it is not in it")
+def steps_in_evaluation_mode(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    model.eval()
+    local_step(model, optimizer, x, y, n_total)
+    mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.step_follows", says="long gradients.*as long as it is")
+def clips_the_gradient(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
+    optimizer.zero_grad()
+    (cross_entropy(model(x), y, reduction="sum") * dist.get_world_size() / n_total).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+    optimizer.step()
+    mean_model(model, all_reduce)

@@ -1034,7 +1034,8 @@ for _name, _change, _says in [
     ("tells_milliseconds", {"unit": 1e3}, "iteration_s of rank 0.*these are milliseconds"),
     ("shares_the_iterations", {"deal": lambda data, rank, n, total, seed: islice(
         batches(data, rank, n, total, seed=seed), 4 // n)}, "its batches are smaller, not fewer"),
-    ("decays", {"decay": 0.01}, "almost those of SGD: .* nothing else"),
+    ("decays", {"decay": 0.01}, "SGD.* takes job.lr and job.momentum,? and nothing else"),
+    ("decays_a_little", {"decay": 1e-4}, "SGD.* takes job.lr and job.momentum,? and nothing else"),
     ("draws_data_before_the_model", {"data_first": True}, "comes right before job.model"),
     ("changes_their_places", {"deal": lambda data, rank, n, total, seed: batches(data, n, rank, total, seed=seed)},
      "Invalid rank 1.*a rank and the number of ranks have changed places"),
@@ -1435,7 +1436,7 @@ def no_rank_reports(rank, world_size, job):
     return _reports_on(rank, world_size, job, lambda text: None)
 
 
-@wrong("lesson_04.ddp", says="the weights are almost those of SGD|the step is not")
+@wrong("lesson_04.ddp", says="SGD takes job.lr and job.momentum and nothing else, no weight decay")
 def decays_the_weights(rank, world_size, job):
     return _reports_on(rank, world_size, job, (lambda text: None) if rank else print, decay=5e-4)
 
@@ -1443,3 +1444,17 @@ def decays_the_weights(rank, world_size, job):
 @wrong("lesson_04.worker", says="a part of the test set is missing.*no drop_last")
 def drops_the_end_of_the_test_set(rank, world_size, job):
     return _reports_on(rank, world_size, job, (lambda text: None) if rank else print, drops=True)
+
+
+@wrong("lesson_04.batches", says="the same epoch and seed give another order|is the sampler the loader's")
+def makes_a_sampler_for_nobody(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, shuffle=True)
+
+
+@wrong("lesson_04.batches", says="same order as epoch 0.*is the sampler the loader's")
+def makes_a_sampler_and_shuffles_by_a_number(dataset, rank, world_size, total_batch, epoch=0, seed=0):
+    sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
+    sampler.set_epoch(epoch)
+    return DataLoader(dataset, total_batch // world_size, shuffle=True, generator=torch.Generator().manual_seed(1))

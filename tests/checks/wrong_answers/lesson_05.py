@@ -1740,3 +1740,18 @@ def _cores_of(number):
 
 for _name, _number in (("cores_of_a_laptop", 2), ("cores_of_the_notebook", 8)):
     wrong_values("lesson_05.step_under", _name, _cores_of(_number), says="no number of cores is given here")
+
+
+@wrong("lesson_05.overlap", says="no gradient at all.*hangs.*also on a rank that has no gradient")
+class WaitsForWhatHasBegun(Overlapped):
+    def wait(self):
+        if any(missing < len(bucket) for missing, bucket in zip(self.missing, self.buckets)):
+            super().wait()
+
+
+@wrong("lesson_05.step_under", says="stands still|only time.sleep")
+def is_busy_until_the_clock_says_so(rank, world_size, conditions):
+    end_s = time.perf_counter() + 1.0
+    while time.perf_counter() < end_s:
+        pass
+    _step(rank, world_size, conditions)

@@ -2678,3 +2678,53 @@ def _copies_only_the_outside(model, plan, context):
 
 _plant("takes_the_lessons_classes", "by rows.*lin1's weight has shape .2, 4. on rank 0.*may say another one", _by_name)
 _plant("copies_only_the_outside", "the plain model itself is cut.*copy.copy shares them", _copies_only_the_outside)
+
+
+@wrong(SPLIT, says="the numbers in x are counted, not its examples")
+def counts_numbers(x, rank, world_size):
+    size, rest = divmod(x.numel(), world_size)
+    start = rank * size + min(rank, rest)
+    return x[start : start + size + (rank < rest)]
+
+
+@wrong(ROW_B, says="is not sliced.*or the ranks' weight gradients are gathered")
+class RowGathersItsWeightGradient(_Row):
+    def backward(self, grad_output):
+        grad_input = super().backward(grad_output)
+        parts = self.context.all_gather(self.weight_grad, self.rank, self.group_id)
+        self.weight_grad = torch.cat(parts, dim=0)
+        return grad_input
+
+
+def _weighted_step(model, optimizer, x, y, context, rank):
+    loss, flat = _weighted(model, x, y)
+    flat = context.all_reduce(torch.cat([flat, flat.new_tensor([len(x)])]), rank, "g")
+    _put_back(model, flat[:-1] / flat[-1])
+    optimizer.step()
+    return loss
+
+
+@wrong(WEIGHTED, says="the loss times the shard's examples, divided by N")
+def returns_a_weighted_loss(model, optimizer, x, y, context, rank):
+    return _weighted_step(model, optimizer, x, y, context, rank) * len(x) / context.world_size
+
+
+@wrong(WEIGHTED, says="only what is returned is not")
+def returns_a_root(model, optimizer, x, y, context, rank):
+    return _weighted_step(model, optimizer, x, y, context, rank) ** 0.5
+
+
+_plant(
+    "takes_the_names_for_granted",
+    "a layer that the plan does not name is cut",
+    lambda m, p, c: _parallelize(m, dict(zip(("lin1", "lin2"), p.values())), c),
+)
+
+
+def _empties_the_plan(model, plan, context):
+    models = _parallelize(model, plan, context)
+    plan.clear()
+    return models
+
+
+_plant("empties_the_plan", "after the call the plan names nothing", _empties_the_plan)

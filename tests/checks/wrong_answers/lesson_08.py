@@ -1262,7 +1262,7 @@ def meets_in_each_turn(stage, batches, rank, world_size):
     return Other()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.one_f_one_b_in_time", says="are enough.*(a rank starves|waits for a message)")
+@wrong("lesson_08.one_f_one_b_in_time", says="are enough.*a rank goes back too late.*rank 1 makes 2 forward passes")
 def small_gpipes(stage, batches, rank, world_size):
     class Other(_Schedule):
         def order(self, m, rank, world_size):
@@ -1616,7 +1616,7 @@ for _name, _answer, _says in [
         "'W', 1. stands there twice",
     ),
     ("forgets_the_last_w", lambda p, m, r: _zero(p, m, r)[: 3 * m - min(r, m)], "each W has to be made"),
-    ("short", lambda p, m, r: _zero(p, m, r, warm=1), "some rank is idle|lets its first W wait|right after"),
+    ("short", lambda p, m, r: _zero(p, m, r, warm=1), "rank 0 has too few forward passes before its first B"),
     ("runs_ahead", lambda p, m, r: _zero(p, m, r, warm=p), "right after its forward pass|run ahead"),
     ("has_chunks", lambda p, m, r: [(x, 0, k) for x, k in _zero(p, m, r)], "a step is \\(kind, micro-batch\\)"),
     ("in_small_letters", lambda p, m, r: [(x.lower(), k) for x, k in _zero(p, m, r)], "kinds are F, B, W"),
@@ -1753,3 +1753,35 @@ def keeps_its_gradients(stage, batches, rank, world_size):
             return x
 
     return Keeps()(stage, batches, rank, world_size)
+
+
+wrong_values(
+    "lesson_08.one_f_one_b_in_time",
+    "warms_up_alike",
+    _of("warms_up_alike", _OneFOneB, warm=lambda self, m, rank, world_size: min(m, world_size - 1)),
+    says="the warm-up is too long.*rank 1 makes 2 forward passes before its first backward pass, 1 is due",
+)
+
+
+def _bubbles(n_ranks, n_batches, rank, *, warm=0, off=0):
+    warm_up, late = max(1, n_ranks - rank + warm), max(0, rank + off)
+    order = [("F", k) for k in range(min(warm_up, n_batches))]
+    for k in range(n_batches):
+        order.append(("B", k))
+        order += [("W", k - late)] * (k >= late)
+        order += [("F", warm_up + k)] * (warm_up + k < n_batches)
+    return order + [("W", k) for k in range(max(n_batches - late, 0), n_batches)]
+
+
+wrong_values(
+    "lesson_08.zero_bubble_order",
+    "warms_up_too_little",
+    lambda p, m, r: _bubbles(p, m, r, warm=-1),
+    says="rank 0 has too few forward passes before its first B, 1 where 1F1B has 2",
+)
+wrong_values(
+    "lesson_08.zero_bubble_order",
+    "puts_off_one_less",
+    lambda p, m, r: _bubbles(p, m, r, off=-1),
+    says="on these 2 ranks each W comes right after its B.*as many as there are ranks before it",
+)
