@@ -70,14 +70,25 @@ def _knows_of_threads(file: str) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def module_of(file: str) -> str:
-    """The dotted name of a library's module; empty if the file is not where libraries are."""
+    """The dotted name of a library's module, as far as its place tells; empty if the file is no library's."""
     if file.startswith("<frozen "):
         return file[len("<frozen ") : -1]
+    if file.startswith("<") or is_students(file):
+        return ""
     real = os.path.realpath(file)
     if real.startswith(_KIT):
         return "hw_utils"
-    root = max((place for place in _PLACES if real.startswith(place)), key=len, default="")
-    return os.path.splitext(real[len(root) :])[0].replace(os.sep, ".").removesuffix(".__init__") if root else ""
+    name = real.removeprefix(_place_of(real)) if _place_of(real) else os.path.basename(real)
+    return os.path.splitext(name)[0].replace(os.sep, ".").removesuffix(".__init__")
+
+
+def is_installed(file: str) -> bool:
+    """Whether it is of the interpreter, or lies where its libraries are."""
+    return file.startswith("<frozen ") or bool(_place_of(os.path.realpath(file)))
+
+
+def _place_of(file: str) -> str:
+    return max((place for place in _PLACES if file.startswith(place)), key=len, default="")
 
 
 def _offsets(code: CodeType) -> frozenset[int]:

@@ -21,7 +21,7 @@ from typing import Any
 from hw_utils.checks.lesson_06.communication_layer import generated_methods
 from hw_utils.core.source.students_files import is_students
 from hw_utils.threads.interleavings import Plan
-from hw_utils.threads.switch_points import about, codes_in, module_of
+from hw_utils.threads.switch_points import about, codes_in, is_installed, module_of
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
@@ -176,10 +176,10 @@ def _of_the_text(code: dict[str, Any]) -> dict[str, Any]:
     cells = {one: "".join(linecache.cache[one][2]) for one in list(linecache.cache) if is_students(one)}
     if file in cells:
         known = [_codes_of(file, cells[file])]
-    elif is_students(file) or not module_of(file):
-        known = [_made_for(text) for text in cells.values()]
-    else:
+    elif is_installed(file) and not is_students(file):
         known = [_codes_of_a_library(file)]
+    else:
+        known = [_made_for(text) for text in cells.values()]
     for codes in known:
         for one in codes.get((name, line), ()):
             if about(one) == {**code, "at": [one.co_filename, name, line]}:
