@@ -21,7 +21,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.threads.switch_points import points_in
+from hw_utils.threads.switch_points import is_of_a_library
 
 _WRITES_ONLY = ("fill_", "zero_", "copy_")
 Place = tuple[CodeType, int]  # a step of the student's code
@@ -160,6 +160,6 @@ def _kind_of(func: Any) -> tuple[bool, bool]:
 
 def _students_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (not points_in(frame.f_code) or frame.f_code.co_filename == __file__):
+    while frame is not None and (is_of_a_library(frame.f_code) or frame.f_code.co_filename == __file__):
         frame = frame.f_back
     return frame

@@ -2,7 +2,8 @@
 
 A data race shows itself once in a million runs, and never in class. Here the ranks are threads of which one runs
 at a time (`turns`), and the turn may pass to another rank before every access to an attribute, a list, a
-dictionary or a function in the student's code. First one unlucky switch at every such point, then seeded random ones.
+dictionary or a function in the student's code, and in what this calls of libraries that are written in Python. First
+one unlucky switch at every such point, then seeded random ones.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hw_utils.core.source.lines import locate
 from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.switch_points import is_of_a_container, points_in
+from hw_utils.threads.switch_points import is_of_a_library, is_passed_through, points_in
 from hw_utils.threads.turns import Stopped, Turns
 
 _STEP_LIMIT = 20_000
@@ -108,7 +109,7 @@ class _Interleaving:
         self.changed = ChangedTensors()
         self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
         self.endless: tuple[int, str, int] | None = None  # the step at which the limit was passed
-        self.steps = 0
+        self.steps = [0, 0]  # in the student's code, in libraries' code
         self.frames: dict[int, int] = {}  # the number of a frame that is running
         self.n_frames = 0
         self.passed: list[list[list]] = [[[]] for _ in range(turns.world_size)]  # rank -> call -> (frame, code, offset)
@@ -123,9 +124,9 @@ class _Interleaving:
             known = steppers.get(id(code))
             if known is None:
                 stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
-                known = steppers[id(code)] = (stepper, is_of_a_container(code), code)
-            stepper, is_containers, _ = known
-            if stepper is None or (is_containers and not _calls_a_container(frame.f_back)):
+                known = steppers[id(code)] = (stepper, is_of_a_library(code), code)
+            stepper, is_librarys, _ = known
+            if stepper is None or (is_librarys and not _is_switched(frame.f_back)):
                 return None
             frame.f_trace = stepper  # first: then Python 3.13 begins with this very frame, not with the next
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -136,8 +137,10 @@ class _Interleaving:
         return on_call
 
     def _stepper(self, rank: int, code: CodeType, points: frozenset[int], mine: list[list]) -> Callable:
-        turns, plan, frames, file = self.turns, self.plan, self.frames, code.co_filename
-        lines = self.lines if not is_of_a_container(code) else []  # the story is told in the student's lines
+        turns, plan, frames, steps, file = self.turns, self.plan, self.frames, self.steps, code.co_filename
+        is_librarys = is_of_a_library(code)
+        lines = [] if is_librarys else self.lines  # the story is told in the student's lines
+        limit = _STEP_LIMIT * 10 if is_librarys else _STEP_LIMIT
 
         def on_step(frame: FrameType, event: str, arg: Any) -> Callable:
             at = frame.f_lasti
@@ -147,8 +150,8 @@ class _Interleaving:
             if not lines or lines[-1] != here:
                 lines.append(here)
             mine[-1].append((frames[id(frame)], code, at))
-            self.steps += 1
-            if self.steps > _STEP_LIMIT:
+            steps[is_librarys] += 1
+            if steps[is_librarys] > limit:
                 self.endless = self.endless or here
                 raise Stopped
             if plan.at_point():
@@ -285,9 +288,11 @@ class Explorer:
         return outcome, one.changed
 
 
-def _calls_a_container(caller: FrameType | None) -> bool:
-    """Whether it is the student's code, or a container's that this has called: libraries use containers, too."""
-    return caller is not None and bool(points_in(caller.f_code))
+def _is_switched(caller: FrameType | None) -> bool:
+    """Whether steps are seen there: in the student's code, or in a library's that this has called."""
+    while caller is not None and caller.f_trace is None and is_passed_through(caller.f_code):
+        caller = caller.f_back
+    return caller is not None and caller.f_trace is not None
 
 
 def _captured(make: Any) -> list[Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import _imp
 import dis
 import functools
-import importlib
 import linecache
+import os
 import re
 import sys
+import sysconfig
 from types import CodeType
 from typing import Any
 
@@ -20,8 +21,18 @@ _CALLS = re.compile(r"CALL(_\w+)?$|FOR_ITER|(BEFORE|SETUP)_WITH")
 _NAMES = re.compile(r"(LOAD|STORE|DELETE)_(DEREF|GLOBAL)")
 _PRELUDE = frozenset({"GEN_START", "EXTENDED_ARG"})
 _GOES_ON = "YIELD_VALUE" if sys.version_info < (3, 11) else "RESUME"  # before what a frame begins or goes on with
-# Containers of the standard library that are written in Python: what they do in one call is many steps.
-_CONTAINERS = ("_collections_abc", "collections", "weakref", "_weakrefset")
+# What a library does in one call is many steps, as in a student's function. Not switched in: what is made for threads
+# and what keeps nothing that they could share. What these call of other libraries is.
+_LEFT_ALONE = {
+    *("threading", "_threading_local", "queue", "concurrent", "contextlib"),
+    *("abc", "_py_abc", "copy", "copyreg", "dataclasses", "enum", "functools", "inspect", "json", "linecache", "numpy"),
+    *("operator", "re", "sre_compile", "sre_parse", "tokenize", "torch", "traceback", "types", "typing", "warnings"),
+}
+_STILL_SWITCHED = ("torch.nn.modules",)  # they keep what they are given
+_CLOSED = {"hw_utils", "importlib", "zipimport"}  # nor in what these call
+_LOCKS = {"threading", "_thread"}
+_KIT = os.path.join(os.path.realpath(os.path.join(__file__, "../..")), "")
+_PLACES = {os.path.join(os.path.realpath(sysconfig.get_paths()[k]), "") for k in ("purelib", "platlib", "stdlib")}
 
 
 @functools.lru_cache(maxsize=1000)
@@ -29,21 +40,55 @@ def points_in(code: CodeType) -> frozenset[int]:
     """Offsets of the instructions that touch what another thread can see, and of the first one.
 
     C code that calls Python in the middle of a step, as a defaultdict calls its factory, is switched there. None in
-    libraries' code, but for containers that are written in Python.
+    libraries' code that is left alone.
     """
-    return frozenset() if _is_of_a_library(code) and not is_of_a_container(code) else _offsets(code)
+    return _offsets(code) if not is_of_a_library(code) or _is_switched(code) else frozenset()
 
 
-def is_of_a_container(code: CodeType) -> bool:
-    """Whether it stands in one of the standard library's containers; what a weak one does when something is freed does
-    not count, which happens whenever it happens."""
-    return code.co_filename in _files_of_containers() and "selfref" not in code.co_varnames
+def is_passed_through(code: CodeType) -> bool:
+    """Whether it is a library's code that is left alone itself, but not what it calls."""
+    module = module_of(code.co_filename)
+    return is_of_a_library(code) and module.split(".")[0] in _LEFT_ALONE and not _is_switched(code)
 
 
-@functools.cache
-def _files_of_containers() -> frozenset[str]:
-    modules = map(importlib.import_module, _CONTAINERS)
-    return frozenset({*(f"<frozen {name}>" for name in _CONTAINERS), *(str(module.__file__) for module in modules)})
+@functools.lru_cache(maxsize=1000)
+def _is_switched(code: CodeType) -> bool:
+    """Of a library's code. What happens when something is freed does not count, which happens whenever it happens."""
+    module = module_of(code.co_filename)
+    if not module or code.co_name == "__del__" or "selfref" in code.co_varnames:
+        return False
+    if module.startswith(_STILL_SWITCHED):
+        return True
+    return module.split(".")[0] not in _LEFT_ALONE | _CLOSED and not _knows_of_threads(code.co_filename)
+
+
+@functools.lru_cache(maxsize=200)
+def _knows_of_threads(file: str) -> bool:
+    """By the text: it takes care of itself, and a rank that is stopped there could hold a lock that nobody manages."""
+    return any(not _LOCKS.isdisjoint(code.co_names) for code in codes_in(file))
+
+
+@functools.lru_cache(maxsize=1000)
+def module_of(file: str) -> str:
+    """The dotted name of a library's module, as far as its place tells; empty if the file is no library's."""
+    if file.startswith("<frozen "):
+        return file[len("<frozen ") : -1]
+    if file.startswith("<") or is_students(file):
+        return ""
+    real = os.path.realpath(file)
+    if real.startswith(_KIT):
+        return "hw_utils"
+    name = real.removeprefix(_place_of(real)) if _place_of(real) else os.path.basename(real)
+    return os.path.splitext(name)[0].replace(os.sep, ".").removesuffix(".__init__")
+
+
+def is_installed(file: str) -> bool:
+    """Whether it is of the interpreter, or lies where its libraries are."""
+    return file.startswith("<frozen ") or bool(_place_of(os.path.realpath(file)))
+
+
+def _place_of(file: str) -> str:
+    return max((place for place in _PLACES if file.startswith(place)), key=len, default="")
 
 
 def _offsets(code: CodeType) -> frozenset[int]:
@@ -79,17 +124,19 @@ def _turns_back(listed: list[dis.Instruction]) -> set[int]:
 
 
 @functools.lru_cache(maxsize=1000)
-def _is_of_a_library(code: CodeType) -> bool:
+def is_of_a_library(code: CodeType) -> bool:
     """Whether the code stands in the library's file that it names: text that is compiled can name any file."""
     file = code.co_filename
-    return not is_students(file) and code in _codes_in(file)
+    return not is_students(file) and code in codes_in(file)
 
 
 @functools.lru_cache(maxsize=200)
-def _codes_in(file: str) -> frozenset[CodeType]:
+def codes_in(file: str) -> frozenset[CodeType]:
+    """All codes that a library's file has."""
     try:
         if file.startswith("<frozen "):
-            found = [_imp.get_frozen_object(file[len("<frozen ") : -1])]
+            name = file[len("<frozen ") : -1]
+            found = [_imp.get_frozen_object(name.replace("importlib._bootstrap", "_frozen_importlib"))]
         else:
             found = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
     except (ImportError, SyntaxError, ValueError):

@@ -212,7 +212,8 @@ HINTS: dict[str, dict[int, str]] = {
         2: (
             "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
             "MakesSlotsInAFactory ClearsAfterTheLastBarrier "
-            "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure"
+            "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure "
+            "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls"
         ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
     },

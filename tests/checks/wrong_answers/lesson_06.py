@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import optparse
 import threading
 import time
 import zlib
@@ -97,6 +98,22 @@ class MakesSlotsInAContainerOfPythons(_InSlots):
 
     def slots_of(self, group_id):
         return self.slots.setdefault(group_id, [None] * self.world_size)
+
+
+@wrong(GATHER, says=_LOST)
+class MakesSlotsInALibrarysFunction(_InSlots):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.slots = optparse.Values()
+
+    def slots_of(self, group_id):
+        return self.slots.ensure_value(group_id, [None] * self.world_size)
+
+
+@wrong(GATHER, says=_LOST)
+class MakesSlotsInAFunctionThatALibraryCalls(MakesSlotsInALibrarysFunction):
+    def slots_of(self, group_id):
+        return torch.no_grad()(self.slots.ensure_value)(group_id, [None] * self.world_size)
 
 
 @wrong(GATHER, says="list modified during sort|lacks the tensor of|gives|IndexError")

@@ -13,6 +13,7 @@ import functools
 import linecache
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import pairwise
 from types import CodeType
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from hw_utils.checks.lesson_06.communication_layer import generated_methods
 from hw_utils.core.source.students_files import is_students
 from hw_utils.threads.interleavings import Plan
-from hw_utils.threads.switch_points import about
+from hw_utils.threads.switch_points import about, codes_in, is_installed, module_of
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")
@@ -73,6 +74,8 @@ class Evidence:
         for frame, code, offset in steps:
             frames[frame].append((code, offset))
         is_raised, are_whole = False, []
+        if not any(self.codes[parts[0][0]].is_students for parts in frames.values()):
+            return False
         for parts in frames.values():
             way = self.codes[parts[0][0]]
             if {code for code, _ in parts} != {parts[0][0]}:
@@ -126,6 +129,7 @@ class Way:
         self.ends = {offset for offset, name in names.items() if name in _ENDS}
         self.handlers = code["handlers"]
         self.first = listed[0][0]
+        self.is_students = not module_of(code["at"][0])
 
     def fits(self, offsets: list[int]) -> tuple[bool, bool, bool]:
         """(whether these points can follow each other, whether an exception was caught on the way, whether the
@@ -167,10 +171,15 @@ class Way:
 
 
 def _of_the_text(code: dict[str, Any]) -> dict[str, Any]:
-    """The code as a cell's text has it, or as Python makes it for a class of a cell."""
+    """The code as a cell's text has it, as Python makes it for a class of a cell, or as a library's file has it."""
     file, name, line = code["at"]
     cells = {one: "".join(linecache.cache[one][2]) for one in list(linecache.cache) if is_students(one)}
-    known = [_codes_of(file, cells[file])] if file in cells else [_made_for(text) for text in cells.values()]
+    if file in cells:
+        known = [_codes_of(file, cells[file])]
+    elif is_installed(file) and not is_students(file):
+        known = [_codes_of_a_library(file)]
+    else:
+        known = [_made_for(text) for text in cells.values()]
     for codes in known:
         for one in codes.get((name, line), ()):
             if about(one) == {**code, "at": [one.co_filename, name, line]}:
@@ -183,12 +192,22 @@ class _NotInACell(Exception):
 
 
 @functools.lru_cache(maxsize=50)
-def _made_for(text: str) -> dict[tuple[str, int], list[CodeType]]:
-    """(qualified name, first line) -> methods that Python has made for the classes of a cell."""
+def _codes_of_a_library(file: str) -> dict[tuple[str, int], list[CodeType]]:
+    """(qualified name, first line) -> code, of everything in a library's file."""
+    return _by_place(codes_in(file))
+
+
+def _by_place(found: Iterable[CodeType]) -> dict[tuple[str, int], list[CodeType]]:
     codes = defaultdict(list)
-    for code in generated_methods.codes_of(_tree_of(text)):
+    for code in found:
         codes[getattr(code, "co_qualname", code.co_name), code.co_firstlineno].append(code)
     return codes
+
+
+@functools.lru_cache(maxsize=50)
+def _made_for(text: str) -> dict[tuple[str, int], list[CodeType]]:
+    """(qualified name, first line) -> methods that Python has made for the classes of a cell."""
+    return _by_place(generated_methods.codes_of(_tree_of(text)))
 
 
 @functools.lru_cache(maxsize=50)
@@ -198,11 +217,9 @@ def _codes_of(file: str, text: str) -> dict[tuple[str, int], list[CodeType]]:
     tree = _tree_of(text)
     bodies = [tree.body, *([node] for node in tree.body)]
     found = [compile(ast.Module(body, []), file, "exec", dont_inherit=True) for body in bodies]
-    codes = defaultdict(list)
     for code in found:
         found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        codes[getattr(code, "co_qualname", code.co_name), code.co_firstlineno].append(code)
-    return codes
+    return _by_place(found)
 
 
 def _tree_of(text: str) -> ast.Module:
