@@ -30,7 +30,7 @@ ALL = ["weight", "bias", "scalar"]
     ok="parts are disjoint, cover everything, make up one rank's batches, and are mixed anew each epoch.",
     hint="hint 1 of exercise 4.2a",
     hints={
-        "hint 2 of exercise 4.2a": "epoch is the same|nothing is mixed|generator|same order|order of its own",
+        "hint 2 of exercise 4.2a": "epoch is the same|nothing (is mixed|either)|generator|same order|order of its own",
         "hint 1 of exercise 4.2a": "rank|seed|total_batch|drop|cards|sampler",
     },
     look="print the lists of examples of every rank, for 8 examples and 2 ranks.",
