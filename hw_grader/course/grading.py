@@ -120,7 +120,7 @@ def _grade(
     started = time.monotonic()
     about = notebook.metadata.get("hw_grader", {})
     record = Record(trusted.assignment, student, trusted.notebook, submission_key(notebook, trusted, times), [])
-    record.notes = [*about.get("notes", []), *noticed(notebook, trusted)]
+    record.notes, record.noticed = list(about.get("notes", [])), noticed(notebook, trusted)
     if about.get("unreadable"):
         record.unreadable = about["unreadable"]
         record.verdicts = [_verdict(c, "crashed", record.unreadable) for c in trusted.to_run]

@@ -63,6 +63,7 @@ class Record:
     key: str  # of the submission and of all that grades it
     verdicts: list[Verdict]
     notes: list[str] = field(default_factory=list)  # repairs: "duplicate id", "renamed", ...
+    noticed: list[str] = field(default_factory=list)  # what a person should look at; no student is told of it
     outputs: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # place -> outputs of that cell
     seconds: float = 0.0
     cell_seconds: float = 0.0  # of it, in the student's own code
@@ -79,6 +80,11 @@ class Record:
         """Whether something, anywhere, asked for a name that nobody had given."""
         said = [str(o.get("ename")) for outputs in self.outputs.values() for o in outputs]
         return any("NameError" in text for text in said) or any(v.lacks_a_name for v in self.verdicts)
+
+    @property
+    def for_staff(self) -> list[str]:
+        """All that was noted."""
+        return [*self.notes, *self.noticed]
 
     @property
     def points(self) -> float:
@@ -113,7 +119,7 @@ class Record:
 
     def verdict_part(self) -> dict[str, Any]:
         """What must be the same however often a submission is graded: all but the measurements."""
-        kept = ("assignment", "student", "notebook", "key", "verdicts", "notes", "unreadable")
+        kept = ("assignment", "student", "notebook", "key", "verdicts", "notes", "noticed", "unreadable")
         return {name: value for name, value in asdict(self).items() if name in kept}
 
     def to_json(self) -> str:

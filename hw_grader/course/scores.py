@@ -79,7 +79,7 @@ def as_csv(found: list[Score]) -> str:
 
 def _front(score: Score) -> list[Any]:
     record = score.record
-    state, reason, notes = (record.state, record.shown, "; ".join(record.notes)) if record else ("not run", "", "")
+    state, reason, notes = (record.state, record.shown, "; ".join(record.for_staff)) if record else ("not run", "", "")
     return [score.student, score.assignment, number(score.points), number(score.max_points),
             number(score.late_penalty), state, reason, notes]  # fmt: skip
 

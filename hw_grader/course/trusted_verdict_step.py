@@ -46,7 +46,7 @@ class GradeInSandbox(NbGraderPreprocessor):
         trusted = read_trusted(solution)
         record = self.record(nb, trusted, solution, about["student"], Path(course.root))
         write_verdicts(nb, record, trusted)
-        for line in [*record.notes, f"{record.points:g} of {record.max_points:g}, {record.state}: {record.reason}"]:
+        for line in [*record.for_staff, f"{record.points:g} of {record.max_points:g}, {record.state}: {record.reason}"]:
             self.log.info("%s: %s", about["student"], line)
         return nb, resources
 

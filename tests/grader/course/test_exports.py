@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -131,6 +132,10 @@ def test_gradescope_results_follow_the_schema(course):
         jsonschema.validate(results, GRADESCOPE)
         assert ("not your mark" in results["output"]) == (not one.is_graded)
     assert gradescope.as_gradescope(record("ada", "pass", "fail"))["score"] == 5
+    looked_at = replace(record("ada", "pass"), notes=["a repair"], noticed=["for a person to look at"])
+    assert looked_at.for_staff == ["a repair", "for a person to look at"]
+    said = json.dumps(gradescope.as_gradescope(looked_at))
+    assert ("a repair" in said, "look at" in said) == (True, False)
 
 
 def test_the_autograder_zip_holds_the_judges_and_the_trusted_notebook(tmp_path):
