@@ -102,7 +102,7 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
     certificate of its own for this one run: nobody else on this machine can speak with it.
 
     Raises:
-        ClusterError: plain tcp to another machine without `insecure`; no scheduler is there.
+        ClusterError: plain tcp to another machine without `insecure`; no scheduler is there; no certificate here.
     """
     import dask
     from distributed import Client, LocalCluster
@@ -131,11 +131,15 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
             yield client
         return
     n_workers = n_workers or len(os.sched_getaffinity(0))
+    try:
+        own = Security.temporary()
+    except ImportError as error:
+        raise ClusterError("the package cryptography makes this run's certificate, and is missing: make env") from error
     with (
         dask.config.set({**NOT_KEPT, **NO_PAGES}),
         LocalCluster(
             n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=QUIET,
-            security=Security.temporary(), memory_limit=None,  # a submission has bounds (run_cells.py): no worker ends
+            security=own, memory_limit=None,  # a submission has bounds (run_cells.py): no worker ends
         ) as local,
         Client(local) as client,
     ):  # fmt: skip
