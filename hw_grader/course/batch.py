@@ -121,9 +121,8 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ClusterError(f"no scheduler answers at {address}: {error}; is it running?") from error
         with client:
-            if not insecure and client.run_on_scheduler(_close_pages):
-                print(f"The web pages of the scheduler at {address}, with which whoever reads them can run code there, "
-                      "are closed; docs/grading.md, section Dask, starts it without.", file=sys.stderr)  # fmt: skip
+            if not insecure:
+                _say_what_became_of_pages(client, address)
             if not client.scheduler_info(n_workers=-1)["workers"]:
                 print(f"The scheduler at {address} has no worker: start `dask worker {address} ...` (docs/grading.md); "
                       "this goes on when one comes.", file=sys.stderr)  # fmt: skip
@@ -144,6 +143,16 @@ def cluster(address: str = "", n_workers: int = 0, insecure: bool = False) -> It
         Client(local) as client,
     ):  # fmt: skip
         yield client
+
+
+def _say_what_became_of_pages(client, address: str) -> None:
+    what = f"The web pages of the scheduler at {address}, with which whoever reads them can run code there,"
+    how = "docs/grading.md, section Dask, starts it without."
+    try:
+        if client.run_on_scheduler(_close_pages):
+            print(f"{what} are closed; {how}", file=sys.stderr)
+    except Exception as error:  # a scheduler of another version, or without this course
+        print(f"{what} could not be closed ({type(error).__name__}); {how}", file=sys.stderr)
 
 
 def _close_pages(dask_scheduler) -> bool:
