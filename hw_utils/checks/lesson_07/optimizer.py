@@ -34,7 +34,10 @@ from hw_utils.simulate import simulate
 
 STEPS = 3
 LARGE = 50_000  # parameters that have far more bytes than all else an answer makes
-_COPIES = 6.5  # of the weights, beside what is allowed: right answers have 5.2 at most, whole moments 8.7 at least
+# Of the weights, beside what is allowed: right answers have 2.7 at most, whole moments 6.9, of six bytes a number 4.9;
+# with fewer bytes the weights are not right any more.
+_COPIES = 3.8
+_FEW = 0.01  # of the weights
 STEP_COUNT = 8  # bytes that torch's own step count may take
 CHEAP = frozenset({
     "reduce_scatter", "reduce_scatter_tensor", "all_gather", "all_gather_into_tensor", "all_to_all_single",
@@ -173,9 +176,8 @@ def _judge_path(
 ) -> None:
     if not isinstance(got, np.ndarray) or got.shape != right.shape:
         raise CheckFailed(f"{what} has lost parameters of its model.", cause="weights are written in place.")
-    # Adam divides by a gradient's size: of very many, one is so small that its last digits show in the weight.
-    within = 1e-3 if dtype != "float64" else 1e-12 if _n_parameters(widths) < LARGE else 1e-9
-    wrong = [k for k in range(len(right)) if not np.allclose(got[k], right[k], rtol=within, atol=within)]
+    within = 1e-3 if dtype != "float64" else 1e-12
+    wrong = [k for k in range(len(right)) if not _is_near(got[k], right[k], within)]
     if not wrong:
         return
     k, place = wrong[0], int(np.abs(got[wrong[0]] - right[wrong[0]]).argmax())
@@ -183,6 +185,14 @@ def _judge_path(
         f"{what}: after step {k + 1} weight {place} is {got[k][place]:.12g}, one Adam has {right[k][place]:.12g}.",
         cause=_why(got, right, widths, world_size, rank),
     )
+
+
+def _is_near(got: np.ndarray, right: np.ndarray, within: float) -> bool:
+    """Adam divides by a gradient's size: of very many, one is so small that its last digits show in the weight."""
+    far = ~np.isclose(got, right, rtol=within, atol=within)
+    if len(right) < LARGE:
+        return not far.any()
+    return bool(far.mean() < _FEW and np.allclose(got, right, rtol=1e-9, atol=1e-9))
 
 
 def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int, rank: int) -> str:
@@ -326,7 +336,7 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, 
     + [{"world_size": 3, "second": True}]
     + [{"world_size": 2, "widths": [2, 1], "n_steps": 30}]
     + [{"world_size": 3, "widths": [3, 5, 2], "dtype": "float32"}]
-    + [{"world_size": 4, "widths": [250, 500, 250]}],  # moments that nobody overlooks, in whatever form they are kept
+    + [{"world_size": 4, "widths": [350, 700, 350]}],  # moments that nobody overlooks, in whatever form they are kept
     ok="weights are one Adam's to 1e-12; a rank keeps three shards at most and sends what a ring sends.",
     hint="hint 1 of exercise 7.3",
     hints={
