@@ -158,8 +158,9 @@ def _verdict(cell: Cell, state: str, reason: str, **more) -> Verdict:
 
 
 NOT_APART = (
-    "every case is right, but one that is run again is not, with other numbers and each rank in a process of its own. "
-    "What a rank knows comes to it as its arguments and by torch.distributed, whatever the numbers are."
+    "every case is right, but one that is run again is not: with other numbers, or other ones in what arrives, and "
+    "each rank in a process of its own. What a rank knows comes to it as its arguments and by torch.distributed, and "
+    "what arrives has to be used, whatever it is."
 )
 
 
