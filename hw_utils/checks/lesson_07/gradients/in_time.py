@@ -10,7 +10,7 @@ from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
 from hw_utils.checks.lesson_05.hooks_in_time import NOT_GRADIENTS, input_of
 from hw_utils.checks.lesson_06.shards import n_ranks
-from hw_utils.checks.lesson_07.gradients.sharded import ITEM
+from hw_utils.checks.lesson_07.gradients.sharded_gradients import ITEM
 from hw_utils.checks.lesson_07.watched_layers import SCATTERS
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
