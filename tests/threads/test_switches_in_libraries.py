@@ -82,8 +82,7 @@ def test_what_is_made_for_threads_has_no_switches_and_what_it_calls_has():
     assert points_in(os._Environ.__getitem__.__code__)  # frozen
 
 
-LAYER = """
-class Layer:
+LAYER = """class Layer:
     def __init__(self, world_size):
         self.lock, self.slots = threading.Lock(), optparse.Values()
         self.barrier, self.counts = threading.Barrier(world_size), [Counter() for _ in range(world_size)]

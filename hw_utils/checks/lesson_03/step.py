@@ -28,7 +28,7 @@ from hw_utils.core.trace import Trace
 
 def _steps(step, problem: Problem):
     """Every rank's weights before the first and after every step, and how often it called the given all_reduce,
-    and whether its model was in training mode all the time."""
+    and whether its model was in training mode after each."""
 
     def worker(rank, world_size):
         model, (x, y) = problem.model(), problem.examples()
@@ -36,7 +36,6 @@ def _steps(step, problem: Problem):
         for p in model.parameters() if problem.begun else ():
             p.grad = torch.full_like(p, problem.begun)
         states, calls, modes = [flat(model)], [], []
-        model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
         carried = note_inputs() if problem.net == "small" else []
 
         def given(tensor):
@@ -47,8 +46,8 @@ def _steps(step, problem: Problem):
             mine = problem.shares(chunk)[rank]
             step(model, optimizer, x[mine], y[mine], len(chunk), given)
             states.append(flat(model))
-        trains = all(modes) and model.training
-        return {"returned": (torch.stack(states), len(calls), trains), "carried": carried}
+            modes.append(all(part.training for part in model.modules()))
+        return {"returned": (torch.stack(states), len(calls), all(modes)), "carried": carried}
 
     return take_out(on_ranks(problem.world_size, worker), [p.numel() for p in problem.model().parameters()])
 
@@ -74,7 +73,7 @@ def _read_steps(data: dict[str, Any], problem: Problem, what: str) -> list[np.nd
     for rank, (*_, trains) in enumerate(results):
         if trains is not True:
             raise CheckFailed(
-                f"{what}: the model of rank {rank} came in training mode, and it is not in it all the time.",
+                f"{what}: the model of rank {rank} came in training mode, and is not in it after a step.",
                 cause="model.eval() is for a look at the test set: a step in evaluation mode trains without dropout, "
                 "and with a batch norm that learns nothing.",
             )

@@ -75,10 +75,9 @@ def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
 def is_among(numbers: torch.Tensor, kept: Iterable[torch.Tensor]) -> bool:
     """Whether some memory has all of these numbers, in any shape; of a constant nobody can say."""
     flat = numbers.detach().flatten()
-    few = flat[[0, len(flat) // 2, -1]].unbind() if len(flat) else ()  # tell most memory apart, the first one alone
-    memory = {(m.data_ptr(), m.dtype): m for value in kept if (m := _memory(value)) is not None}.values()
-    holders = (m for m in memory if all(bool((m == number).any()) for number in few))
-    return any(n_found(flat, m) == len(flat) for m in holders) and len(flat.unique()) > 2
+    few = flat[[0, len(flat) // 2, -1]] if len(flat) else flat  # tell most memory apart, the first one most of that
+    holders = (value for value in kept if all(n_found(number, value) for number in few))
+    return any(n_found(flat, value) == len(flat) for value in holders) and len(flat.unique()) > 2
 
 
 def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
@@ -115,20 +114,13 @@ def has_numbers(tensor: torch.Tensor) -> bool:
 
 def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
     """How many of the numbers lie in the memory that a tensor is a view of."""
-    memory = _memory(value)
-    if memory is None:
+    if not value.dtype.is_floating_point or value.layout != torch.strided:
         return 0
+    memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
     numbers = numbers.to(value.dtype).flatten()
     if len(numbers) < 4:
         return sum(bool((memory == number).any()) for number in numbers)
     return int(torch.isin(numbers.double(), memory.double()).sum())
-
-
-def _memory(value: torch.Tensor) -> torch.Tensor | None:
-    """All that lies where a tensor of floats is a view of."""
-    if not value.dtype.is_floating_point or value.layout != torch.strided:
-        return None
-    return torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
 
 
 def _found(

@@ -1658,8 +1658,8 @@ def only_rank_zero_knows(model, test_set):
     return count.item() / len(test_set) if dist.get_rank() == 0 else None
 
 
-@wrong("lesson_03.step_equal", says="came in training mode, and it is not in it")
-@wrong("lesson_03.step_follows", says="came in training mode, and it is not in it")
+@wrong("lesson_03.step_equal", says="came in training mode, and is not in it after a step")
+@wrong("lesson_03.step_follows", says="came in training mode, and is not in it after a step")
 def steps_in_evaluation_mode(model, optimizer, x, y, n_total, all_reduce=dist.all_reduce):
     model.eval()
     local_step(model, optimizer, x, y, n_total)
