@@ -144,7 +144,8 @@ class Way:
                 if there not in self._next(self.after[here], here)[0]:
                     return False, False, False
                 caught = True
-        return True, caught, self.is_generator or self._next(self.after[offsets[-1]])[1]
+        last = offsets[-1]  # a first instruction may be the last one, too: RETURN_CONST, since Python 3.12
+        return True, caught, self.is_generator or last in self.ends or self._next(self.after[last])[1]
 
     def _next(self, starts: list[int], raises_at: int | None = None) -> tuple[set[int], bool]:
         """The points that can come first from there, and whether the end can; raises_at: also where an exception of
