@@ -18,16 +18,21 @@ class BlockedThreads:
 
     def __init__(self) -> None:
         self._since: dict[int, tuple[Any, float]] = {}  # rank -> its place, None where it is not blocked; since when
+        self._ranks: set[int] = set()  # that still run
+        self._fewer_s = 0.0  # when one of them was seen to have returned: it may just have woken another
 
     def are_still(self, stands: dict[int, Stand], now_s: float) -> bool:
         """Whether all threads that still run have been blocked where they are for long: nobody will go on."""
+        if self._ranks != set(stands):
+            self._ranks, self._fewer_s = set(stands), now_s
         if now_s < LOOK_S:
             return False
         for rank, stand in stands.items():
             place = (stand.line, *map(id, stand.locks)) if stand.blocked else None
             if place is None or self._since.get(rank, (None, 0.0))[0] != place:
                 self._since[rank] = (place, now_s)
-        return bool(stands) and all(s.blocked and now_s - self.since_s(r) >= _STILL_S for r, s in stands.items())
+        latest_s = {r: max(self.since_s(r), self._fewer_s) for r in stands}
+        return bool(stands) and all(s.blocked and now_s - latest_s[r] >= _STILL_S for r, s in stands.items())
 
     def since_s(self, rank: int) -> float:
         """Seconds after the start of the run; 0 if it was never seen blocked."""

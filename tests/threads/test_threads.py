@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from hw_utils.core.errors import Deadlock, TimedOut, WorkerFailed
+from hw_utils.threads.deadlock import BlockedThreads
 from hw_utils.threads.layer_trace import watch
 from hw_utils.threads.run_threads import run_threads
-from hw_utils.threads.thread_frames import stand_of
+from hw_utils.threads.thread_frames import Stand, stand_of
 
 
 @pytest.fixture(autouse=True)
@@ -182,6 +183,14 @@ def test_a_lock_that_is_never_given_back_is_told(lock):
 
     with pytest.raises(Deadlock, match="nobody releases"):
         run_threads(worker, 2)
+
+
+def test_who_may_just_have_been_woken_is_not_taken_for_blocked():
+    blocked, waits = BlockedThreads(), Stand("a.py", 3, "Barrier.wait", object(), (object(),))
+    for now_s in (0.1, 2.0):
+        assert not blocked.are_still({0: Stand("a.py", 1), 1: waits}, now_s)
+    assert not blocked.are_still({1: waits}, 2.05)  # rank 0 came to the barrier, and has returned
+    assert blocked.are_still({1: waits}, 2.4)
 
 
 def test_a_slow_rank_is_not_taken_for_a_deadlock():
