@@ -25,7 +25,7 @@ from hw_utils.core.source.lines import locate
 from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.switch_points import is_of_a_library, is_passed_through, points_in
+from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, points_in
 from hw_utils.threads.turns import Stopped, Turns
 
 _STEP_LIMIT = 20_000
@@ -126,7 +126,7 @@ class _Interleaving:
                 stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
                 known = steppers[id(code)] = (stepper, is_of_a_library(code), code)
             stepper, is_librarys, _ = known
-            if stepper is None or (is_librarys and not _is_switched(frame.f_back)):
+            if stepper is None or (is_librarys and not comes_from_a_traced(frame.f_back)):
                 return None
             frame.f_trace = stepper  # first: then Python 3.13 begins with this very frame, not with the next
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
@@ -286,13 +286,6 @@ class Explorer:
         outcome.switches, outcome.n_points, outcome.turns = plan.switches, plan.seen, plan.turns
         outcome.passed = one.passed
         return outcome, one.changed
-
-
-def _is_switched(caller: FrameType | None) -> bool:
-    """Whether steps are seen there: in the student's code, or in a library's that this has called."""
-    while caller is not None and caller.f_trace is None and is_passed_through(caller.f_code):
-        caller = caller.f_back
-    return caller is not None and caller.f_trace is not None
 
 
 def _captured(make: Any) -> list[Any]:

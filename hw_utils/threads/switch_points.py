@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import sysconfig
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from hw_utils.core.source.students_files import is_students
@@ -49,6 +49,13 @@ def is_passed_through(code: CodeType) -> bool:
     """Whether it is a library's code that is left alone itself, but not what it calls."""
     module = module_of(code.co_filename)
     return is_of_a_library(code) and module.split(".")[0] in _LEFT_ALONE and not _is_switched(code)
+
+
+def comes_from_a_traced(caller: FrameType | None) -> bool:
+    """Whether steps are seen in who calls: in the student's code, or in a library's that this has called."""
+    while caller is not None and caller.f_trace is None and is_passed_through(caller.f_code):
+        caller = caller.f_back
+    return caller is not None and caller.f_trace is not None
 
 
 @functools.lru_cache(maxsize=1000)

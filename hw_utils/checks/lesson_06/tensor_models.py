@@ -11,8 +11,16 @@ from torch.nn.functional import mse_loss
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.kept_bytes import look_at, taken
+from hw_utils.checks.lesson_06.refusal_causes import (
+    CUT_AGAIN,
+    NOT_IN_PLAN,
+    OTHER_SIZE,
+    TRANSPOSED,
+    fits_alone,
+    refuses_none,
+    replaced_beside,
+)
 from hw_utils.checks.lesson_06.shards import (
-    distance,
     n_ranks,
     part_on,
     random_tensor,
@@ -126,9 +134,9 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     try:
         made = run_ranks(worker, world_size, prepare)
     except (ValueError, AssertionError) as error:
-        said = {"refused": str(error), "by": type(error).__name__, "without plan": _refuses_none(parallelize, base)}
-        said["others"] = [] if is_refused else _replaced_beside(parallelize, base, plan)
-        return {**said, "alone": is_refused or _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)}
+        said = {"refused": str(error), "by": type(error).__name__, "without plan": refuses_none(parallelize, base)}
+        said["others"] = [] if is_refused else replaced_beside(parallelize, base, plan)
+        return {**said, "alone": is_refused or fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)}
     except WorkerFailed:
         if d_hidden % world_size == 0:
             raise
@@ -142,7 +150,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     ]
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
     if "crash" in made and world_size == 1:
-        made["fresh"] = _fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)
+        made["fresh"] = fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)
     made["plans"] = plans
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
     return {**made, "shapes": shapes, "taken": taken(looks[0], looks[-1])}
@@ -163,7 +171,7 @@ def judge_parallelize(
     if "refused" in data:
         if divisible:
             is_beside = data.get("without plan") or data.get("others")
-            cause = _NOT_IN_PLAN if is_beside else _CUT_AGAIN if data.get("alone") else _OTHER_SIZE
+            cause = NOT_IN_PLAN if is_beside else CUT_AGAIN if data.get("alone") else OTHER_SIZE
             raise CheckFailed(f"{what}, {d_hidden} hidden units: {data['by']}: {data['refused']}", cause=cause)
         if data["by"] != "ValueError":
             raise CheckFailed(
@@ -218,7 +226,7 @@ def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int, by_rows: bo
     """Why shapes did not fit, by those of the weights of the first rank that crashed."""
     shapes = data["shapes"][data["crash"]["rank"]] if data.get("crash") else {}
     if not shapes:
-        return _TRANSPOSED
+        return TRANSPOSED
     whole = {"lin1": (2, d_hidden), "lin2": (d_hidden, 1)}
     axes = {name: _axis(name, by_rows) for name in whole}
 
@@ -230,7 +238,7 @@ def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int, by_rows: bo
         if shape == cut(whole[name], axes[name]):
             continue
         if shape == cut(whole[name][::-1], axes[name]):
-            return _TRANSPOSED
+            return TRANSPOSED
         if shape in (cut(whole[other], axes[name]), cut(whole[other][::-1], axes[name])):
             return f"{name} is made with {other}'s weight: getattr(model, name) is the layer of that name"
         return f"{name}'s weight has shape {tuple(shape)}, expected {tuple(cut(whole[name], axes[name]))}"
@@ -251,46 +259,6 @@ _BASE_CUT = (
 )
 
 
-def _refuses_none(parallelize: Any, base: torch.nn.Module) -> str:
-    """The error that an empty plan ends in, in which no layer is cut; "" if it ends in none."""
-    try:
-        run_ranks(lambda rank, context: None, 4, lambda context: list(parallelize(base, {}, context)))
-    except Exception as error:
-        return type(error).__name__
-    return ""
-
-
-def _replaced_beside(parallelize: Any, base: torch.nn.Module, plan: dict[str, Any]) -> list[str]:
-    """The layers that a single rank's model has replaced, although the plan does not name them."""
-    models: list[Any] = []
-    try:
-        run_ranks(lambda rank, context: None, 1, lambda context: models.extend(parallelize(base, dict(plan), context)))
-    except Exception:
-        return []
-    return [n for n in ("lin1", "lin2") if n not in plan and type(getattr(models[0], n, None)) is not torch.nn.Linear]
-
-
-def _fits_alone(parallelize: Any, base: torch.nn.Module, x: torch.Tensor, plan: dict[str, Any]) -> bool:
-    """Whether a single rank's model, none of whose layers loses a part, gives what the plain one gives."""
-    models: list[Any] = []
-    right = base(x).detach()
-
-    def prepare(context: Any) -> None:
-        models.extend(parallelize(base, dict(plan), context))
-
-    try:
-        made = run_ranks(lambda rank, context: models[rank](x), 1, prepare)
-    except Exception:
-        return False
-    return "results" in made and distance(made["results"][0].detach().numpy(), right) <= 1e-6
-
-
-_CUT_AGAIN = (
-    "a single rank's model is right: with more, a layer that one rank's part was cut from is cut again for the next. "
-    "Copy the plain model anew for each rank (copy.deepcopy)"
-)
-
-
 def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, layers: list, what: str) -> None:
     """n_bytes: what the ranks' models have left in use, and a copy of the plain one."""
     whole = sum(d_hidden * n * 8 for name, n in (("lin1", 2), ("lin2", 1)) if name in layers)
@@ -300,14 +268,6 @@ def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, l
         f"{what}: all ranks' models together keep {n_bytes / whole:.3g} times the plain model's bytes, 1 is enough",
         cause="1/N of each weight is kept, in whatever form: nothing of the rest, not as a text or in a file either",
     )
-
-
-_NOT_IN_PLAN = "a layer that the plan does not name is cut: go through plan.items(), and leave all others as they are"
-_TRANSPOSED = "nn.Linear stores its weight as (d_out, d_in), the transpose of what the layers take"
-
-_OTHER_SIZE = (
-    f"N divides the hidden units, so the layer is given another size: {_TRANSPOSED}. Or it is another layer's weight"
-)
 
 
 def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:

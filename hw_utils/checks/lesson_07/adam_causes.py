@@ -1,10 +1,11 @@
-"""Adams that differ from torch's by what becomes of eps: right to many places, and not to the last one."""
+"""What a wrong Adam comes of: by its steps' length, by what it takes of the weights, or by what becomes of eps."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
@@ -49,3 +50,39 @@ def with_eps_elsewhere() -> Iterator[tuple[Callable, str]]:
         eps = 10.0**-digits
         cause = f"that is Adam with an eps of {eps:g}: take the one that came in, which is {EPS:g} if nothing is said."
         yield partial(_Adam, divisor=lambda v, correction, eps=eps: (v / correction).sqrt() + eps), cause
+
+
+def is_decay(difference: np.ndarray, weights: np.ndarray) -> bool:
+    """Whether the difference is the same share of each weight, as a step's is that also makes weights smaller."""
+    large = abs(weights) > 1e-3
+    shares = difference[large] / weights[large]
+    return bool(large.any() and (shares < -1e-9).all() and np.ptp(shares) < 1e-3 * abs(shares).max())
+
+
+_LENGTHS = (  # the first step's, in times of the right one: there every weight moves by lr
+    (0.1, "m / (1 - beta1**t) is missing: the first step is a tenth of the right one."),
+    (0.1 / 0.001**0.5, "both bias corrections are missing: the first step is 3.16 times the right one."),
+    (0.001**-0.5, "v / (1 - beta2**t) is missing: the first step is 31.6 times the right one."),
+    (0.01, "m is made with beta2: it takes beta1, and v beta2."),
+    (0.1 / 0.19 * (0.001999 / 0.001) ** 0.5, "t is 2 in the first step's bias correction: it counts from 1."),
+    (
+        10.0,
+        "the first step is 10 times the right one: m takes 1 - beta1 of the gradient, and v the square of the "
+        "gradient, not of m.",
+    ),
+    ((0.001 / 0.999) ** 0.5, "v takes 1 - beta2 of the square of the gradient, not beta2 of it."),
+    (9.0, "m takes 1 - beta1 of the gradient, not beta1 of it."),
+    (-1.0, "the weights go up the gradient: they lose the step."),
+)
+
+
+def why_length(ratio: np.ndarray) -> str:
+    """The cause of a first step of which every weight's is equally many times too long."""
+    if not np.isfinite(ratio).all():
+        return "a step gives nan or inf: t is 1 in the first step, and counted before it is used."
+    if np.ptp(ratio) < 1e-2 * abs(ratio).max():
+        if np.isclose(ratio[0], 1.0, rtol=1e-2):
+            return "the first step is lr to a few digits, as that of sign(g): m, v and eps make the rest of it."
+        named = next((text for times, text in _LENGTHS if np.isclose(ratio[0], times, rtol=1e-2)), "")
+        return named or f"the first step is {ratio.mean():.3g} times as long in every weight: is it lr once?"
+    return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."

@@ -25,7 +25,7 @@ from hw_utils.checks.kept_bytes import (
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
-from hw_utils.checks.lesson_07.adam_causes import with_eps_elsewhere
+from hw_utils.checks.lesson_07.adam_causes import is_decay, why_length, with_eps_elsewhere
 from hw_utils.checks.lesson_07.second_objects import LR, batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -218,7 +218,7 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         for optimizer, cause in with_eps_elsewhere():
             if np.allclose(got, _serial(widths, world_size, n_steps, optimizer_of=optimizer), rtol=1e-12, atol=1e-12):
                 return cause
-    if _is_decay((got[0] - right[0]), start):
+    if is_decay((got[0] - right[0]), start):
         return (
             "beside Adam's step every weight loses the same small share of itself: that is weight decay, as AdamW has "
             "it without being asked; lr, betas and eps are all that is given here."
@@ -252,43 +252,7 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "every weight moves by lr, some of them in the wrong direction: gradients and weights of a shard lie at "
             "the same places of the flat vectors."
         )
-    return _why_length((got[0] - start) / (right[0] - start))
-
-
-def _is_decay(difference: np.ndarray, weights: np.ndarray) -> bool:
-    """Whether the difference is the same share of each weight, as a step's is that also makes weights smaller."""
-    large = abs(weights) > 1e-3
-    shares = difference[large] / weights[large]
-    return bool(large.any() and (shares < -1e-9).all() and np.ptp(shares) < 1e-3 * abs(shares).max())
-
-
-_LENGTHS = (  # the first step's, in times of the right one: there every weight moves by lr
-    (0.1, "m / (1 - beta1**t) is missing: the first step is a tenth of the right one."),
-    (0.1 / 0.001**0.5, "both bias corrections are missing: the first step is 3.16 times the right one."),
-    (0.001**-0.5, "v / (1 - beta2**t) is missing: the first step is 31.6 times the right one."),
-    (0.01, "m is made with beta2: it takes beta1, and v beta2."),
-    (0.1 / 0.19 * (0.001999 / 0.001) ** 0.5, "t is 2 in the first step's bias correction: it counts from 1."),
-    (
-        10.0,
-        "the first step is 10 times the right one: m takes 1 - beta1 of the gradient, and v the square of the "
-        "gradient, not of m.",
-    ),
-    ((0.001 / 0.999) ** 0.5, "v takes 1 - beta2 of the square of the gradient, not beta2 of it."),
-    (9.0, "m takes 1 - beta1 of the gradient, not beta1 of it."),
-    (-1.0, "the weights go up the gradient: they lose the step."),
-)
-
-
-def _why_length(ratio: np.ndarray) -> str:
-    """The cause of a first step of which every weight's is equally many times too long."""
-    if not np.isfinite(ratio).all():
-        return "a step gives nan or inf: t is 1 in the first step, and counted before it is used."
-    if np.ptp(ratio) < 1e-2 * abs(ratio).max():
-        if np.isclose(ratio[0], 1.0, rtol=1e-2):
-            return "the first step is lr to a few digits, as that of sign(g): m, v and eps make the rest of it."
-        named = next((text for times, text in _LENGTHS if np.isclose(ratio[0], times, rtol=1e-2)), "")
-        return named or f"the first step is {ratio.mean():.3g} times as long in every weight: is it lr once?"
-    return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."
+    return why_length((got[0] - start) / (right[0] - start))
 
 
 def _flat_start(widths: list[int]) -> np.ndarray:
