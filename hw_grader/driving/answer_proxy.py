@@ -207,14 +207,17 @@ class AnswerProxy:
         """How much of the answers' process is new since each earlier call of this, whatever holds it and in which form.
 
         n_ranks: of a run that begins now. is_at_rest: nothing should be under way: what the driver holds for works that
-        nobody has waited for counts, too. None where each rank has a process of its own, and where it cannot be seen.
+        nobody has waited for counts, too. None where it cannot be seen.
         """
-        if ANSWER_SOCKETS.own:
-            return None
-        self._session().call({"settle": n_ranks})
-        new = ANSWER_SOCKETS.look()
-        under_way = sum(session.bytes_under_way() for session in list(_sessions)) if is_at_rest else 0
-        return new and [n_bytes + under_way for n_bytes in new]
+        session = self._session()
+        session.call({"settle": n_ranks})
+        new = ANSWER_SOCKETS.look_at(session.path)
+        beside = [one for one in list(_sessions) if one.path == session.path] if is_at_rest else []
+        return new and [n_bytes + sum(one.bytes_under_way() for one in beside) for n_bytes in new]
+
+    def share_nothing(self, n_ranks: int) -> None:
+        """In the run that comes each of so many ranks has its answers in a process of its own, until the case is over."""
+        ANSWER_SOCKETS.share_nothing(n_ranks)
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

@@ -20,12 +20,22 @@ class AnswerSockets:
 
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
     alters: bool = False  # what messages bring
-    look: Callable[[], list[int] | None] = lambda: None  # what the grader sees of the shared answers' memory
+    # What the grader sees of the memory of a rank's process, or of the shared one.
+    look: Callable[[int | None], list[int] | None] = lambda number: None
+    more: Callable[[int], list[str]] = lambda n_ranks: []  # sockets of so many new processes with answers
     known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
 
     def begin(self, own: list[str], *, alters: bool = False) -> None:
         """Another case begins; the answers' own sockets, if each rank has one."""
         self.own, self.alters, self.known = own, alters, {}
+
+    def share_nothing(self, n_ranks: int) -> None:
+        """In the run that comes each of so many ranks has a process of its own, in the next one the same processes."""
+        self.own, self.known = self.own or self.more(n_ranks), {}
+
+    def look_at(self, path: str) -> list[int] | None:
+        """What the grader sees of the memory of the process behind this socket."""
+        return self.look(self.own.index(path) if path in self.own else None)
 
     def alter(self, tensors: list[torch.Tensor]) -> None:
         """Gives what a call of torch.distributed has brought other numbers, if this case is to have such.

@@ -52,7 +52,11 @@ class Jails:
     def new_paths(self, n: int) -> list[str]:
         """Of sockets, each in a folder that nobody has used: what one has left there another could read."""
         self.meeting.close()
-        return [f"{self.meeting.enter_context(self.sandbox.meeting())}/socket" for _ in range(n)]
+        return [self.new_path(self.meeting) for _ in range(n)]
+
+    def new_path(self, stack: contextlib.ExitStack) -> str:
+        """Of a socket, in a folder that stays until the stack is closed."""
+        return f"{stack.enter_context(self.sandbox.meeting())}/socket"
 
     def answers(self, path: str) -> Process:
         """A jail with one process in it, for one check's answers or one rank's copy of them.
@@ -98,7 +102,7 @@ class Driving:
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
         if not self.is_open:
-            reply = self._opened([self.path])
+            reply = self._opened(self.served, [self.path])
             if "opened" not in reply:
                 return reply
             self.is_open = True
@@ -108,8 +112,12 @@ class Driving:
 
     def case(self, case: dict, own: Sequence[str] = (), *, alters: bool = False) -> tuple[dict, bytes]:
         """The driver's data on one case; `{"error": ...}` or `{"stop": ...}` if there is none."""
-        reply, data = self._ask(self.driver, {"case": True, "own": own, "alters": alters}, json.dumps(case).encode())
-        ended = self._ended(reply)
+        self.of_ranks = self.served if own else []
+        with contextlib.ExitStack() as self.of_case:
+            reply, data = self._ask(
+                self.driver, {"case": True, "own": own, "alters": alters}, json.dumps(case).encode()
+            )
+            ended = self._ended(reply)
         if "data" in reply and not own:
             self.driven.setdefault(self.check, []).append((case, reply["n_ranks"], reply["is_drawn"]))
         return (ended, b"") if ended else (reply, data)
@@ -130,12 +138,19 @@ class Driving:
             served.end()
         paths = self.jails.new_paths(n_ranks)
         self.served = [self.stack.enter_context(self.jails.answers(path)) for path in paths]
-        reply = self._opened(paths)
+        reply = self._opened(self.served, paths)
         return self.case(case, paths, alters=alters) if "opened" in reply else (reply, b"")
 
-    def _opened(self, paths: list[str]) -> dict:
+    def _more(self, n_ranks: int) -> dict:
+        """A process with answers for each of so many ranks, as long as this case lasts."""
+        paths = [self.jails.new_path(self.of_case) for _ in range(n_ranks)]
+        self.of_ranks = [self.of_case.enter_context(self.jails.answers(path)) for path in paths]
+        reply = self._opened(self.of_ranks, paths)
+        return {"paths": paths} if "opened" in reply else {}
+
+    def _opened(self, processes: list[Process], paths: list[str]) -> dict:
         """What is wrong with the first process that cannot open the answers, else that they are open."""
-        asked = [(served, {"path": path, "sources": self.sources}) for served, path in zip(self.served, paths)]
+        asked = [(served, {"path": path, "sources": self.sources}) for served, path in zip(processes, paths)]
         replies = [reply for reply, _ in self._ask_all(asked, self.answers)]
         return next((reply for reply in replies if "opened" not in reply), {"opened": True})
 
@@ -156,19 +171,23 @@ class Driving:
         return replies
 
     def _reply(self, process: Process | Branch, limit_s: float) -> tuple[dict, bytes]:
-        """What a process says; the driver may ask first what is to be seen of the answers' memory."""
+        """What a process says; the driver may ask first for more processes, and what is to be seen of their memory."""
         while True:
             reply, blob = process.wire.receive(limit_s)
-            if process is not self.driver or "look" not in reply:
+            if process is self.driver and "look" in reply:
+                number = reply["look"]
+                process.wire.send({"new": (self.served[0] if number is None else self.of_ranks[number]).look()})
+            elif process is self.driver and "more" in reply:
+                process.wire.send(self._more(reply["more"]))
+            else:
                 return reply, blob
-            process.wire.send({"new": self.served[0].look()})
 
     def _ended(self, reply: dict) -> dict | None:
         """What to say instead if the answers' process is gone, was stopped with its driver, or is not who speaks."""
         if "forged" in reply:
             return {"stop": Stop("tampered", f"{self.where} wrote to the grader itself: {reply['forged']}")}
         if reply.get("error") == "AnswerEnded" or "stop" in reply:
-            for served in self.served:
+            for served in {*self.served, *self.of_ranks}:
                 if served.end().over_memory:
                     return {"stop": why_stopped(served, EOFError(), self.where, 0)}
             if "stop" not in reply:

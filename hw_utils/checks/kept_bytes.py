@@ -41,6 +41,17 @@ def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> 
     return values_here(thing, [make], [model] if model else [])
 
 
+def share_nothing(answer: Any, n_ranks: int) -> bool:
+    """Has each of so many ranks of the run that comes call its answer in a process of its own; not if it is in this one.
+
+    Where they share a process, what all ranks may keep together is as much as one of them could keep of all.
+    """
+    if hasattr(type(answer), "CROSSES_AS"):
+        answer.share_nothing(n_ranks)
+        return True
+    return False
+
+
 def look_at(answer: Any, n_ranks: int = 0, *, is_at_rest: bool = False) -> list[int] | None:
     """A look at the memory of an answer's own process: bytes that are new in it since each look before this one.
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hw_grader.driving.answer_proxy import answers_at
+from hw_grader.driving.answer_proxy import AnswerEnded, answers_at
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.marshalling.call_channel import Forged
 from hw_grader.sandbox.messages import Wire
@@ -69,7 +69,7 @@ def main(end: socket.socket) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.stdout = sys.stderr = io.StringIO()
     check, answers = None, []
-    ANSWER_SOCKETS.look = partial(_look, wire)
+    ANSWER_SOCKETS.look, ANSWER_SOCKETS.more = partial(_look, wire), partial(_more, wire)
     while True:
         try:
             request, blob = wire.receive(timeout_s=24 * 3600)
@@ -88,9 +88,17 @@ def main(end: socket.socket) -> None:
             wire.send(*_drive(check, answers, decode(blob), []))
 
 
-def _look(wire: Wire) -> list[int] | None:
-    wire.send({"look": True})
+def _look(wire: Wire, number: int | None) -> list[int] | None:
+    wire.send({"look": number})
     return wire.receive(timeout_s=60)[0]["new"]
+
+
+def _more(wire: Wire, n_ranks: int) -> list[str]:
+    wire.send({"more": n_ranks})
+    reply, _ = wire.receive(timeout_s=60)
+    if "paths" not in reply:
+        raise AnswerEnded("the answers cannot be opened once more")
+    return reply["paths"]
 
 
 def find_check(name: str):
