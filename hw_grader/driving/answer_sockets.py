@@ -24,14 +24,15 @@ class AnswerSockets:
     look: Callable[[int | None], list[int] | None] = lambda number: None
     more: Callable[[int], list[str]] = lambda n_ranks: []  # sockets of so many new processes with answers
     known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
+    begins_again: bool = False  # ranks of a further run, or of the same one that began again, have the same processes
 
     def begin(self, own: list[str], *, alters: bool = False) -> None:
         """Another case begins; the answers' own sockets, if each rank has one."""
-        self.own, self.alters, self.known = own, alters, {}
+        self.own, self.alters, self.known, self.begins_again = own, alters, {}, False
 
     def share_nothing(self, n_ranks: int) -> None:
         """In the run that comes each of so many ranks has a process of its own, in the next one the same processes."""
-        self.own, self.known = self.own or self.more(n_ranks), {}
+        self.own, self.known, self.begins_again = self.own or self.more(n_ranks), {}, True
 
     def look_at(self, path: str) -> list[int] | None:
         """What the grader sees of the memory of the process behind this socket."""
@@ -56,6 +57,8 @@ class AnswerSockets:
         if rank is None:
             return path
         number = self.known.setdefault(rank, len(self.known))
+        if self.begins_again and self.own:
+            number %= len(self.own)
         return self.own[number] if self.own else path
 
 

@@ -12,7 +12,16 @@ import torch
 import torch.distributed as dist
 
 from hw_utils.checks.check import require_no_deadlock
-from hw_utils.checks.kept_bytes import is_here, is_under_way, look_at, moment, n_bytes, observe_memory, taken
+from hw_utils.checks.kept_bytes import (
+    is_here,
+    is_under_way,
+    look_at,
+    moment,
+    n_bytes,
+    observe_memory,
+    share_nothing,
+    taken,
+)
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.watched_layers import SCATTERS
 from hw_utils.core.errors import CheckFailed
@@ -66,7 +75,7 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int) -> dict[str, A
     def look(what: str, k: int) -> None:
         if (what, k) in (("forward", 0), ("forward", last), ("backward", 0)):
             own.append(n_bytes(t for layer in layers for t in (layer.full, layer.saved) if t is not None))
-            looks.append(look_at(make) if rank == world_size - 1 else None)
+            looks.append(look_at(make))
             places.append(list(dist.group.WORLD.engine.rows.order))
             moments.append(moment())
 
@@ -82,6 +91,7 @@ def _worker(rank: int, world_size: int, make: Any, n_layers: int) -> dict[str, A
 
 def drive_many(make: Any, world_size: int, n_layers: int) -> dict[str, Any]:
     """One step through layers that are large: some of them are more than all else that is made."""
+    share_nothing(make, world_size)
     args = (make, n_layers)
     return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
 
@@ -93,10 +103,11 @@ def judge_many(data: Any, world_size: int, n_layers: int) -> None:
     scatters = list(Trace.from_plain(data["trace"]).of_op(*SCATTERS))
     for place in (_FORWARD, _BACKWARD):
         for rank, result in enumerate(data["results"]):
+            its_scatters = [e for e in scatters if e.rank == rank]
             if at := data["held"][rank]:
-                mine = _allowed(place, result, [e for e in scatters if e.rank == rank], n_layers, world_size)
+                mine = _allowed(place, result, its_scatters, n_layers, world_size)
                 _judge_pass(f"{what}: rank {rank}", place, at[place + 1] - at[0] - result["own"][place + 1], mine)
-        _judge_taken(what, place, data["results"][-1], scatters, n_layers, world_size)
+            _judge_taken(f"{what}: rank {rank}", place, result, its_scatters, n_layers, world_size)
     for rank, result in enumerate(data["results"]):
         shards = n_layers * LAYER_BYTES // world_size
         if result["given"] > shards + 2 * LAYER_BYTES:
@@ -121,13 +132,13 @@ def _under_way(place: int, result: Any, scatters: list[Event]) -> int:
 
 
 def _judge_taken(what: str, place: int, result: Any, scatters: list[Event], n_layers: int, world_size: int) -> None:
-    """All ranks together, where they are looked at from outside: what crosses has copies on its way."""
+    """A rank's process, where it is looked at from outside: what crosses has copies on its way."""
     found = taken(result["looks"][0], result["looks"][place])
-    limit = _BESIDE + 2 * world_size * _ON_THE_WAY * LAYER_BYTES
+    limit = _BESIDE + 2 * _ON_THE_WAY * LAYER_BYTES
     if place == _BACKWARD:
-        limit += 3 * n_layers * LAYER_BYTES // 2 + 3 * _under_way(place, result, scatters)
+        limit += 3 * n_layers * LAYER_BYTES // (2 * world_size) + 3 * _under_way(place, result, scatters)
     if found is not None:
-        _judge_pass(f"{what}: all ranks together", place, found, limit)
+        _judge_pass(what, place, found, limit)
 
 
 def _judge_pass(who: str, place: int, held: int, limit: int) -> None:
