@@ -141,7 +141,7 @@ def _merge(options: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 2
     print(done)
-    return 1 if done.differ or done.unknown else 0
+    return 1 if done.differ or done.refused or done.unknown else 0
 
 
 def _graded(root: Path, lesson: str) -> list[str]:

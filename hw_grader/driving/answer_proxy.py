@@ -22,6 +22,7 @@ from torch import nn
 from hw_grader.driving.answer_call import Conversation, Given, send_with_things
 from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.marshalling.call_channel import HungUp, Line
+from hw_grader.driving.marshalling.lent_memory import expected
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker, containers_in
 from hw_grader.driving.marshalling.tensor_lifetimes import Held
@@ -210,13 +211,15 @@ class AnswerProxy:
         nobody has waited for counts, too. None where it cannot be seen.
         """
         session = self._session()
-        session.call({"settle": n_ranks})
-        new = ANSWER_SOCKETS.look_at(session.path)
-        beside = [one for one in list(_sessions) if one.path == session.path] if is_at_rest else []
-        return new and [n_bytes + sum(one.bytes_under_way() for one in beside) for n_bytes in new]
+        said = session.call({"settle": n_ranks})
+        sessions = [one for one in list(_sessions) if one.path == session.path]
+        there = [part for one in sessions for part in expected(one.lent, said.get(one.id) if said else None)]
+        new = ANSWER_SOCKETS.look_at(session.path, there)
+        beside = sum(one.bytes_under_way() for one in sessions) if is_at_rest else 0
+        return new and [n_bytes + beside for n_bytes in new]
 
     def share_nothing(self, n_ranks: int) -> None:
-        """In the run that comes each of so many ranks has its answers in a process of its own, until the case is over."""
+        """In the run that comes each of so many ranks has a process of its own, until the case is over."""
         ANSWER_SOCKETS.share_nothing(n_ranks)
 
     def in_orders(self, *args: Any) -> Any:

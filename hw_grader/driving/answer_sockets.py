@@ -21,7 +21,7 @@ class AnswerSockets:
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
     alters: bool = False  # what messages bring
     # What the grader sees of the memory of a rank's process, or of the shared one.
-    look: Callable[[int | None], list[int] | None] = lambda number: None
+    look: Callable[[int | None, list[list]], list[int] | None] = lambda number, lent: None
     more: Callable[[int], list[str]] = lambda n_ranks: []  # sockets of so many new processes with answers
     known: dict[Hashable, int] = field(default_factory=dict)  # a rank -> its place in the order in which they came
     begins_again: bool = False  # ranks of a further run, or of the same one that began again, have the same processes
@@ -34,9 +34,9 @@ class AnswerSockets:
         """In the run that comes each of so many ranks has a process of its own, in the next one the same processes."""
         self.own, self.known, self.begins_again = self.own or self.more(n_ranks), {}, True
 
-    def look_at(self, path: str) -> list[int] | None:
-        """What the grader sees of the memory of the process behind this socket."""
-        return self.look(self.own.index(path) if path in self.own else None)
+    def look_at(self, path: str, lent: list[list]) -> list[int] | None:
+        """What the grader sees of the memory of the process behind this socket, beside what was lent."""
+        return self.look(self.own.index(path) if path in self.own else None, lent)
 
     def alter(self, tensors: list[torch.Tensor]) -> None:
         """Gives what a call of torch.distributed has brought other numbers, if this case is to have such.

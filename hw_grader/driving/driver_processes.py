@@ -176,7 +176,9 @@ class Driving:
             reply, blob = process.wire.receive(limit_s)
             if process is self.driver and "look" in reply:
                 number = reply["look"]
-                process.wire.send({"new": (self.served[0] if number is None else self.of_ranks[number]).look()})
+                process.wire.send(
+                    {"new": (self.served[0] if number is None else self.of_ranks[number]).look(reply["lent"])}
+                )
             elif process is self.driver and "more" in reply:
                 process.wire.send(self._more(reply["more"]))
             else:

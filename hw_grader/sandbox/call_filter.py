@@ -40,7 +40,9 @@ _NUMBERS = {  # of what is allowed with some arguments
     "x86_64": {"setsockopt": 54, "socket": 41, "socketpair": 53, "setsid": 112, "mmap": 9, "fcntl": 72},
     "aarch64": {"setsockopt": 208, "socket": 198, "socketpair": 199, "setsid": 157, "mmap": 222, "fcntl": 25},
 }
-_CLONE3 = 435
+_CLONE3, _CLOSE_RANGE = 435, 436
+_OWN_TABLE = 2  # CLOSE_RANGE_UNSHARE: descriptors of one thread alone, which nobody counts; clone has it, too
+_THREAD, _FILES = 0x10000, 0x400  # CLONE_THREAD, CLONE_FILES
 _SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and both by force
 FAMILIES = (1, 2, 10, 16)  # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: all of them end at the network namespace
 ONLY_FILES = (1,)  # AF_UNIX
@@ -65,6 +67,8 @@ def filter_calls(families: tuple[int, ...] = FAMILIES) -> bool:
     _install(_answered(numbers["setsockopt"], sizes, 0))
     _install(_answered(numbers["mmap"], ((3, (_SHARED_NAMELESS,), _SHARED_NAMELESS),), _ENOMEM))
     _install(_answered(numbers["fcntl"], ((1, _HOLDING, _ALL_BITS),), _ENOLCK))
+    _install(_answered(_CLOSE_RANGE, ((2, (_OWN_TABLE,), _OWN_TABLE),), _EPERM))
+    _install(_answered(known[2], ((0, (_THREAD,), _THREAD | _FILES),), _EPERM))
     return True
 
 

@@ -157,18 +157,18 @@ class JailStarter:
             os.kill(self.jailed[number].pid, signal.SIGINT)
         return {"interrupted": number}
 
-    def do_look(self, number: int) -> dict:
+    def do_look(self, number: int, lent: list) -> dict:
         """How many bytes of its memory are new since each earlier look; None where that is not to be seen.
 
         Where the first look went well, a later one that does not is the process's own doing: all may be new. So is
-        what a look finds too many of (see `changed_pages.look_at`).
+        what a look finds too many of (see `changed_pages.look_at`). What was lent and is there is not new.
         """
-        process = self.jailed[number]
+        process, deadline = self.jailed[number], time.monotonic() + changed_pages.LONG_S
         try:
-            now = changed_pages.look_at(process.pid)
+            now = changed_pages.look_at(process.pid, deadline, lent)
         except OSError:  # no walls, or a kernel that does not let us
             return {"new": [process.limits.memory_bytes for _ in process.looks] or None}
-        new = [now.new_bytes(before) for before in process.looks]
+        new = [now.new_bytes(before, deadline) for before in process.looks]
         new = [process.limits.memory_bytes if n_bytes is None else n_bytes for n_bytes in new]
         process.looks.append(now)
         return {"new": new}

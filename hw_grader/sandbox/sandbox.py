@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from hw_grader.sandbox.bubblewrap import bare_command, command
@@ -82,9 +82,12 @@ class Process:
         """As if the student had pressed stop."""
         self.sandbox.ask({"do": "interrupt", "number": self.number})
 
-    def look(self) -> list[int] | None:
-        """Bytes of its memory that are new since each earlier look; None where that is not to be seen."""
-        return self.sandbox.ask({"do": "look", "number": self.number})["new"]
+    def look(self, lent: Sequence[Sequence] = ()) -> list[int] | None:
+        """Bytes of its memory that are new since each earlier look; None where that is not to be seen.
+
+        lent: what it was given, see `changed_pages.look_at`.
+        """
+        return self.sandbox.ask({"do": "look", "number": self.number, "lent": lent})["new"]
 
     def end(self) -> Ended:
         """Ends the process and everything that it started."""

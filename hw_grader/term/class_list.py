@@ -79,10 +79,12 @@ class ClassList:
     def find(self, sender: Sender) -> tuple[str, str]:
         """(the student, "") or ("", why nobody of the list can be meant): by number, mail, login, then name.
 
-        With an empty list the student is the login, else the mail's first part, else name and number of the LMS.
+        With an empty list the student is the mail's first part, or name and number of the LMS; what was typed counts
+        only where nobody else says who it is.
         """
         if not self.students:
-            return student_name(sender.login or sender.mail.partition("@")[0] or _made_up(sender)), ""
+            typed = "" if sender.lms else sender.login
+            return student_name(typed or sender.mail.partition("@")[0] or _made_up(sender)), ""
         everybody = self.students.values()
         if sender.id and (found := [s for s in everybody if s.ids.get(sender.lms) == sender.id]):
             return _only(found, f"{sender.lms} number {sender.id}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class Cause:
 def distribution(result) -> list[Bar]:
     """Ten bars of one lesson: how many of those graded have which share of its points; full marks are in the last."""
     shares = [row.points / row.max_points for row in result.rows if row.is_graded and row.max_points]
-    counts = Counter(min(int(share * N_BARS), N_BARS - 1) for share in shares)
+    counts = Counter(int(min(max(share * N_BARS, 0), N_BARS - 1)) for share in shares if math.isfinite(share))
     most = max(counts.values(), default=1)
     return [Bar(f"{10 * n} to {10 * n + 10} %", counts[n] / most, str(counts[n])) for n in range(N_BARS)]
 

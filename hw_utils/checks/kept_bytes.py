@@ -42,7 +42,7 @@ def values_kept(thing: Any, make: Any, model: torch.nn.Module | None = None) -> 
 
 
 def share_nothing(answer: Any, n_ranks: int) -> bool:
-    """Has each of so many ranks of the run that comes call its answer in a process of its own; not if it is in this one.
+    """Has each of so many ranks of the run that comes call its answer in a process of its own; not if it is here.
 
     Where they share a process, what all ranks may keep together is as much as one of them could keep of all.
     """

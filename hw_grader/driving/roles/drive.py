@@ -88,8 +88,8 @@ def main(end: socket.socket) -> None:
             wire.send(*_drive(check, answers, decode(blob), []))
 
 
-def _look(wire: Wire, number: int | None) -> list[int] | None:
-    wire.send({"look": number})
+def _look(wire: Wire, number: int | None, lent: list[list]) -> list[int] | None:
+    wire.send({"look": number, "lent": lent})
     return wire.receive(timeout_s=60)[0]["new"]
 
 

@@ -129,7 +129,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     def prepare(context: Any) -> None:
         made = [] if is_apart else made_again(base, context)
         models.extend(made if isinstance(made, Sequence) else [])
-        looks.append(look_at(parallelize) if is_large else None)
+        looks.append(look_at(parallelize, is_at_rest=True) if is_large else None)
 
     try:
         made = run_ranks(worker, world_size, prepare)

@@ -120,7 +120,8 @@ def drive_layer(
         return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
     made = run_ranks(worker, world_size)
-    return {**made, "weights": weights, "stages": stages, "taken": taken(before, look_at(Layer)) if is_large else None}
+    n_taken = taken(before, look_at(Layer, is_at_rest=True)) if is_large else None
+    return {**made, "weights": weights, "stages": stages, "taken": n_taken}
 
 
 def _followed(layer: Any) -> list[str]:

@@ -62,9 +62,9 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
         optimizer.step()
         if not is_large or step == n_steps - 1:
             path.append(plain(torch.cat([p.detach().flatten() for p in model.parameters()])))
-        model.zero_grad()
-        if is_large and step == n_steps - 2:
+        if is_large and step == n_steps - 2:  # with the gradients that it was given
             n_taken = taken(before, look_at(make, is_at_rest=True))
+        model.zero_grad()
     moments.append(moment())
     floats = floats_kept(optimizer, model)
     listed, n = bytes_in_lists(optimizer), sum(p.numel() for p in model.parameters())
@@ -157,17 +157,16 @@ def _n_parameters(widths: list[int]) -> int:
 
 
 def _judge_taken(what: str, n_bytes: Sequence[int | None], n: int, world_size: int, item: int) -> None:
-    """n_bytes: between two steps, what each rank's process has in use: a model, its gradients, what its optimizer keeps.
+    """n_bytes: between two steps, what each rank's process has in use beside the model and its gradients.
 
-    Of the weights, beside these: right answers have 0.9 at most, whole moments 2 at least; with six bytes a number 1.5,
-    and with fewer the weights are not right any more.
+    Of the weights, beside three shards: right answers have 0.9 at most, whole moments 2 at least; with six bytes a
+    number 1.5, and with fewer the weights are not right any more.
     """
-    allowed = 2 + 3 / world_size
     for rank, found in enumerate(n_bytes):
-        if found is not None and found > (allowed + _BESIDE) * n * item:
+        if found is not None and found > (3 / world_size + _BESIDE) * n * item:
             raise CheckFailed(
-                f"{what}: rank {rank} keeps {found / n / item:.3g} numbers for each parameter; a model, its gradients "
-                f"and three shards are {allowed:.3g}.",
+                f"{what}: beside the model rank {rank} keeps {found / n / item:.3g} numbers for each parameter; three "
+                f"shards are {3 / world_size:.3g}.",
                 cause="all moments are kept by every rank, as a text, in a list, in a file or in another process.",
             )
 

@@ -66,7 +66,7 @@ def _worker(
         torch.manual_seed(7 + step)
         y = model.forward(_numbers(100 + step, n_examples))
         kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
-        taken_after.append(taken(before, look_at(make) if n_examples == MANY else None))
+        taken_after.append(taken(before, look_at(make, is_at_rest=True) if n_examples == MANY else None))
         in_layers = sum(layer.saved is not None for layer in layers)
         moments.append(moment())
         with torch.random.fork_rng(devices=[]):

@@ -59,7 +59,7 @@ def run_stages(rank: int, world_size: int, make: Any, case: dict, looks_again: b
                     pipe.backward(k, y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F")))
                     kept.append([number, k, *pipe.kept(k)])
             modules = [keeper.module for keeper in pipe.keepers]
-            looks.append(look_at(make) if case["texts"] == "many rows" else None)
+            looks.append(look_at(make, is_at_rest=True) if case["texts"] == "many rows" else None)
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     except Stopped as stopped:
         return {"stopped": list(stopped.args)}
