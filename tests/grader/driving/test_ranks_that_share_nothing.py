@@ -44,6 +44,22 @@ def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
         places.of_caller("first", "c")
 
 
+def test_a_case_whose_ranks_are_to_share_nothing_gets_processes_once_and_keeps_them_in_each_run():
+    asked = []
+    places = AnswerSockets(more=lambda n: asked.append(n) or ["one", "two"], look=lambda number, lent: [number])
+    places.begin([])
+    assert places.of_caller("first", "before") == "first"
+    for run in ("a run", "the same, begun again", "another"):
+        if run != "the same, begun again":
+            places.share_nothing(2)
+        assert {places.of_caller("first", f"{run} {rank}") for rank in range(2)} == {"one", "two"}
+        assert places.of_caller("first", None) == "first"
+    assert asked == [2]
+    assert [places.look_at(path, []) for path in ("one", "two", "first")] == [[0], [1], [None]]
+    places.begin([])
+    assert places.of_caller("first", "a") == "first"
+
+
 def test_threads_that_take_turns_are_ranks_too():
     places = AnswerSockets()
     places.begin(["one", "two"])

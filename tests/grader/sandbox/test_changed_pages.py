@@ -9,19 +9,24 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from hw_grader.driving.marshalling import lent_memory
+from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.sandbox import changed_pages
 from hw_grader.sandbox.changed_pages import PAGE, look_at, n_changed
 
 N_BYTES = 16 * 2**20
 NOISE_BYTES = 4 * 2**20
 NOT_TO_BE_TOLD = 2**40
+GUARD = 102  # MADV_GUARD_INSTALL
 ROOT = Path(__file__).resolve().parents[3]
 LAST_NUMBER = "/proc/sys/kernel/ns_last_pid"
 
@@ -87,6 +92,17 @@ def _shared_with_a_child() -> tuple[bytes, int]:
     return kept, end[1]
 
 
+def _behind_a_page_that_cannot_be_read() -> mmap.mmap:
+    """The first page of each piece that is read at once can be read by nobody (a guard page, from Linux 6.13 on)."""
+    n_pages = changed_pages._AT_ONCE
+    mapped = mmap.mmap(-1, N_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapped.write(os.urandom(N_BYTES))
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    for place in range(0, N_BYTES, n_pages * PAGE):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start + place), ctypes.c_size_t(PAGE), GUARD)
+    return mapped
+
+
 def _in_thousands_of_places() -> list[mmap.mmap]:
     return [mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE, prot=(1, 3)[k % 2]) for k in range(10_000)]
 
@@ -113,6 +129,7 @@ KEEPS: dict[str, Callable[[Any], Any]] = {
     "where ballast was": _in_place_of_ballast,
     "a child": lambda _: _in_a_child(),
     "shared with a child": lambda _: _shared_with_a_child(),
+    "behind a page that cannot be read": lambda _: _behind_a_page_that_cannot_be_read(),
     "thousands of places": lambda _: _in_thousands_of_places(),
     "ever new processes": lambda _: _in_ever_new_processes(),
 }
@@ -206,3 +223,47 @@ def test_a_child_whose_number_is_the_smaller_one_is_known_again(grown):
     assert grown("nothing", "a child of a smaller number") <= NOISE_BYTES
     _numbers_go_on_from(20_000)
     assert 0.95 * N_BYTES <= grown("a tensor", "a child of a smaller number") <= N_BYTES + NOISE_BYTES
+
+
+def test_a_page_that_cannot_be_read_is_like_no_other_and_hides_none_behind_it():
+    room = mmap.mmap(-1, 3 * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room.write(b"a" * 3 * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room)) // PAGE
+    nowhere = 1  # the second page of every process
+    numbers = np.array([nowhere, nowhere + 1, start, start + 1, start + 2], np.uint64)
+    first, second = (changed_pages._sums("self", numbers) for _ in range(2))
+    assert (first[2:] == second[2:]).all()
+    assert len({*first[2:].tolist()}) == 1
+    assert not (first[:2] == second[:2]).any()
+
+
+def test_a_look_that_would_take_longer_than_it_may_tells_nothing():
+    long_ago = time.monotonic() - 1
+    now = look_at(os.getppid(), long_ago) if os.getppid() > 1 else None
+    assert now is None or now.pages is None
+    with pytest.raises(TimeoutError):
+        changed_pages._sums("self", np.array([1], np.uint64), long_ago)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_what_was_lent_is_found_where_it_is_said_to_be_and_nowhere_else(dtype):
+    model = torch.nn.Linear(256, 256).to(torch.float64 if dtype == torch.int64 else dtype)
+    model.register_buffer("counts", torch.arange(2**16).to(dtype))
+    lent = Lent()
+    lent.things.append(model)
+    said = lent_memory.places(lent)
+    assert len(said) == 2
+    with torch.no_grad():
+        model.weight[0, 0] = 0.0
+        there = lent_memory.expected(lent, said)
+        model.weight[0, 0] = -0.0  # the same number
+    found = changed_pages._found(os.getpid(), there)
+    n_pages = sum(tensor.nbytes // PAGE for tensor in (model.weight, model.counts))
+    assert n_pages - 2 <= len(found) <= n_pages
+    model.weight.data.add_(1)
+    others = changed_pages._found(os.getpid(), there)
+    assert len(others) < len(found)
+    assert {*others} < {*found}
+    assert len(changed_pages._found(os.getpid(), [[4096, *one[1:]] for one in there])) == 0
+    assert lent_memory.expected(lent, dict.fromkeys(said, "here")) == []
+    assert lent_memory.expected(lent, None) == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 
+from hw_grader.sandbox import memory_in_use
 from hw_grader.sandbox.lockdown import Limits
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import needs_sandbox
 
 pytestmark = [needs_sandbox, pytest.mark.slow]
+PAGE = mmap.PAGESIZE
 REST = "\nimport time\nwhile True: time.sleep(1)\n"
 REFUSED = {
     "shared memory that is not mapped any more": "import mmap; mmap.mmap(-1, 2**30).madvise(mmap.MADV_DONTNEED)",
@@ -20,6 +24,11 @@ REFUSED = {
     "locks on parts of a file": "import fcntl; fcntl.lockf(open('f', 'w'), fcntl.LOCK_EX, 1, 10**6)",
     "names and values beside a file's content": "import os; os.setxattr(open('f', 'w').name, 'user.a', bytes(9000))",
     "a larger pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], fcntl.F_SETPIPE_SZ, 2**20)",
+    "descriptors of one thread alone": "import ctypes\n"
+    "if ctypes.CDLL(None).syscall(436, 2**20, 2**20, 2) < 0: raise OSError",
+    "a thread with descriptors of its own": "import ctypes, platform\n"
+    "number = {'x86_64': 56}.get(platform.machine(), 220)\n"
+    "if ctypes.CDLL(None).syscall(number, 0x10900, 0, 0, 0, 0) < 0: raise OSError",
     "terminals": "import os\nfor _ in range(40): os.openpty()",
     "files beside its own folder": "open('/dev/planted', 'w')",
     "files where checks meet": "open('/meet/planted', 'w')",
@@ -31,6 +40,18 @@ import mmap
 room = mmap.mmap(-1, 2**33, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, prot=mmap.PROT_READ)
 for place in range(0, 2**33, 2**21):
     room[place]
+""",
+    "mappings": """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+place = libc.mmap(None, 2**29, 0, 0x4022, -1, 0)
+for k in range(32_000):
+    libc.mprotect(ctypes.c_void_p(place + 8192 * k), ctypes.c_size_t(4096), 1)
+for _ in range(24):
+    if os.fork() == 0:
+        break
 """,
     "pipes": """
 import os
@@ -85,3 +106,12 @@ def test_the_kernels_own_count_ends_a_submission_that_ours_does_not_see(small):
     with small.start("cells") as process:  # the warm parents are there
         process.wire.send({"run": "1"})
         assert process.wire.receive(60)[0]["ok"]
+
+
+def test_the_kernels_notes_on_mappings_are_counted_as_far_as_they_are_many():
+    few = memory_in_use.of_mappings("self")
+    assert 50 * 320 < few < 2**13 * 320
+    places = [mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE, prot=(1, 3)[k % 2]) for k in range(2**13)]
+    assert memory_in_use.of_mappings("self") == 2**16 * 320
+    del places
+    assert memory_in_use.of_mappings("no process") == 0
