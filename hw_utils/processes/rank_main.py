@@ -68,7 +68,7 @@ def _settle(rank: int, spec: dict) -> None:
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "replace", line_buffering=True)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     torch.set_num_threads(1)
-    np.random.seed()  # forked ranks would share it; torch's default seed is the same in any fresh process
+    np.random.seed()  # forked ranks would share it; torch's seed is one on all ranks, so that runs can be compared
     if spec.get("directory"):
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)

@@ -57,7 +57,7 @@ def _drawing(shared: Callable, state_of: Callable[[], Any], carries: Callable[[]
     return draw
 
 
-SEED = 67280421310721  # torch's own default seed: every process starts with it
+SEED = 67280421310721  # a new Generator's own; a process of torchrun's starts with another one each time
 _WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
 _PLACE_AT = 8  # bytes from where it begins to move: in front is how many words are left
 UNSEEN = -1  # what no glance shows
