@@ -57,6 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _collect(options: argparse.Namespace) -> int:
+    from hw_grader.notebook.submission import one_line
     from hw_grader.term.class_list import ClassListError, read_class
     from hw_grader.term.collect import collect
     from hw_grader.term.downloads import as_paths
@@ -73,7 +74,7 @@ def _collect(options: argparse.Namespace) -> int:
         known = read_class(path)
         found = collect(root, as_paths(options.zips), known, options.assignment)
     except (ClassListError, FileNotFoundError) as error:
-        print(error, file=sys.stderr)
+        print(one_line(str(error), 10_000), file=sys.stderr)
         return 2
     print(found)
     if not known.students:

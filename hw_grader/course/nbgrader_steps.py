@@ -32,7 +32,7 @@ from nbgrader.server_extensions.formgrader.handlers import template_path
 from hw_grader.course.grading_records import STAGING
 from hw_grader.course.read_submissions import restored
 from hw_grader.notebook.rubric import RubricUnderAnswer
-from hw_grader.notebook.sanitize import markdown_of_cell, safe_html
+from hw_grader.notebook.sanitize import latex_of_output, markdown_of_cell, safe_html
 from hw_grader.notebook.trusted_notebook import read_trusted
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
@@ -57,14 +57,16 @@ def page_settings() -> dict[str, Any]:
     """Settings of `HTMLExporter`, with which the formgrader makes its page of one submission, for the instructor.
 
     Nothing on it that comes from a student runs, loads or links: cells and outputs are safe HTML, names are text, and
-    the page itself (templates/formgrader_page) lets formulas make no more than formulas.
+    the page itself (templates/formgrader_page) lets formulas make no more than formulas, so many and so long as
+    `sanitize.Formulas` has it, and draws what a student wrote nowhere but in its own box.
     """
     return {
         "sanitize_html": True,
         "preprocessors": [RubricUnderAnswer, NamesAsText],
-        "filters": {"clean_html": safe_html, "markdown2html": markdown_of_cell},
+        "filters": {"clean_html": safe_html, "markdown2html": markdown_of_cell, "latex_of_output": latex_of_output},
         "template_name": "formgrader_page",
         "extra_template_basedirs": [str(_TEMPLATES), template_path],
+        "extra_template_paths": [template_path],  # where `formgrade/index.html.j2` is
     }
 
 

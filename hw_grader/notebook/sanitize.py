@@ -6,7 +6,9 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from html import escape, unescape
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
@@ -32,6 +34,11 @@ _DRAWN = re.compile(r"<img alt=\"([^\"<>]*)\" style=\"[^\"<>]*\" src='data:image
 # Formulas that would keep a page's reader busy: many nested commands, or commands that are made of others.
 _MOST_TEX = 400
 _MAKES_COMMANDS = re.compile(r"\\(def|let|(re)?new(command|environment)|DeclareMathOperator|require|mmlToken)(?![a-z])")
+_MOST_FORMULA_CHARS, _MOST_FORMULA_DEPTH, _MOST_COMMANDS = 1_000, 20, 150  # of one; 195 braces crash a tab
+_FORMULA_ENDS = {"$": "$", "$$": "$$", "\\(": "\\)", "\\[": "\\]"}
+_DEEPER = {"{": 1, "}": -1}
+_FORMULA_BEGINS = re.compile(r"(?<!\\)\$\$?|\\[(\[]|\\begin\{([^{}]{1,30})\}|\\(?:eq)?ref\{[^{}]{0,100}\}")
+_TAG_OR_CODE = re.compile(r'<(pre|code)>.*?</\1>|<(?:[^<>"]|"[^"]*")*>', re.DOTALL)  # in clean HTML
 _BASE64 = re.compile(r"[A-Za-z0-9+/=\s]*\Z")
 # Controls that a terminal obeys, signs that turn a line's direction, halves that no file holds; colours (ESC [ ... m)
 # are kept on request.
@@ -182,10 +189,77 @@ def pasted_pictures(cell: Any) -> dict[str, str]:
     return found
 
 
+@dataclass
+class Formulas:
+    """What one page may still set as formulas, of all its texts together; what is beyond stays as it was written.
+
+    A page sets nothing but what is marked here (see templates/formgrader_page).
+    """
+
+    n_formulas: int = 300  # beginnings of which no end is found are counted, too
+    n_chars: int = 6_000
+
+    def marked(self, html: str) -> str:
+        """Clean HTML with each formula in a span of the class `formula`; none in code, none across elements.
+
+        >>> Formulas().marked("<p>for $n$ ranks</p>")
+        '<p>for <span class="formula">$n$</span> ranks</p>'
+        """
+        parts, end = [], 0
+        for tag in _TAG_OR_CODE.finditer(html):
+            parts += [*self._marked_text(html[end : tag.start()]), tag[0]]
+            end = tag.end()
+        return "".join([*parts, *self._marked_text(html[end:])])
+
+    def _marked_text(self, text: str) -> list[str]:
+        parts, done, place = [], 0, 0
+        while self.n_formulas > 0 and (begin := _FORMULA_BEGINS.search(text, place)):
+            self.n_formulas -= 1
+            end = _end_of_formula(text, begin)
+            if not end and len(text) - begin.start() > _MOST_FORMULA_CHARS:
+                break  # nobody knows whether the next sign begins a formula or ends this one
+            formula, place = text[begin.start() : end], end or begin.end()
+            if end and len(formula) <= self.n_chars and not _keeps_busy(formula):
+                self.n_chars -= len(formula)
+                parts += [text[done : begin.start()], f'<span class="formula">{formula}</span>']
+                done = end
+        return [*parts, text[done:]]
+
+
+def _end_of_formula(text: str, begin: re.Match) -> int:
+    """Where the formula ends, as MathJax sees it: outside of braces; 0 if it does not, or not soon."""
+    if "ref{" in begin[0]:
+        return begin.end()
+    end, depth = _FORMULA_ENDS.get(begin[0], f"\\end{{{begin[1]}}}"), 0
+    signs = re.compile(rf"{re.escape(end)}|\\.|[{{}}]", re.DOTALL)
+    for sign in signs.finditer(text, begin.end(), begin.start() + _MOST_FORMULA_CHARS):
+        if sign[0] == end and depth == 0:
+            return sign.end()
+        depth = max(0, depth + _DEEPER.get(sign[0], 0))
+    return 0
+
+
+def _keeps_busy(formula: str) -> bool:
+    depth = max(accumulate(_DEEPER.get(sign, 0) for sign in formula), default=0)
+    is_much = depth > _MOST_FORMULA_DEPTH or formula.count("\\") > _MOST_COMMANDS
+    return is_much or _MAKES_COMMANDS.search(formula) is not None
+
+
+def _formulas_of_page(context: Context) -> Formulas:
+    return context["resources"].setdefault("formulas", Formulas())
+
+
 @pass_context
 def markdown_of_cell(context: Context, source: str) -> str:
-    """The filter of nbgrader's pages for the text of a cell."""
-    return safe_markdown(source, pasted_pictures(context.get("cell") or {}))
+    """The filter of nbgrader's pages for the text of a cell, or of an output."""
+    html = safe_markdown(source, pasted_pictures(context.get("cell") or {}))
+    return html if isinstance(source, OwnHtml) else _formulas_of_page(context).marked(html)
+
+
+@pass_context
+def latex_of_output(context: Context, source: str) -> str:
+    """The filter of nbgrader's pages for an output that is a formula."""
+    return _formulas_of_page(context).marked(escape(source))
 
 
 def safe_markdown(source: str, pictures: Mapping[str, str] = MappingProxyType({})) -> str:

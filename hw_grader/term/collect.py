@@ -26,6 +26,7 @@ from hw_grader.term.lms_file_names import METADATA, Named, read_metadata, read_n
 ATTEMPTS = "attempts"
 _TYPED = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}"  # what `python -m hw_utils submit --student` takes
 
+_MOST_SHOWN_CHARS = 100_000  # of a line, in which a whole class may stand
 _STAMP_BYTES = 100  # of a timestamp.txt, which lies beside each of many notebooks
 WHEN = "a date such as 2026-03-02 10:00 +0100"
 
@@ -72,7 +73,7 @@ class Collected:
         for title, said in (("several attempts", self.double), ("not placed", self.unknown), ("notes", self.notes)):
             if said:
                 lines += [f"{title}, {len(said)}:", *(f"  {line}" for line in said)]
-        return "\n".join(lines) or "no notebook was found"
+        return "\n".join(one_line(line, _MOST_SHOWN_CHARS) for line in lines) or "no notebook was found"
 
 
 def collect(root: Path, downloads: list[Path], known: ClassList, lesson: str = "") -> Collected:
@@ -111,7 +112,7 @@ def _student(attempt: Attempt, known: ClassList, found: Collected) -> str:
     """Who of the class handed it in; "", and a line, if nobody can be meant."""
     student, why = known.find(attempt.sender)
     if why:
-        found.unknown.append(f"{attempt.path}: {why}")
+        found.unknown.append(f"{attempt.path}: {one_line(why)}")
         return ""
     typed = attempt.sender.login
     if attempt.sender.lms and typed and known.students and typed.lower() != student.lower():
@@ -198,7 +199,7 @@ def _notebook(
         kept.write_bytes(file.data)
         yield Attempt(sender, one, kept, when or own, shown, late, lms_path)
         for partner in named.partners if named else ():
-            found.notes.append(f"{partner}: handed in together with {sender}")
+            found.notes.append(one_line(f"{partner}: handed in together with {sender}"))
             yield Attempt(partner, one, kept, when or own, shown, late, lms_path)
 
 

@@ -11,11 +11,14 @@ import threading
 import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 
 from hw_grader.course.trusted_verdict_step import UNSAFE
-from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, hand_in, tiny_course
+from hw_grader.notebook.sanitize import Formulas
+from tests.grader.notebook.test_pipeline import NAME, NOTEBOOK, answered, cell, hand_in, tiny_course
 from tools.build import build
 
 TOKEN = "formgrader-test"
@@ -29,6 +32,31 @@ MADE_OF_TEXT = """async () => {
   document.forms[document.forms.length - 1].submit();
   while (refused.size < 5) await new Promise(requestAnimationFrame);
   return [...refused].sort();
+}"""
+# What MathJax would make of \smash, \llap, \rule, \raise, \kern and negative spaces, in each box of a student's;
+# gives which of the instructor's elements it covers, of how many that were looked at, and how often it is seen at all.
+DRAWN_BY_A_FORMULA = """(boxes) => {
+  const drawn = ["position: absolute; left: -500em; top: -500em", "position: fixed; left: 0; top: 0",
+    "position: relative; display: inline-block; top: -90em; left: -30em", "display: block; margin: -90em -30em"];
+  for (const box of document.querySelectorAll(boxes)) for (const style of drawn)
+    box.insertAdjacentHTML("beforeend",
+      `<span class="drawn" style="${style}; width: 1000em; height: 1000em; background: black; z-index: 9999">a</span>`);
+  const at = (x, y) => document.elementFromPoint(x, y)?.closest(".drawn");
+  const instructors = "input.score, textarea, button, .panel-heading, .nbgrader-label, nav a";
+  const covered = [], looked_at = [];
+  for (const one of document.querySelectorAll(instructors)) {
+    one.scrollIntoView({block: "center"});
+    const r = one.getBoundingClientRect();
+    if (!r.width || one.closest(boxes)) continue;
+    looked_at.push(one);
+    if (at(r.x + r.width / 2, r.y + r.height / 2)) covered.push(one.className);
+  }
+  const seen = [...document.querySelectorAll(boxes)].filter((box) => {
+    box.scrollIntoView({block: "center"});
+    const r = box.getBoundingClientRect();
+    return at(r.x + r.width / 2, Math.min(r.y + r.height / 2, innerHeight / 2));
+  });
+  return {covered, n_looked_at: looked_at.length, n_seen: seen.length};
 }"""
 
 
@@ -174,6 +202,38 @@ def test_nothing_that_comes_from_a_student_runs_loads_or_links_on_the_page(cours
     ours = (f"{server.url}/", "https://cdnjs.cloudflare.com/ajax/libs/mathjax/2.7.7/")
     assert all(url.startswith(ours) for url in asked)
     assert not any("logout" in url for url in asked)
+
+
+def test_what_a_student_wrote_neither_fills_nor_covers_the_instructors_page(course, server, page):
+    hand_in(course, "eve", (course / "submitted" / "reference" / NAME / NOTEBOOK).read_text())
+    json.loads(server.ask(f"/api/assignment/{NAME}/assign", "POST"))
+    assert json.loads(server.ask(f"/api/submission/{NAME}/eve/autograde", "POST"))["success"]
+    graded = course / "autograded" / "eve" / NAME / NOTEBOOK
+    notebook = nbformat.read(graded, as_version=4)
+    boxed = '<div style="position: fixed; margin: -500px">b</div><style>body { display: none }</style>'
+    cell(notebook, "why_ranks").source = "$a$ " * 200 + f"\n\n{boxed}"
+    cell(notebook, "hello").outputs = [
+        new_output("display_data", {kind: text * 1000})
+        for kind, text in (("text/html", "<p>$h$</p>"), ("text/latex", "$l$ "), ("text/markdown", "$m$ "))
+    ]
+    graded.chmod(0o644)
+    nbformat.write(notebook, graded)
+    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+        number = gradebook.find_submission_notebook(NOTEBOOK.removesuffix(".ipynb"), NAME, "eve").id
+
+    page.set_extra_http_headers({"Authorization": f"token {TOKEN}"})
+    page.route("https://cdnjs.cloudflare.com/**", lambda route: route.abort())
+    page.goto(f"{server.url}/formgrader/submissions/{number}/")
+    page.locator("input.score.needs_manual_grade").wait_for()
+    formulas = page.locator(".formula").all_text_contents()
+    assert len(formulas) == Formulas().n_formulas
+    assert {"$l$"} <= {*formulas} <= {"$l$", "$m$", "$a$"}
+    answer = page.locator(".nbgrader_cell .text_cell_render")
+    assert (answer.count(), answer.locator("[style], style").count()) == (1, 0)
+    found = page.evaluate(DRAWN_BY_A_FORMULA, ".text_cell_render, .input_area, .output_area")
+    assert found["covered"] == []
+    assert found["n_looked_at"] > 10
+    assert found["n_seen"] > 5  # in its own box it is
 
 
 def test_the_release_of_the_formgraders_button_is_the_builders(course, server):

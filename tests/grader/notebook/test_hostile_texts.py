@@ -12,7 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from hw_grader.course.grading import noticed
 from hw_grader.course.similarity import functions_in
 from hw_grader.notebook.restore import MAX_CELLS, MAX_MARKDOWN_CHARS, read_cells
-from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
+from hw_grader.notebook.sanitize import Formulas, clean_outputs, safe_html, safe_markdown
 from hw_grader.notebook.trusted_notebook import TrustedNotebook, released
 
 NOBODYS = TrustedNotebook.__new__(TrustedNotebook)
@@ -27,6 +27,9 @@ TEXTS = {
     "imports in one line": (lambda n: _noticed("hw_utils import " * n), 10_000),
     "a solution without an end": (lambda n: released("### BEGIN SOLUTION\n" * n, "code"), 5000),
     "hidden tests without an end": (lambda n: released("### BEGIN HIDDEN TESTS\n" * n, "markdown"), 5000),
+    "formulas without an end": (lambda n: Formulas().marked("\\(" * n), 10_000),
+    "openings in formulas": (lambda n: Formulas().marked("${" * n), 10_000),
+    "elements around formulas": (lambda n: Formulas().marked("<pre></pre>$a<p></p>" * n), 2000),
     "many functions": (lambda n: list(functions_in("def f(): pass\n" * n)), 1000),
 }
 
@@ -130,3 +133,47 @@ def test_formulas_that_keep_a_page_busy_stay_text(formula):
     (shown,) = clean_outputs([tex])
     assert [*shown["data"]] == ["text/plain"]
     assert "tex2jax_ignore" not in safe_markdown(r"the time is $\alpha + \frac{n}{\beta}$")
+
+
+def _set(markdown: str, formulas: Formulas) -> int:
+    return formulas.marked(safe_markdown(markdown)).count('<span class="formula">')
+
+
+def test_a_text_with_forty_formulas_is_set_and_one_page_sets_no_more_than_so_many():
+    text = " ".join(rf"For $N_{{{n}}}$ it is $\sum_{{i=1}}^{{{n}}} \frac{{n_i}}{{\beta_i}}$." for n in range(20))
+    page = Formulas()
+    assert _set(text, page) == 40
+    assert _set("$a$ " * 1000, page) == 260
+    assert _set("$a$ " * 1000, page) == _set(text, page) == 0
+    assert "$N_{1}$" in page.marked(text)  # as it was written
+    assert _set(("$" + "a+" * 400 + "$ ") * 20, Formulas()) < 20
+
+
+@pytest.mark.parametrize(
+    "formula",
+    ["a+" * 600, "{" * 25 + "}" * 25, r"\left(" * 100 + "1" + r"\right)" * 100, r"\def\a{\b\b}", r"\newcommand\a{1}"],
+)
+def test_a_formula_that_keeps_a_page_busy_takes_no_other_one_along(formula):
+    shown = Formulas().marked(safe_markdown(f"$a$ and ${formula}$ and $b$.\n\nThen $c$."))
+    assert '<span class="formula">$a$</span> and $' in shown
+    assert "$ and $</span>" not in shown
+    assert '<span class="formula">$c$</span>' in shown
+
+
+def test_formulas_are_found_as_mathjax_finds_them():
+    found = [
+        r"$x&lt;y$", r"$\text{a $b$ c}$", "$$\na\n$$", r"\(z\)", r"\[z\]", r"\begin{align*} a&amp;=b\\ \end{align*}",
+        r"$a\$b$", r"\eqref{one}",
+    ]  # fmt: skip
+    for formula in found:
+        assert Formulas().marked(f"<p>a {formula} b</p>") == f'<p>a <span class="formula">{formula}</span> b</p>'
+    left = [
+        "<pre>$a$</pre>",
+        "<code>$a$</code>",
+        '<img alt="> $a$ >" src="">',
+        "$a <em>b</em> c$",
+        r"\$5 and 6\$",
+        "$5",
+    ]
+    for text in left:
+        assert Formulas().marked(f"<p>{text}</p>") == f"<p>{text}</p>"

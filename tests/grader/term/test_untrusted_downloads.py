@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 
 import pytest
 
-from hw_grader.term.lms_file_names import read_name, usual_lms
+from hw_grader.term.collect import Collected
+from hw_grader.term.lms_file_names import METADATA, read_name, usual_lms
 from tests.grader.small_course import ASSIGNMENT, as_bytes, submission
 from tests.grader.term.downloads import NOTEBOOK, handed_in, kit_zip, run, zipped
 
@@ -157,3 +159,24 @@ def test_a_name_without_an_end_is_a_line_and_takes_no_time(course):
     found = run(course, zipped(course / "canvas.zip", {long: NOTEBOOK, "brownbob_4713_9_small.ipynb": NOTEBOOK}))
     assert "characters" in found.unknown[0]
     assert handed_in(course) == {"bob"}
+
+
+def test_no_name_that_somebody_chose_reaches_a_terminal_as_more_than_text(course):
+    hostile = "Eve\x1b[2J\x1b]0;owned\x07\n\u202eE"
+    told = (
+        "submission_1:\n  :submitters:\n  - :sid: 'S1'\n    :name: Ada\n"
+        f"  - :sid: ''\n    :name: {json.dumps(hostile)}\n"
+    )
+    downloads = [
+        zipped(course / "moodle.zip", {f"{hostile}_12_assignsubmission_file_/small.ipynb": NOTEBOOK}),
+        zipped(
+            course / "gradescope.zip",
+            {f"export/{METADATA}": told.encode(), "export/submission_1/small.ipynb": NOTEBOOK},
+        ),
+    ]
+    found = run(course, *downloads)
+    assert len([line for line in found.unknown if "nobody in the class list has the name Eve?[2J" in line]) == 2
+    assert len([line for line in found.notes if line.startswith("Eve?[2J") and "together with" in line]) == 1
+    lines = [*found.unknown, *found.notes, *str(found).splitlines()]
+    assert all(line.isprintable() for line in lines)
+    assert str(Collected(double=[hostile])) == "several attempts, 1:\n  Eve?[2J?]0;owned???E"
