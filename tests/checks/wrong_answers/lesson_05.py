@@ -1755,3 +1755,24 @@ def is_busy_until_the_clock_says_so(rank, world_size, conditions):
     while time.perf_counter() < end_s:
         pass
     _step(rank, world_size, conditions)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="whole gradients travel: lay all gradients out in one flat vector")
+def fills_buckets_with_whole_gradients(gradients, bucket_elements):
+    buckets = [[]]
+    for g in gradients:
+        if buckets[-1] and sum(map(torch.numel, buckets[-1])) + g.numel() > bucket_elements:
+            buckets.append([])
+        buckets[-1].append(g)
+    for bucket in buckets:
+        flat = torch.cat([g.view(-1) for g in bucket])
+        dist.all_reduce(flat)
+        for g, mean in zip(bucket, flat.split([g.numel() for g in bucket])):
+            g.copy_(mean.view_as(g) / dist.get_world_size())
+
+
+@wrong("lesson_05.step_under", says="the serial part takes 2 times as long as it is: it is spent once")
+def shares_cores_in_the_serial_part(rank, world_size, conditions):
+    turns = max(1.0, world_size / conditions.get("cores", world_size))
+    more = {"serial_s": turns * conditions["serial_s"]} if "serial_s" in conditions else {}
+    _turns(_evenly)(rank, world_size, {**conditions, **more})
