@@ -218,7 +218,8 @@ HINTS: dict[str, dict[int, str]] = {
             "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
             "MakesSlotsInAFactory ClearsAfterTheLastBarrier "
             "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure "
-            "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls"
+            "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls "
+            "MakesABarrierWithEachList TidiesUpWithoutABarrier"
         ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
     },
@@ -256,6 +257,7 @@ HINTS: dict[str, dict[int, str]] = {
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
             "takes_another_loss averages_the_updates clears_after_the_step adds_weight_decay "
+            "gives_the_loss_with_its_graph"
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
@@ -309,7 +311,7 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
-            "HoldsTwoRowsPacked SumsTheWholeWeight "
+            "HoldsTwoRowsPacked SumsTheWholeWeight RowKeepsFloat64"
         ),
         1: (
             "RowComputesWithACopy "
@@ -320,7 +322,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
-        "RowKeepsItsPartTwice RowGathersItsOutput",
+        "RowKeepsItsPartTwice RowGathersItsOutput RowAddsWhatItGathers RowReducesTwiceForward",
         1: (
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "

@@ -279,6 +279,11 @@ _LONG = (
     ok="no cut of these layers has a faster slowest stage.",
     hint="hint 1 of exercise 8.5",
     hints={"hint 2 of exercise 8.5": "mean|one cut|fixes|limits"},
+    errors={
+        "'NoneType' object is not|(?:arg|argument) is an empty sequence|iterable argument is empty": "is no cut left "
+        "to take? A cut may come after the first layer, and before the last one: the places between n layers are 1 to "
+        "n - 1, n_stages - 1 of them are cut, and with one stage none is.",
+    },
     look="print each cut with the seconds of its slowest stage, and which of them you take.",
 )
 def balance(answer, /, layer_s: list[float], n_stages: int, slowest_s: float):

@@ -1785,3 +1785,35 @@ wrong_values(
     lambda p, m, r: _bubbles(p, m, r, off=-1),
     says="on these 2 ranks each W comes right after its B.*as many as there are ranks before it",
 )
+
+
+@wrong("lesson_08.one_f_one_b", says="no rank 1 in a group of 1.*Is its warm-up a forward pass too long")
+def warms_up_on_the_last_rank_too(stage, batches, rank, world_size):
+    for k in range(min(len(batches), world_size - rank)):
+        x = batches[k]
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        dist.send(stage.forward(k, x), rank + 1)
+
+
+@wrong("lesson_08.one_f_one_b", says="takes the gradient of the output.*of another micro-batch than the one that goes")
+def gives_the_newest_the_oldests_gradient(stage, batches, rank, world_size):
+    class Newest:
+        def __init__(self):
+            self.flight = []
+
+        def forward(self, k, x):
+            self.flight.append(k)
+            return stage.forward(k, x)
+
+        def backward(self, k, gradient):
+            return stage.backward(self.flight.pop() if rank < world_size - 1 else k, gradient)
+
+    return _OneFOneB()(Newest(), batches, rank, world_size)
+
+
+@wrong("lesson_08.stage", says="for argument #1 'indices'.*characters, whole numbers, and its module looks them up")
+class MakesFloatsOfCharacters(_Stage):
+    def forward(self, k, x):
+        return super().forward(k, x.float())
