@@ -311,13 +311,13 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
-            "HoldsTwoRowsPacked SumsTheWholeWeight RowKeepsFloat64"
+            "HoldsTwoRowsPacked SumsTheWholeWeight"
         ),
         1: (
             "RowComputesWithACopy "
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
-            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples "
+            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples RowKeepsFloat64"
         ),
     },
     "lesson_06.row_backward": {

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_01.messages import (
     HIDDEN,
     free,
@@ -115,7 +116,7 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                         "torch.tensor([values[rank]]) is a float32."
                     )
             raise CheckFailed(
-                f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected!r}.", cause=cause
+                f"{what}: rank {rank} returned {came(data['results'][rank])}, expected {expected!r}.", cause=cause
             )
     trace = ledger_of(data)
     require_no_collective(trace, what)

@@ -67,7 +67,8 @@ def _require_pairs(trace: Trace, what: str, expected: dict[tuple[int, int], int]
     total, right = sum(sent.values()), sum(expected.values())
     if total != right:
         raise CheckFailed(
-            f"{what}: every value is right, but {total} messages were sent; {right} are enough.",
+            f"{what}: every value is right, but {total} messages were sent; {right} are "
+            f"{'enough' if total > right else 'needed'}.",
             cause="a value goes from one rank to the next only; nobody collects or repeats it."
             if total > right
             else _why_too_few(sent, expected),

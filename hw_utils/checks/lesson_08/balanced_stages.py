@@ -95,6 +95,8 @@ def _causes(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: f
     yield from (cause for cause, greedy in _GREEDY.items() if counts in greedy(layer_s, n_stages))
     yield from _other_order(counts, layer_s, slowest_s)
     yield from _other_goals(counts, layer_s)
+    if counts in _dealt(layer_s, n_stages):
+        yield "each layer goes to the stage that has the least so far: a stage has neighbouring layers, in their order."
 
 
 def _cases_before(layer_s: list[float], n_stages: int) -> list[dict]:
@@ -209,6 +211,19 @@ def _halved_again(layer_s: list[float], n_stages: int) -> list[int]:
     places = range(left, len(layer_s) - right + 1)
     cut = min(places, key=lambda c: max(sum(layer_s[:c]) / left, sum(layer_s[c:]) / right))
     return _halved_again(layer_s[:cut], left) + _halved_again(layer_s[cut:], right)
+
+
+def _dealt(layer_s: list[float], n_stages: int) -> list[list[int]]:
+    """Layers of each stage if each one goes to the stage that has the least: as they come, or the slowest first."""
+    found = []
+    for order in (layer_s, sorted(layer_s, reverse=True)):
+        counts, sums_s = [0] * n_stages, [0.0] * n_stages
+        for seconds in order:
+            least = sums_s.index(min(sums_s))
+            counts[least] += 1
+            sums_s[least] += seconds
+        found.append(counts)
+    return found
 
 
 _GREEDY: dict[str, Callable[[list[float], int], list[list[int]]]] = {
