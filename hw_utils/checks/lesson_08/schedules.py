@@ -159,7 +159,7 @@ def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, b
     ok="gradients and loss are those of one process, and each cut is crossed once each way by a micro-batch.",
     hint="hint 1 of exercise 8.4",
     hints={
-        "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back",
+        "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back|its warm-up",
         "hint 2 of exercise 8.4": "two neighbours send|isend",
         "hint 3 of exercise 8.4": "the oldest",
         "hint 2 of exercise 8.3": "share|rows|counts|loss",
