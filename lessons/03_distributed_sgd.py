@@ -359,7 +359,8 @@ checks.lesson_03.step_follows(
 # %% [markdown]
 # **Task** (5 minutes, 3 points). Write `test_accuracy`. Target: at most ⌈n/N⌉ examples looked at by each rank, one
 # number all-reduced, the same float everywhere, right to 12 digits (a float32 has 7). Training goes on after a look:
-# the model is left as it was, in the mode (training or evaluation) that it came in.
+# the model is left as it was, in the mode (training or evaluation) that it came in. The models here have neither
+# dropout nor batch norm, so either mode gives the same scores.
 #
 # <details><summary>Hint 1: what to add up</summary>
 #

@@ -265,7 +265,7 @@ def put_back(flat: torch.Tensor, tensors: list[torch.Tensor]) -> None:
 # \beta_2^t)$, t = 1 in the first step; $\beta_1$, $\beta_2$ and $\epsilon$ are Adam's 0.9, 0.999 and 1e-8 in every
 # check, so constants will do. Targets, for $\Psi$ parameters of B bytes: weights equal to one Adam's to 1e-12 in
 # float64; beside the model no rank keeps more than three shards between steps (both moments, and its own weights if you
-# like); $2 (N - 1) \lceil \Psi / N \rceil B$ bytes sent a step, in $2 (N - 1)$ rounds.
+# like); $2 (N - 1) \lceil \Psi / N \rceil B$ bytes sent a step, in $2 (N - 1)$ rounds. Every parameter has a gradient.
 #
 # <details><summary>Hint 1: two calls</summary>
 #

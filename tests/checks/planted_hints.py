@@ -8,7 +8,8 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_01.hello": {
         0: "returns_the_text says_it_twice says_more breaks_the_line says_it_to_stderr",
         1: "cuts_the_spaces_off joins_the_name "
-        "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size",
+        "forgets_the_mark counts_from_one name_is_written_in prints_the_world_size forgets_the_f tells_the_size "
+        "puts_commas_between leaves_out_a_space writes_rank_small writes_the_name_large",
         2: "speaks_for_all only_rank_zero_prints",
     },
     "lesson_01.predictions": {
@@ -26,13 +27,16 @@ HINTS: dict[str, dict[int, str]] = {
         "the_last_rank_plays only_the_formula an_int32_ball an_int64_ball a_float64_ball a_ball_of_three "
         "plays_by_all_reduce only_rank_zero_returns sends_one_more_than_the_ball",
         1: "serves_a_two one_player_adds adds_after_the_last a_new_ball_every_round spectators_count_too "
-        "adds_what_came_back one_way_a_round",
+        "adds_what_came_back one_way_a_round holds_a_one_before_it_plays",
         2: "both_serve",
     },
     "lesson_01.relay": {
         0: "adds_the_first_of_the_list starts_from_the_last takes_away does_not_wait_for_its_irecv "
         "forgets_its_own adds_twice sums_the_argument passes_on_what_it_read",
-        1: ("returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "),
+        1: (
+            "returns_nothing everybody_sends_to_the_last all_receive_first always_closes all_return_what_they_have "
+            "all_send_to_the_end"
+        ),
         2: "receives_as_many_as_there_are_rows receives_into_one_row flattens "
         "adds_into_the_input receives_into_its_own_number receives_in_float32 makes_a_buffer_like_rank_zeros",
     },
@@ -44,13 +48,13 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "returns_its_tensor "
             "shifts_to_the_left reads_the_list cuts_the_fraction sends_halves sends_and_reads_the_list_all_the_same "
-            "sends_the_whole_list receives_into_what_it_sends rounds_to_two_digits "
+            "sends_the_whole_list receives_into_what_it_sends rounds_to_two_digits a_row_by_parity "
         ),
         1: "still_sends_first all_receive only_rank_zero_starts parity_by_isend only_the_last_rank_receives_first",
     },
     "lesson_01.shift_at_once": {
         0: "receives_into_its_own reads_before_it_waits never_waits_for_its_irecv sends_the_whole_list_at_once "
-        "sends_whole_numbers one_tensor_for_both rounds_to_three_digits",
+        "sends_whole_numbers one_tensor_for_both rounds_to_three_digits a_row_and_no_circle",
         2: "waits_too_early receives_before_it_sends parity_again parity_with_isend never_waits sends_it_twice",
     },
     "lesson_01.time_message": {
@@ -186,7 +190,8 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "one_decimal meets_on_one_network "
             "elements bits infinite whole_bytes one_phase_of_the_tree n_steps_around in_seconds three_digits "
-            "counts_the_way_up_alone tree_pays_1_tensors_in_all tree_pays_2_tensors_in_all"
+            "counts_the_way_up_alone tree_pays_1_tensors_in_all tree_pays_2_tensors_in_all "
+            "searches_below_a_gigabyte"
         ),
         1: "by_log2_of_n negative times_n constant none_for_never whole_tensors_around two_tensors_around",
         2: "not_rounded_up_from_5 rounded_down_from_5 not_rounded",
@@ -213,7 +218,8 @@ HINTS: dict[str, dict[int, str]] = {
             "ClearsTheBufferBeforeAllHaveRead LastRankClearsTheBuffer MakesTheBufferWithoutALock "
             "MakesSlotsInAFactory ClearsAfterTheLastBarrier "
             "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure "
-            "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls"
+            "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls "
+            "MakesABarrierWithEachList TidiesUpWithoutABarrier"
         ),
         3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
     },
@@ -251,6 +257,7 @@ HINTS: dict[str, dict[int, str]] = {
             "gathers_the_gradients gathers_the_weights has_a_place_for_each_rank averages_both "
             "returns_the_loss_after_the_step turns_the_gradient_around takes_signs scales_to_length_one "
             "takes_another_loss averages_the_updates clears_after_the_step adds_weight_decay "
+            "gives_the_loss_with_its_graph"
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
@@ -304,18 +311,18 @@ HINTS: dict[str, dict[int, str]] = {
         0: (
             "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
-            "HoldsTwoRowsPacked SumsTheWholeWeight "
+            "HoldsTwoRowsPacked SumsTheWholeWeight"
         ),
         1: (
             "RowComputesWithACopy "
             "KeepsTheWholeRowsToo NeverSlicesTheInput NeverReducesTheOutput GathersTheOutput CutsColumns "
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
-            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples "
+            "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples RowKeepsFloat64"
         ),
     },
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
-        "RowKeepsItsPartTwice RowGathersItsOutput",
+        "RowKeepsItsPartTwice RowGathersItsOutput RowAddsWhatItGathers RowReducesTwiceForward",
         1: (
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "

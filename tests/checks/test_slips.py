@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler
 
-from hw_utils import WorkerFailed, simulate
+from hw_utils import WorkerFailed, checks, simulate
 from hw_utils.checks.common_mistakes import cause_of_error, slip
 
 
@@ -97,6 +97,19 @@ def test_a_loop_that_looks_at_a_clock_that_stands_still_is_put_into_words():
     with pytest.raises(WorkerFailed) as failed:
         simulate(busy, 1, compute="free", echo=False, timeout_s=1)
     assert "only time.sleep takes time" in cause_of_error(str(failed.value))
+
+
+def test_a_search_without_a_cut_to_take_is_put_into_words():
+    def leaves_out_the_last_place(layer_s, n_stages):
+        best = None
+        for cut in range(1, len(layer_s) - 1) if n_stages == 2 else ():
+            best = [cut, len(layer_s) - cut]
+        return [best[0], best[1]] if n_stages > 1 else [len(layer_s)]
+
+    with pytest.raises(TypeError) as failed:
+        checks.lesson_08.balance(leaves_out_the_last_place)
+    errors = checks.lesson_08.balance.errors
+    assert "is no cut left to take" in cause_of_error(str(failed.value), errors)
 
 
 def test_an_exception_of_the_students_own_has_no_words_of_ours():

@@ -61,10 +61,9 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
     if len(output) > 1 and len(set(output)) == 1:
         return "every rank prints the same number: use rank, not world_size or a constant."
     if printed.lower() == right.lower():
-        return "only capital letters differ: the name stays as it came."
-    said = re.search(r"Hello, (.*)!", printed)
-    if said and said[1] != name and said[1].split() == name.split():
-        return "only the spaces of the name differ: it stays as it came, with those around it."
+        return _why_capitals(printed, right, name)
+    if "".join(printed.split()) == "".join(right.split()):
+        return _why_spaces(printed, rank, name)
     if name in printed and printed.endswith(f"Hello, {name}!"):
         return f"what stands before the comma differs: {printed.split('Hello')[0]!r}, not {right.split('Hello')[0]!r}."
     if re.search(r"Hello, (.*)!", printed) and name.startswith(re.search(r"Hello, (.*)!", printed)[1] or "-"):
@@ -74,6 +73,25 @@ def _why_hello(output: list[str], results: list[Any], rank: int, name: str) -> s
     if str(rank) not in printed.split(":")[0]:
         return "the number is not this rank's own."
     return "a letter, a space or a sign differs."
+
+
+def _why_capitals(printed: str, right: str, name: str) -> str:
+    if not printed.endswith(f", {name}!"):
+        return "only capital letters differ: the name stays as it came."
+    came, asked = next(pair for pair in zip(printed.split(), right.split(), strict=True) if pair[0] != pair[1])
+    return f"only capital letters differ: {came!r} stands there, not {asked!r}."
+
+
+def _why_spaces(printed: str, rank: int, name: str) -> str:
+    around = re.fullmatch(rf"Rank {rank}: Hello, (.*)!", printed)
+    if around and around[1].split() == name.split() and len(around[1]) < len(name):
+        return "only the spaces of the name differ: it stays as it came, with those around it."
+    if len(printed) > len(f"Rank {rank}: Hello, {name}!"):
+        return (
+            "only spaces differ, there are too many: print puts one wherever a comma parts its arguments. An f-string "
+            "is one argument, and has those that you write."
+        )
+    return "only spaces differ: there is one behind Rank, one behind the colon and one behind the comma."
 
 
 @check(

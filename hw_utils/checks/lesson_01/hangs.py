@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_01.messages import (
     HIDDEN,
     free,
@@ -84,9 +85,19 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                 cause = "nothing comes back, or no number: return the tensor's item()."
             elif all(number(r) == int(_value(k - 1, world_size)) for k, r in enumerate(data["results"])):
                 cause = "the fraction is gone: the number goes as it came, a float."
-            elif "irecv" in ledger_of(data).ops and got not in [_value(r, world_size) for r in range(world_size)]:
+            elif not (own := [e for e in ledger_of(data).of_op("recv", "irecv") if e.rank == rank]):
                 cause = (
-                    "that is nobody's number: was the buffer read before the irecv was waited for? wait(), then read."
+                    f"rank {rank} receives nothing: the ranks stand in a circle, and its left neighbour is rank "
+                    f"{left}, (rank - 1) % world_size."
+                )
+            elif (
+                any(e.op == "irecv" and e.peer == left for e in own)
+                and not abs(got - expected) < 0.01
+                and got not in [_value(r, world_size) for r in range(world_size)]
+            ):
+                cause = (
+                    f"the number of rank {left} did come, but nobody's number is returned: was the buffer read before "
+                    "the irecv was waited for? wait(), then read."
                 )
             elif world_size > 2 and got == _value(rank - 2, world_size):
                 cause = (
@@ -105,7 +116,7 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
                         "torch.tensor([values[rank]]) is a float32."
                     )
             raise CheckFailed(
-                f"{what}: rank {rank} returned {data['results'][rank]!r}, expected {expected!r}.", cause=cause
+                f"{what}: rank {rank} returned {came(data['results'][rank])}, expected {expected!r}.", cause=cause
             )
     trace = ledger_of(data)
     require_no_collective(trace, what)

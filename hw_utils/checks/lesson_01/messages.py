@@ -67,10 +67,11 @@ def _require_pairs(trace: Trace, what: str, expected: dict[tuple[int, int], int]
     total, right = sum(sent.values()), sum(expected.values())
     if total != right:
         raise CheckFailed(
-            f"{what}: every value is right, but {total} messages were sent; {right} are enough.",
+            f"{what}: every value is right, but {total} messages were sent; {right} are "
+            f"{'enough' if total > right else 'needed'}.",
             cause="a value goes from one rank to the next only; nobody collects or repeats it."
             if total > right
-            else "the number was worked out without being sent: what a rank knows, the next one has to be told.",
+            else _why_too_few(sent, expected),
         )
     pair = next(p for p in sorted(sent) if sent[p] != expected.get(p))
     raise CheckFailed(
@@ -78,6 +79,14 @@ def _require_pairs(trace: Trace, what: str, expected: dict[tuple[int, int], int]
         f"expected {expected.get(pair, 0)}.",
         cause="the path is 0, 1, 2, ...: each rank sends to the next.",
     )
+
+
+def _why_too_few(sent: dict[tuple[int, int], int], expected: dict[tuple[int, int], int]) -> str:
+    if not sent:
+        return "the number was worked out without being sent: what a rank knows, the next one has to be told."
+    a, b = next(pair for pair in sorted(expected) if sent.get(pair, 0) < expected[pair])
+    never = "nothing goes" if not sent.get((a, b)) else f"too little goes, {sent[a, b]} of {expected[a, b]} messages,"
+    return f"{never} from rank {a} to rank {b}: what a rank knows, the next one has to be told."
 
 
 def number(value: Any) -> float | None:

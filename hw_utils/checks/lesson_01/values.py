@@ -84,6 +84,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
         return "rank 0 returns what it sent, not what came back: receive before you return."
     if balls[0] and balls[0][0] == [2.0]:
         return "the ball starts at 0 on rank 0, which adds 1 to it: a 1 is what it sends first."
+    if n_rounds == 0 and not any(balls):
+        return "in 0 rounds nobody adds anything: the ball is still what it was made as, and it starts at 0."
     if got == 2 * n_rounds + 1:
         return "a rank adds 1 again after the last receive: add only before a send."
     if n_rounds > 1 and got == 2 and len(balls[0]) == n_rounds:
@@ -116,8 +118,8 @@ def _why_ping_pong(rank: int, got: float | None, result: Any, n_rounds: int, bal
     hint="hint 1 of exercise 1.3a",
     hints={
         "hint 2 of exercise 1.3a": "no rank can go on",
-        "hint 1 of exercise 1.3a": "only ranks 0 and 1|before the loop|n_rounds|before a send|adds? 1|you you return"
-        "|there and back",
+        "hint 1 of exercise 1.3a": "only ranks 0 and 1|in 0 rounds|before the loop|n_rounds|before a send|adds? 1"
+        "|you you return|there and back",
     },
     look="print rank and ball just before every send and just after every receive.",
     follows_messages=True,

@@ -25,6 +25,7 @@ _MIXED = {"latency_s": 50e-6, "bandwidth_Bps": 125e6}
 _LATENCY = {"latency_s": 1.0, "bandwidth_Bps": NO_BYTES}
 _BYTES = {"latency_s": 0.0, "bandwidth_Bps": 1e6}
 _FAST = {"latency_s": 2.7e-7, "bandwidth_Bps": 3.1e9}  # six digits after the point show nothing of it
+_FAR = {"latency_s": 1.0, "bandwidth_Bps": 1e11}  # the lines cross beyond 10**10 bytes
 _BITS = "bandwidth is given in bytes a second, not in bits."
 
 
@@ -248,7 +249,13 @@ def _judge_crossover(data: Any, world_sizes: list[int], latency_s: float, bandwi
     judge=_judge_crossover,
     cases=[
         {"world_sizes": sizes, **network}
-        for sizes, network in (([32, 4, 64], _MIXED), ([2, 3], _MIXED), ([5, 6, 7, 100], _MIXED), ([32, 5], _FAST))
+        for sizes, network in (
+            ([32, 4, 64], _MIXED),
+            ([2, 3], _MIXED),
+            ([5, 6, 7, 100], _MIXED),
+            ([32, 5], _FAST),
+            ([4, 32], _FAR),
+        )
     ],
     ok="at that size a tree and a ring take equally long.",
     hint="the hints of exercise 2.3b",

@@ -201,4 +201,11 @@ def _why_crossover(got: float, expected: float, world_size: int) -> str:
     roundings = {round(expected, n) for n in range(-6, 6)} | {float(f"{expected:.{n}g}") for n in range(1, 6)}
     if got in roundings and math.isclose(got, expected, rel_tol=0.05):
         return "right but rounded: six digits are asked, leave the number as it is."
+    if 0 < got < expected and any(
+        math.isclose(got, base ** round(math.log(got, base)), rel_tol=1e-9) for base in (2, 10)
+    ):
+        return (
+            "that is a power of 2 or of 10: does a search stop at the largest size that it tries? The equation has its "
+            "solution wherever it lies."
+        )
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -165,3 +166,17 @@ def is_made_of(tensor: np.ndarray, sources: Sequence[np.ndarray]) -> bool:
     tensor, columns = tensor.astype("f8"), np.stack([source.ravel() for source in sources], axis=1).astype("f8")
     rest = tensor - columns @ np.linalg.lstsq(columns, tensor, rcond=None)[0]
     return bool(np.isfinite(tensor).all() and np.any(tensor) and np.linalg.norm(rest) <= _SAME * np.linalg.norm(tensor))
+
+
+_TWO_DTYPES = r"of (\d+) (float\w+) \([^\n]*? but rank \d+ calls [^\n]*? of \1 (?!\2\b)(\w+) \("
+
+
+def why_two_dtypes(hang: str) -> str:
+    """The cause of a hang whose ranks make the same call with as many numbers, of another dtype; else ""."""
+    found = re.search(_TWO_DTYPES, hang)
+    if not found:
+        return ""
+    return (
+        f"ranks bring different dtypes, {found[2]} and {found[3]}: zeros for a missing gradient have the dtype of "
+        "their parameter, torch.zeros_like(p), and torch.zeros(p.shape) has torch's own, float32."
+    )

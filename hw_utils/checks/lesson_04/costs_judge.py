@@ -94,11 +94,15 @@ def judge_bytes(data: Any, method: str, world_size: int) -> None:
             ),
         )
         raise CheckFailed(
-            f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {got:,.0f};"
+            f"bytes_sent({method!r}, rank={rank}, world_size={world_size}, ...) is {_bytes_text(got)};"
             f" the ledger says {sent:,}.",
             cause=_why_own_function(trace, method) or _why_bytes(got, causes, world_size, rank),
         )
     _judge_odd_bytes(data, trace, method, world_size)
+
+
+def _bytes_text(n_bytes: float) -> str:
+    return f"{n_bytes:,.0f}" if n_bytes == int(n_bytes) else f"{n_bytes:,.6g}"
 
 
 def _require_traffic(trace: Trace, method: str, world_size: int, n_bytes: int) -> None:
@@ -149,11 +153,12 @@ def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -
     trace = Trace.from_plain(data["run"]["trace"])
     _require_traffic(trace, method, world_size, n_tensors * TENSOR_BYTES)
     got, measured = number(data["said"], "predicted_s"), number(data["run"]["seconds"], "the measured time")
+    _require_own_waits(trace, method, world_size)
     _require_no_rest(trace, method, world_size, data["one_node_s"] / world_size, measured)
     if math.isclose(got, measured, rel_tol=1e-6):
         return
     known = _mistakes(data, measured, world_size, n_tensors, method)
-    cause = _why_own_function(trace, method)
+    cause = _why_own_function(trace, method) or _why_own_calls(trace, method, n_tensors, got, measured, data)
     cause = cause or next((text for text, value in known if math.isclose(got, value, rel_tol=1e-6)), "")
     if not cause and math.isclose(got, measured, rel_tol=1e-2):
         cause = "right to two digits, so rounded: return it as it is."
@@ -162,6 +167,32 @@ def judge_predicted_s(data: Any, method: str, world_size: int, n_tensors: int) -
     raise CheckFailed(
         f"predicted_s({method!r}, world_size={world_size}, ...) is {got:.6g} s; your own code takes {measured:.6g} s.",
         cause=cause,
+    )
+
+
+def _require_own_waits(trace: Trace, method: str, world_size: int) -> None:
+    """Seconds count only beside functions that wait for what they start: else the messages' time is not in them."""
+    left = next((event for event in trace if event.waited is None), None)
+    if left:
+        raise CheckFailed(
+            f"your own {method} with {world_size} ranks never waits for its {left.op}, so its seconds lack messages.",
+            cause="the formula is compared with your own functions: the check of 4.2 or 4.3 comes first, says more.",
+        )
+
+
+def _why_own_calls(
+    trace: Trace, method: str, n_tensors: int, got: float, measured: float, data: Mapping[str, Any]
+) -> str:
+    """Where a formula for so many calls as there are tensors meets a function that makes fewer."""
+    calls = len(trace.of_rank(0).of_op(*_CALLS.get(method, ()))) / len(_CALLS.get(method, "-"))
+    if not calls or calls == n_tensors:
+        return ""
+    latency_s = measured - number(data["no_latency_s"], "the time without latency")
+    if not math.isclose(got, measured + (n_tensors / calls - 1) * latency_s, rel_tol=1e-6):
+        return ""
+    return (
+        f"your own {method} makes {calls:g} call{'s' * (calls != 1)} for {n_tensors} tensors, the formula counts "
+        f"{n_tensors}: 4.2 and 4.3 ask one for each parameter. Repair the function, not the formula."
     )
 
 

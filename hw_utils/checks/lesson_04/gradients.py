@@ -33,6 +33,10 @@ ALL = ["weight", "bias", "scalar"]
         "hint 2 of exercise 4.2a": "epoch is the same|nothing (is mixed|either)|generator|same order|order of its own",
         "hint 1 of exercise 4.2a": "rank|seed|total_batch|drop|cards|sampler",
     },
+    errors={
+        "mutually exclusive with shuffle": "the sampler mixes already, and says which examples are a rank's: leave "
+        "shuffle out of the DataLoader.",
+    },
     look="print the lists of examples of every rank, for 8 examples and 2 ranks.",
 )
 def batches(batches, /, n_examples: int, world_size: int, total_batch: int):

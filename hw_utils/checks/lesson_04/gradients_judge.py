@@ -11,7 +11,7 @@ import numpy as np
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
-from hw_utils.checks.lesson_04.collective_contents import require_gradients
+from hw_utils.checks.lesson_04.collective_contents import require_gradients, why_two_dtypes
 from hw_utils.checks.lesson_04.loop_judge import close, result
 from hw_utils.core import collective_algorithms as algorithms
 from hw_utils.core.errors import CheckFailed
@@ -52,6 +52,7 @@ def judge_gradients(what: str, *, adds_itself: bool = False):
         cause = "every rank must make the same calls, in the same order, for the same parameters."
         if {"unused", "branch", "twig"} & set(names):
             cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
+        cause = why_two_dtypes(data.get("deadlock") or "") or cause
         require_no_deadlock(data, who, cause=cause)
         trace = Trace.from_plain(data["trace"])
         _require_waited(who, trace)

@@ -44,7 +44,9 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
         "a straggler takes that many times as long: what makes compute longer is multiplied.": (
             (serial_s + each + slow - 1 + reduce_s, serial_s + each + slow + reduce_s) if slow > 1 else ()
         ),
-        "the serial part is spent twice.": 2 * serial_s + each * slow + reduce_s,
+        "the serial part is spent twice.": (2 * serial_s + each * slow + reduce_s) if each != 2 else (),
+        f"the serial part takes {each:g} times as long as it is: it is spent once, and sharing cores makes the compute "
+        "longer, nothing else.": (each * serial_s + each * slow + reduce_s) if each > 1 else (),
         "the straggler's serial part is no longer: only its compute is.": serial_s * slow + each * slow + reduce_s,
         "an all_reduce of 10,000 float32 is 40,000 bytes: float32, and that many.": tuple(
             serial_s + each * slow + known(all_reduce_of, world_size, n, network=network).seconds

@@ -67,8 +67,16 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             borders = np.cumsum([math.prod(shape) for shape in SHAPES])
             if max(sizes, default=0) <= bucket_elements < 25 and set(borders) <= set(np.cumsum(sizes)):
                 cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
-            if sorted(sizes) == sorted(math.prod(shape) for shape in SHAPES):
+            of_one = sizes[: len(sizes) // calls]
+            is_whole = 1 < len(of_one) <= len(borders) and set(np.cumsum(of_one)) <= set(borders)
+            counts = np.diff(borders, prepend=0)
+            if is_whole and len(of_one) == len(counts) and min(counts[1:] + counts[:-1]) <= bucket_elements:
                 cause = "that is one call a parameter, no bucket at all."
+            elif is_whole:
+                cause = (
+                    "whole gradients travel: lay all gradients out in one flat vector, and cut it where a bucket is "
+                    "full, within a gradient, too."
+                )
             elif len(sizes) == 1:
                 cause = "everything went in one call: cut the flat vector into buckets."
             elif len(sizes) == n_calls:

@@ -42,7 +42,9 @@ def require(what: str, data: Any, expected: float, causes: Causes, *, rel_tol: f
     ]
     named = named or [slip(data if math.isnan(got) else got, expected)]
     shown = came(data) if math.isnan(got) else f"{got:g}"
-    raise CheckFailed(f"{what} gave {shown}, expected {expected:g}.", cause=named[0])
+    digits = "g" if shown != f"{expected:g}" else ".12g"
+    shown = shown if digits == "g" else f"{got:.12g}"
+    raise CheckFailed(f"{what} gave {shown}, expected {expected:{digits}}.", cause=named[0])
 
 
 def free(worker, world_size: int, *args, network: Network | None = None):

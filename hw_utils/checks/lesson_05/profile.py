@@ -142,6 +142,20 @@ def _judge_rank_profile(
         )
     others = sorted(mine.ops - {"all_reduce"})
     _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s, others)
+    _require_all_in_it(what, mine, calls)
+
+
+def _require_all_in_it(what: str, mine: Trace, calls: Trace) -> None:
+    """Raises CheckFailed if other calls between those of all_reduce take seconds, which are in no number then."""
+    first, last = (min(e.order for e in calls), max(e.order for e in calls)) if len(calls) else (0, 0)
+    between = [e for e in mine if e.op != "all_reduce" and first < e.order < last]
+    seconds = sum(e.wait_end_s - e.wait_start_s for e in between)
+    if seconds > 1e-6:
+        raise CheckFailed(
+            f"{what}: {', '.join(sorted({e.op for e in between}))} takes {seconds:g} s of the run, which are in none "
+            "of the three times.",
+            cause="an iteration needs the all_reduce calls alone, which wait for the slowest rank themselves.",
+        )
 
 
 def _require_numbers(what: str, profile: dict[str, float]) -> None:

@@ -43,9 +43,10 @@ def drive_dp(
         brought: list[torch.Tensor] = []
         listened = _listening(context, brought)
         losses = [dp_step(model, optimizer, x[of[rank]], y[of[rank]], listened, rank) for of in steps]
+        graphs = any(isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses)
         losses = [loss.item() if isinstance(loss, torch.Tensor) and loss.numel() == 1 else loss for loss in losses]
         weights = torch.cat([p.detach().flatten() for p in model.parameters()])
-        return {"losses": losses, "weights": weights, "brought": brought[:1]}
+        return {"losses": losses, "weights": weights, "brought": brought[:1], "graphs": graphs}
 
     return run_ranks(worker, world_size)
 
@@ -106,6 +107,11 @@ def judge_dp(
         far = distance(weights[0], right)
         raise CheckFailed(f"{what}: weights differ from those of one process by {far:.2g}{text}", cause=cause)
     _require_losses(results, case, world_size, what)
+    if any(result["graphs"] for result in results):
+        raise CheckFailed(
+            f"{what}: the loss that comes back is right, and a tensor that autograd still follows",
+            cause="a loss that is a tensor keeps its whole graph in memory: loss.item()",
+        )
     if world_size > 1:
         _require_one_all_reduce(calls, world_size, n_steps, len(right), what)
 

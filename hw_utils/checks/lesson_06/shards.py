@@ -225,10 +225,38 @@ def require_calls(calls: list, world_size: int, expected: dict[str, int], what: 
             )
 
 
+def require_layers_calls(
+    calls: list, world_size: int, expected: dict[str, int], what: str, causes: dict[str, str], is_forward_right: bool
+) -> None:
+    """The same for a layer's passes; with backward these are 3 forward and 2 backward passes on every rank."""
+    try:
+        require_calls(calls, world_size, expected, what, causes)
+    except CheckFailed as error:
+        mine = [c["call"] for c in calls if c["rank"] == 0]
+        off = [mine.count(call) - expected.get(call, 0) for call in ("all_gather", "all_reduce")]
+        is_of_forward = sum(expected.values()) > 1 and all(n % 3 == 0 for n in off) and any(n % 2 for n in off)
+        if is_forward_right and not is_of_forward:
+            raise
+        cause = "the calls of forward are among them, whose output is wrong: its own check comes first and says more"
+        if is_forward_right:
+            cause = "those of its 3 forward passes are others than they should be: forward's own check says more"
+        raise CheckFailed(error.message, cause=cause) from None
+
+
 def require_unchanged(results: list, what: str) -> None:
     for rank, result in enumerate(results):
         if result["changed"]:
             raise CheckFailed(
                 f"{what}: {result['changed'][0]} itself is changed on rank {rank}",
                 cause="the caller's tensors stay as they are: *= and copy_ write into them, so work on a copy",
+            )
+
+
+def require_weights_dtype(weights: list, dtype: str, what: str) -> None:
+    for rank, weight in enumerate(weights):
+        if isinstance(weight, np.ndarray) and str(weight.dtype) != dtype:
+            raise CheckFailed(
+                f"{what}: rank {rank} keeps its part of the weight as {weight.dtype}",
+                cause="it stays in the dtype that it came in: a clone of the slice has it, and so has what is made "
+                "from it",
             )

@@ -22,10 +22,11 @@ from hw_utils.checks.lesson_06.shards import (
     distance,
     part_on,
     random_tensor,
-    require_calls,
+    require_layers_calls,
     require_parts,
     require_results,
     require_unchanged,
+    require_weights_dtype,
     run_ranks,
 )
 from hw_utils.core.errors import CheckFailed
@@ -195,6 +196,7 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     given = weight
     if case.get("stepped"):
         weight = _moved(*(case[k] for k in ("d_in", "d_out", "dtype", "seed"))).double()
+    require_weights_dtype(data["weights"], case["dtype"], what)
     _require_little_kept(results, case, what)
     _require_little_taken(data["taken"], case, what)
     require_unchanged(results, what)
@@ -213,19 +215,9 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
     _require_no_copy(results, what)
     if n > 1:
-        outputs = [r["output"] for r in results]
-        _require_calls(made, n, calls, what, causes, all(_near(o, (x @ weight).numpy(), limit) for o in outputs))
+        is_right = all(_near(r["output"], (x @ weight).numpy(), limit) for r in results)
+        require_layers_calls(made, n, calls, what, causes["calls"], is_right)
         _require_small_parts(made, axis, case, what)
-
-
-def _require_calls(made: list, n: int, calls: dict, what: str, causes: dict, is_forward_right: bool) -> None:
-    try:
-        require_calls(made, n, calls, what, causes["calls"])
-    except CheckFailed as error:
-        if is_forward_right:
-            raise
-        cause = "the calls of forward are among them, whose output is wrong: its own check comes first and says more"
-        raise CheckFailed(error.message, cause=cause) from None
 
 
 def _require_none_of(known: dict[str, list], got: list, expected: list, what: str, limit: float) -> None:

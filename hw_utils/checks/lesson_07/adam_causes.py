@@ -76,13 +76,29 @@ _LENGTHS = (  # the first step's, in times of the right one: there every weight 
 )
 
 
-def why_length(ratio: np.ndarray) -> str:
+def _of_ranks(n: int) -> tuple[tuple[float, str], ...]:
+    """The same for what is taken N times too large or too small, if N ranks say something."""
+    if n < 2:
+        return ()
+    return (
+        (n**-0.5, "v is N times too large: it takes the square of the mean gradient, as m takes the mean."),
+        (n**0.5, "v is N times too small: it takes the square of the mean gradient, as m takes the mean."),
+        (1 / n, "the first step is 1/N of the right one: m and v take the same gradient, the mean, and lr is lr."),
+        (n, "the first step is N times the right one: m and v take the same gradient, the mean, and lr is lr."),
+    )
+
+
+def why_length(ratio: np.ndarray, world_size: int = 1) -> str:
     """The cause of a first step of which every weight's is equally many times too long."""
     if not np.isfinite(ratio).all():
         return "a step gives nan or inf: t is 1 in the first step, and counted before it is used."
     if np.ptp(ratio) < 1e-2 * abs(ratio).max():
         if np.isclose(ratio[0], 1.0, rtol=1e-2):
             return "the first step is lr to a few digits, as that of sign(g): m, v and eps make the rest of it."
-        named = next((text for times, text in _LENGTHS if np.isclose(ratio[0], times, rtol=1e-2)), "")
-        return named or f"the first step is {ratio.mean():.3g} times as long in every weight: is it lr once?"
+        lengths = (*_LENGTHS, *_of_ranks(world_size))
+        named = next((text for times, text in lengths if np.isclose(ratio[0], times, rtol=1e-2)), "")
+        return named or (
+            f"the first step is {ratio.mean():.3g} times as long in every weight. There each is lr long: look at what "
+            "lr, m or v is multiplied with."
+        )
     return "compare m, v, their bias corrections and eps with torch.optim.Adam's formula."

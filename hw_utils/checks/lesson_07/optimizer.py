@@ -262,7 +262,7 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
             "every weight moves by lr, some of them in the wrong direction: gradients and weights of a shard lie at "
             "the same places of the flat vectors."
         )
-    return why_length((got[0] - start) / (right[0] - start))
+    return why_length((got[0] - start) / (right[0] - start), world_size)
 
 
 def _flat_start(widths: list[int]) -> np.ndarray:
@@ -319,7 +319,9 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, 
         "hint 1 of exercise 7.3": "reduce|gather|shard|travel|flatten|mean|sum of",
     },
     errors={
-        r"ZeroDivision|division by zero": "1 - beta**t is 0 where t is: the step is counted before t is used, from 1."
+        r"ZeroDivision|division by zero": "1 - beta**t is 0 where t is: the step is counted before t is used, from 1.",
+        r"(?:must match|same size|same number).*?\n[^\n]*\n[^\n]*dist\.(?:reduce_scatter|all_gather)": "the pieces of "
+        "one call are not equally long: pad the vector at its end, to N times the size of a shard, before it is cut.",
     },
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )

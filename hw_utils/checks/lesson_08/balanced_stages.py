@@ -95,6 +95,8 @@ def _causes(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: f
     yield from (cause for cause, greedy in _GREEDY.items() if counts in greedy(layer_s, n_stages))
     yield from _other_order(counts, layer_s, slowest_s)
     yield from _other_goals(counts, layer_s)
+    if counts in _dealt(layer_s, n_stages):
+        yield "each layer goes to the stage that has the least so far: a stage has neighbouring layers, in their order."
 
 
 def _cases_before(layer_s: list[float], n_stages: int) -> list[dict]:
@@ -211,6 +213,19 @@ def _halved_again(layer_s: list[float], n_stages: int) -> list[int]:
     return _halved_again(layer_s[:cut], left) + _halved_again(layer_s[cut:], right)
 
 
+def _dealt(layer_s: list[float], n_stages: int) -> list[list[int]]:
+    """Layers of each stage if each one goes to the stage that has the least: as they come, or the slowest first."""
+    found = []
+    for order in (layer_s, sorted(layer_s, reverse=True)):
+        counts, sums_s = [0] * n_stages, [0.0] * n_stages
+        for seconds in order:
+            least = sums_s.index(min(sums_s))
+            counts[least] += 1
+            sums_s[least] += seconds
+        found.append(counts)
+    return found
+
+
 _GREEDY: dict[str, Callable[[list[float], int], list[list[int]]]] = {
     "each stage is filled up to the mean, and the last one has to take the rest: try other limits.": lambda s, p: [
         _filled(s, p, False, of_rest) for of_rest in (False, True)
@@ -279,6 +294,11 @@ _LONG = (
     ok="no cut of these layers has a faster slowest stage.",
     hint="hint 1 of exercise 8.5",
     hints={"hint 2 of exercise 8.5": "mean|one cut|fixes|limits"},
+    errors={
+        "'NoneType' object is not|(?:arg|argument) is an empty sequence|iterable argument is empty": "is no cut left "
+        "to take? A cut may come after the first layer, and before the last one: the places between n layers are 1 to "
+        "n - 1, n_stages - 1 of them are cut, and with one stage none is.",
+    },
     look="print each cut with the seconds of its slowest stage, and which of them you take.",
 )
 def balance(answer, /, layer_s: list[float], n_stages: int, slowest_s: float):

@@ -50,6 +50,10 @@ def _judge_bubble(data: Any, n_stages: int, n_batches: int, of: str) -> None:
         ),
         "that is the busy share: the idle one is what is missing to 1.": busy_s / total_s,
         "the step has m + p - 1 slots, not m + p.": (n_stages - 1) / (n_stages + n_batches),
+        "m micro-batches take m slots, not m - 1; the step has m + p - 1.": (
+            (n_stages - 1) / (n_stages + n_batches - 2) if n_stages + n_batches > 2 else float("nan"),
+            (n_stages - 1) / (n_batches - 1) if n_batches > 1 else float("nan"),
+        ),
         "that is idle slots of a rank: divide by its slots.": n_stages - 1.0,
         "forward and backward have p - 1 idle slots each, and m each: the 2 cancels.": (
             2 * right,

@@ -43,6 +43,9 @@ ERRORS = {
     "gradients come from rank + 1 and go to rank - 1. Nobody is before rank 0, nobody behind the last rank.",
     r"its gradients are \S+, got a tensor of": "a gradient has the dtype of what it belongs to, and "
     "torch.tensor(share) alone makes a float32: hand the share over as the float that it is.",
+    r"backward takes the gradient of the output, [^;\n]*; got": "the gradient has the length of another micro-batch "
+    "than the one that goes back with it: the k of its buffer, torch.empty_like(batches[k]), and that of "
+    "stage.backward(k, ...) are the same, and both ranks go back in one order: in 1F1B the oldest goes back first.",
     r"IndexError|KeyError": "there are m micro-batches, 0 to m - 1, also where m is smaller than the number of ranks: "
     "a warm-up, too, has no more than m.",
     r"sends \d+ (\w+) \(.* receives \d+ \1 \(": "micro-batches differ in length, and the buffer is as long as another "
@@ -50,6 +53,14 @@ ERRORS = {
     "order, and the oldest goes back first.",
     r"and nobody received it": "a rank is done, and has not received all that its neighbours sent: over each cut, m "
     "messages go forward and m back. What is still under way after the last forward pass goes back, too.",
+}
+
+
+ERRORS_1F1B = {
+    r"there is no rank (\d+) in a group of \1\b": "the last rank sends on, or waits for somebody behind it. A pipeline "
+    "is no ring: activations go to rank + 1, gradients come from rank + 1 and go to rank - 1, and nobody is behind the "
+    "last rank. Is its warm-up a forward pass too long? The last stage has none, and each one before it has one more.",
+    **ERRORS,
 }
 
 
@@ -148,12 +159,12 @@ def _require_seconds(what: str, data: Any, seconds: float, forward_s: Numbers, b
     ok="gradients and loss are those of one process, and each cut is crossed once each way by a micro-batch.",
     hint="hint 1 of exercise 8.4",
     hints={
-        "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back",
+        "hint 1 of exercise 8.4": "nobody received|went back|no micro-batch|has to go back|its warm-up",
         "hint 2 of exercise 8.4": "two neighbours send|isend",
         "hint 3 of exercise 8.4": "the oldest",
         "hint 2 of exercise 8.3": "share|rows|counts|loss",
     },
-    errors=ERRORS,
+    errors=ERRORS_1F1B,
     look="print rank, kind and k of each pass, for 2 ranks and 3 micro-batches.",
 )
 def one_f_one_b(answer, /, world_size: int, n_batches: int):
@@ -283,7 +294,7 @@ def _came_in(trace: Trace, rank: int) -> int:
     ok="stage r of p never holds more than p - r micro-batches, and what comes first goes back first.",
     hint="hint 3 of exercise 8.4",
     hints=HINTS_1F1B,
-    errors=ERRORS,
+    errors=ERRORS_1F1B,
     look="draw what is in flight in your own run, and find the first moment at which a rank has too many.",
 )
 def one_f_one_b_in_flight(answer, /, world_size: int, n_batches: int, times: int = 1):
@@ -329,7 +340,7 @@ def _why_slow(data: Any, world_size: int, n_batches: int) -> str:
     ok="the step takes as long as GPipe's where stages are alike, and nobody waits for what it does not need.",
     hint="hint 1 of exercise 8.4",
     hints=HINTS_1F1B,
-    errors=ERRORS,
+    errors=ERRORS_1F1B,
     look="draw the pipeline of your own run beside GPipe's: which idle cell is not there?",
 )  # fmt: skip
 def one_f_one_b_in_time(

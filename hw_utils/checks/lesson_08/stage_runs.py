@@ -161,6 +161,9 @@ ERRORS = {
     r"KeyError|IndexError": "nothing is kept under that number: micro-batches have any numbers, several are in flight, "
     "and they come back in any order. forward(k, x) keeps in a dictionary under k, on the object and not on the class, "
     "backward(k, ...) pops k, and nobody else does.",
+    r"for argument #1 'indices' to have one of the following scalar types|to have scalar type Long": "the first "
+    "stage's x are characters, whole numbers, and its module looks them up in a table: they go in as they came. Ask "
+    "x.is_floating_point() before you make a leaf that has a gradient.",
     r"only Tensors of floating point": "the first stage's x are characters, whole numbers, and only floating point "
     "numbers have a gradient: ask x.is_floating_point() before you ask for it.",
 }

@@ -507,3 +507,11 @@ def _infinite_for_one(profiles):
 
 
 right_values("lesson_05.scaling_metrics", "infinite_for_one_rank", _infinite_for_one)
+
+
+@right("lesson_05.profiled_training")
+def meets_before_it_starts(rank, world_size, n_iterations, batch_size):
+    dist.barrier()
+    profile = measures_with_two_watches(rank, world_size, n_iterations, batch_size)
+    dist.barrier()
+    return profile

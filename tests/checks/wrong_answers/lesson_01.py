@@ -1003,3 +1003,72 @@ def only_the_last_rank_receives_first(rank, world_size, values):
 @wrong("lesson_01.hello", says="it was printed to stderr|nothing came on standard output")
 def says_it_to_stderr(rank, world_size, name):
     print(f"Rank {rank}: Hello, {name}!", file=sys.stderr)
+
+
+@wrong("lesson_01.hello", says="only spaces differ, there are too many: print puts one")
+def puts_commas_between(rank, world_size, name):
+    print("Rank", rank, ": Hello,", name, "!")
+
+
+@wrong("lesson_01.hello", says="only spaces differ: there is one behind Rank")
+def leaves_out_a_space(rank, world_size, name):
+    print(f"Rank {rank}:Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="only capital letters differ: 'rank' stands there, not 'Rank'")
+def writes_rank_small(rank, world_size, name):
+    print(f"rank {rank}: Hello, {name}!")
+
+
+@wrong("lesson_01.hello", says="only capital letters differ: the name stays as it came")
+def writes_the_name_large(rank, world_size, name):
+    print(f"Rank {rank}: Hello, {name.title()}!")
+
+
+@wrong("lesson_01.ping_pong", says="in 0 rounds nobody adds anything")
+def holds_a_one_before_it_plays(rank, world_size, n_rounds):
+    ball = torch.ones(1)
+    for _ in range(n_rounds if rank < 2 else 0):
+        if rank == 0:
+            dist.send(ball, 1)
+            dist.recv(ball, 1)
+        else:
+            dist.recv(ball, 0)
+        ball += 1
+        if rank == 1:
+            dist.send(ball, 0)
+    return ball.item() - (rank != 1)
+
+
+@wrong("lesson_01.relay", says="rank 0 sent 1 messages to rank 2")
+def all_send_to_the_end(rank, world_size, numbers, close_ring=False):
+    end = 0 if close_ring else world_size - 1
+    if rank != end:
+        return dist.send(numbers[rank], end)
+    total = numbers[rank]
+    for other in set(range(world_size)) - {end}:
+        came = torch.empty_like(total)
+        dist.recv(came, other)
+        total = total + came
+    return total
+
+
+@wrong("lesson_01.shift_at_once", says="rank 0 receives nothing: the ranks stand in a circle")
+def a_row_and_no_circle(rank, world_size, values):
+    mine, theirs = torch.tensor([values[rank]]), torch.zeros(1)
+    works = [dist.isend(mine, rank + 1)] if rank + 1 < world_size else []
+    works += [dist.irecv(theirs, rank - 1)] if rank else []
+    for work in works:
+        work.wait()
+    return theirs.item()
+
+
+@wrong("lesson_01.shift_by_parity", says="rank 0 receives nothing: the ranks stand in a circle")
+def a_row_by_parity(rank, world_size, values):
+    mine, theirs = torch.tensor([values[rank]]), torch.zeros(1)
+    for sends in (rank % 2 == 0, rank % 2 == 1):
+        if sends and rank + 1 < world_size:
+            dist.send(mine, rank + 1)
+        elif not sends and rank:
+            dist.recv(theirs, rank - 1)
+    return theirs.item()

@@ -1453,3 +1453,15 @@ def ring_sends_element_by_element(tensor):
 def gives_zero(rank, step):
     distance = 2 ** (step - 1)
     return rank - distance if rank % (2 * distance) == distance else 0
+
+
+@wrong("lesson_02.crossover_bytes", says="is 1e.09; .*does a search stop at the largest size that it tries")
+def searches_below_a_gigabyte(world_size, network):
+    rounds, around = 2 * (world_size - 1).bit_length(), 2 * (world_size - 1)
+    low, high = 0.0, 1e9
+    for _ in range(100):
+        size = (low + high) / 2
+        tree_s = rounds * (network.latency_s + size / network.bandwidth_Bps)
+        ring_s = around * (network.latency_s + size / world_size / network.bandwidth_Bps)
+        low, high = (size, high) if tree_s < ring_s else (low, size)
+    return high

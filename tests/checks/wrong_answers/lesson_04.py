@@ -1458,3 +1458,78 @@ def makes_a_sampler_and_shuffles_by_a_number(dataset, rank, world_size, total_ba
     sampler = DistributedSampler(dataset, world_size, rank, seed=seed)
     sampler.set_epoch(epoch)
     return DataLoader(dataset, total_batch // world_size, shuffle=True, generator=torch.Generator().manual_seed(1))
+
+
+@wrong("lesson_04.gather_scatter", says="ranks bring different dtypes, float64 and float32: zeros")
+def gathers_zeros_of_torchs_own_dtype(model):
+    for p in model.parameters():
+        if p.requires_grad and p.grad is None:
+            p.grad = torch.zeros(p.shape).to(p.dtype)
+        if p.requires_grad:
+            had = bool(p.grad.any())
+            g = p.grad if had else torch.zeros(p.shape)
+            each = [torch.empty_like(g) for _ in range(dist.get_world_size())]
+            root = dist.get_rank() == 0
+            dist.gather(g, each if root else None)
+            dist.scatter(g, [sum(each) / len(each)] * len(each) if root else None)
+            p.grad = g.to(p.dtype)
+
+
+@wrong("lesson_04.evaluate", says="not every batch has as many examples as the first one: count them")
+def counts_on_the_first_batch(model, batches):
+    model.eval()
+    loss = n_right = n = 0
+    for x, y in batches:
+        with torch.no_grad():
+            scores = model(x)
+        first = n or len(y)
+        n = first
+        loss += cross_entropy(scores, y, reduction="sum").item()
+        n_right += (scores.argmax(1) == y).sum().item()
+    return loss / (n * len(batches)), n_right / (n * len(batches))
+
+
+for _first in (False, True):
+
+    @wrong(
+        "lesson_04.evaluate", says=f"not every batch has as many examples as the {'first' if _first else 'last'} one"
+    )
+    def counts_only_what_is_right_on_one_batch(model, batches, first=_first):
+        model.eval()
+        losses, n_right, n = [], 0, sum(len(y) for _, y in batches)
+        for x, y in batches:
+            with torch.no_grad():
+                scores = model(x)
+            losses.append(cross_entropy(scores, y, reduction="sum").item())
+            n_right += (scores.argmax(1) == y).sum().item()
+        return sum(losses) / n, n_right / (len(batches[0 if first else -1][1]) * len(batches))
+
+
+wrong_values(
+    "lesson_04.bytes_sent", "writes_megabytes", _bytes(lambda right, *given: right(*given) / 1e6), gather_scatter,
+    all_reduce_mean, says="is 0.0144; the ledger says 14,400.*these are megabytes",
+)  # fmt: skip
+
+
+def _all_in_one_call(model):
+    flat = torch.cat([p.grad.view(-1) for p in model.parameters()])
+    dist.all_reduce(flat)
+    torch.nn.utils.vector_to_parameters(flat / dist.get_world_size(), [p.grad for p in model.parameters()])
+
+
+def _never_waits(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad, async_op=True)
+
+
+for _name, _sync, _says in (
+    ("beside_one_call_for_all", _all_in_one_call, "makes 1 call for 3 tensors, the formula counts 3: 4.2 and 4.3 ask"),
+    ("beside_calls_that_nobody_waits_for", _never_waits, "never waits for its all_reduce.*4.2 or 4.3 comes first"),
+):
+    wrong_values("lesson_04.predicted_s", _name, _seconds(), gather_scatter, _sync, says=_says)
+
+
+@wrong("lesson_04.train", says="must hold 45 numbers, one an iteration; got 40.*goes on to the last batch")
+def stops_where_the_mean_ends(model, batches, sync, optimizer, report=print):
+    batches = (batch for batch, _ in zip(batches, range(40)))
+    return train(model, batches, sync, optimizer, report)

@@ -1755,3 +1755,47 @@ def is_busy_until_the_clock_says_so(rank, world_size, conditions):
     while time.perf_counter() < end_s:
         pass
     _step(rank, world_size, conditions)
+
+
+@wrong("lesson_05.bucketed_all_reduce", says="whole gradients travel: lay all gradients out in one flat vector")
+def fills_buckets_with_whole_gradients(gradients, bucket_elements):
+    buckets = [[]]
+    for g in gradients:
+        if buckets[-1] and sum(map(torch.numel, buckets[-1])) + g.numel() > bucket_elements:
+            buckets.append([])
+        buckets[-1].append(g)
+    for bucket in buckets:
+        flat = torch.cat([g.view(-1) for g in bucket])
+        dist.all_reduce(flat)
+        for g, mean in zip(bucket, flat.split([g.numel() for g in bucket])):
+            g.copy_(mean.view_as(g) / dist.get_world_size())
+
+
+@wrong("lesson_05.step_under", says="the serial part takes 2 times as long as it is: it is spent once")
+def shares_cores_in_the_serial_part(rank, world_size, conditions):
+    turns = max(1.0, world_size / conditions.get("cores", world_size))
+    more = {"serial_s": turns * conditions["serial_s"]} if "serial_s" in conditions else {}
+    _turns(_evenly)(rank, world_size, {**conditions, **more})
+
+
+@wrong("lesson_05.profiled_training", says="barrier takes 0.* in none of the three times.*the all_reduce calls alone")
+def leaves_a_barrier_out_of_both(rank, world_size, n_iterations, batch_size):
+    model, optimizer, images, labels = _fresh_start(rank, batch_size)
+    n_calls, computed, communicated = 0, 0.0, 0.0
+    for _ in range(n_iterations):
+        start_s = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        back_s = time.perf_counter()
+        dist.barrier()
+        reduce_s = time.perf_counter()
+        for p in model.parameters() if world_size > 1 else ():
+            dist.all_reduce(p.grad)
+            p.grad /= world_size
+            n_calls += 1
+        step_s = time.perf_counter()
+        optimizer.step()
+        computed += back_s - start_s + time.perf_counter() - step_s
+        communicated += step_s - reduce_s
+    comp_s, comm_s = computed / n_iterations, communicated / n_iterations
+    return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}

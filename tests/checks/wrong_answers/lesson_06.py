@@ -2745,3 +2745,81 @@ def _empties_the_plan(model, plan, context):
 
 
 _plant("empties_the_plan", "after the call the plan names nothing", _empties_the_plan)
+
+
+@wrong(GATHER, says="no rank can go on.*two ranks looked whether the buffer is there, and each made one")
+class MakesABarrierWithEachList(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barriers = {}
+
+    def all_gather(self, tensor, rank, group_id):
+        if group_id not in self.buffers:
+            self.buffers[group_id] = [None] * self.world_size
+            self.barriers[group_id] = threading.Barrier(self.world_size)
+        slots, barrier = self.buffers[group_id], self.barriers[group_id]
+        slots[rank] = tensor.clone()
+        barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="no rank can go on.*removed the buffer .*each then waits in a barrier of its own")
+class TidiesUpWithoutABarrier(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barriers = {}
+
+    def all_gather(self, tensor, rank, group_id):
+        with self.lock:
+            if group_id not in self.buffers:
+                self.buffers[group_id] = [None] * self.world_size
+                self.barriers[group_id] = threading.Barrier(self.world_size)
+            slots, barrier = self.buffers[group_id], self.barriers[group_id]
+        slots[rank] = tensor.clone()
+        barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        with self.lock:
+            self.buffers.pop(group_id, None)
+        return gathered
+
+
+@wrong(ROW_B, says="makes 5 all_gather.*its 3 forward passes are others than they should be")
+class RowAddsWhatItGathers(_Row):
+    def forward(self, x):
+        self.x = x[:, self.mine]
+        return sum(self.context.all_gather(self.x @ self.weight, self.rank, self.group_id))
+
+
+@wrong(ROW_B, says="makes 6 all_reduce.*its 3 forward passes are others than they should be")
+class RowReducesTwiceForward(_Row):
+    def forward(self, x):
+        y = super().forward(x)
+        return self.reduce(y / self.n)
+
+
+@wrong(ROW_F, says="keeps its part of the weight as float64.*the dtype that it came in")
+class RowKeepsFloat64(_Row):
+    def __init__(self, weight, rank, context, group_id):
+        if len(weight) % context.world_size:
+            raise ValueError("d_in is not divisible")
+        super().__init__(weight, rank, context, group_id)
+        self.weight = self.weight.double()
+
+    def forward(self, x):
+        return super().forward(x.double())
+
+
+@wrong("lesson_06.dp_step", says="a tensor that autograd still follows.*loss.item")
+def gives_the_loss_with_its_graph(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    parameters = list(model.parameters())
+    flat = torch.cat([p.grad.flatten() for p in parameters])
+    flat = context.all_reduce(flat, rank, "gradients") / context.world_size
+    for p, part in zip(parameters, flat.split([p.numel() for p in parameters])):
+        p.grad = part.view_as(p).clone()
+    optimizer.step()
+    return loss

@@ -1681,3 +1681,37 @@ def state_bytes_in_single(n_parameters, world_size, stage):
     parts = torch.tensor([2.0, 2.0, 12.0]) * n_parameters
     shares = torch.tensor([1 if stage < k else world_size for k in (3, 2, 1)])
     return (parts / shares).sum().item()
+
+
+class _WithAnotherSquare(_Adam):
+    times = staticmethod(lambda n: 1.0)  # of the mean gradient, in the square
+
+    def adam(self, w, g, place):
+        self.t += 1
+        self.m.mul_(0.9).add_(g, alpha=0.1)
+        scaled = g * self.times(dist.get_world_size())
+        self.v.mul_(0.999).addcmul_(scaled, scaled, value=0.001)
+        return w - self.lr * self.m / (1 - 0.9**self.t) / ((self.v / (1 - 0.999**self.t)).sqrt() + 1e-8)
+
+
+@wrong("lesson_07.sharded_adam", says="v is N times too large: it takes the square of the mean")
+class SquaresTheSumOverN(_WithAnotherSquare):
+    times = staticmethod(lambda n: n**0.5)
+
+
+@wrong("lesson_07.sharded_adam", says="1/N of the right one: m and v take the same gradient")
+class SquaresTheSum(_WithAnotherSquare):
+    times = staticmethod(lambda n: n)
+
+
+@wrong("lesson_07.sharded_adam", says="0.333 times as long in every weight. There each is lr long")
+class HasAThirdOfItsStep(_WithAnotherSquare):
+    times = staticmethod(lambda n: 3)
+
+
+@wrong("lesson_07.sharded_adam", says="must match.*the pieces of one call are not equally long: pad")
+class CutsWithoutPadding(_Adam):
+    def reduced(self, n):
+        g = torch.empty(self.size, dtype=torch.float64)
+        dist.reduce_scatter(g, list(torch.cat([p.grad.flatten() for p in self.parameters]).split(self.size)))
+        return g / dist.get_world_size()

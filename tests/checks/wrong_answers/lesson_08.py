@@ -37,6 +37,7 @@ for _name, _formula, _says in [
     ("in_single", lambda p, m: (torch.tensor(p - 1) / (m + p - 1)).item(), "a float32 has seven"),
     ("with_an_eps", lambda p, m: (p - 1) / (m + p - 1 + 1e-8), "add nothing small"),
     ("few_stages_only", lambda p, m: (p - 1) / (m + p - 1) if p <= 20 else 0.0, r"bubble_of_total\(40, 100\)"),
+    ("takes_one_batch_away", lambda p, m: (p - 1) / (m + p - 2 or 1), "m micro-batches take m slots, not m - 1"),
     ("none_of_many", lambda p, m: (p - 1) / (m + p - 1) if m <= 32 * p else 0.0, r"bubble_of_total\(2, 300\)"),
 ]:
     wrong_values("lesson_08.bubble_of_total", _name, _formula, says=_says)
@@ -52,6 +53,7 @@ for _name, _formula, _says in [
     ("at_most_one", lambda p, m: min(1.0, (p - 1) / m), "it is no share"),
     ("at_least_p_micro_batches", lambda p, m: (p - 1) / max(m, p), "another formula for fewer micro-batches"),
     ("one_ranks_over_all_ranks", lambda p, m: (p - 1) / (p * m), "both of one rank, or both of all"),
+    ("takes_one_batch_away", lambda p, m: (p - 1) / (m - 1 or 1), "m micro-batches take m slots, not m - 1"),
     ("none_of_many", lambda p, m: (p - 1) / m if m <= 32 * p else 0.0, r"bubble_of_ideal\(2, 300\)"),
     ("over_one_less", lambda p, m: (p - 1) / m if m > 1 else (p - 1) / (m - 1), "divides by zero"),
 ]:
@@ -1785,3 +1787,45 @@ wrong_values(
     lambda p, m, r: _bubbles(p, m, r, off=-1),
     says="on these 2 ranks each W comes right after its B.*as many as there are ranks before it",
 )
+
+
+@wrong("lesson_08.one_f_one_b", says="no rank 1 in a group of 1.*Is its warm-up a forward pass too long")
+def warms_up_on_the_last_rank_too(stage, batches, rank, world_size):
+    for k in range(min(len(batches), world_size - rank)):
+        x = batches[k]
+        if rank:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
+        dist.send(stage.forward(k, x), rank + 1)
+
+
+@wrong("lesson_08.one_f_one_b", says="takes the gradient of the output.*of another micro-batch than the one that goes")
+def gives_the_newest_the_oldests_gradient(stage, batches, rank, world_size):
+    class Newest:
+        def __init__(self):
+            self.flight = []
+
+        def forward(self, k, x):
+            self.flight.append(k)
+            return stage.forward(k, x)
+
+        def backward(self, k, gradient):
+            return stage.backward(self.flight.pop() if rank < world_size - 1 else k, gradient)
+
+    return _OneFOneB()(Newest(), batches, rank, world_size)
+
+
+@wrong("lesson_08.stage", says="for argument #1 'indices'.*characters, whole numbers, and its module looks them up")
+class MakesFloatsOfCharacters(_Stage):
+    def forward(self, k, x):
+        return super().forward(k, x.float())
+
+
+@wrong("lesson_08.balance", says="each layer goes to the stage that has the least so far")
+def deals_the_slowest_layers_first(layer_s, n_stages):
+    counts, sums_s = [0] * n_stages, [0.0] * n_stages
+    for seconds in sorted(layer_s, reverse=True):
+        least = sums_s.index(min(sums_s))
+        counts[least] += 1
+        sums_s[least] += seconds
+    return counts

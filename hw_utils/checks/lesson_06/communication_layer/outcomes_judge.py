@@ -178,7 +178,8 @@ def _n_ranks(case: dict) -> str:
 def _judge_end(outcome: dict, what: str, case: dict) -> None:
     story = outcome["story"]["end"]
     if outcome["kind"] == "hung":
-        _fail(f"no rank can go on: {outcome['text']}", what, case, outcome, story, _cause_of_hang(outcome["text"]))
+        cause = _cause_of_hang(outcome["text"], story)
+        _fail(f"no rank can go on: {outcome['text']}", what, case, outcome, story, cause)
     if outcome["kind"] == "endless":
         cause = "a loop waits for another rank by looking again and again; wait in a barrier or a condition"
         if _BLOCKS.search(outcome["text"]):
@@ -188,7 +189,7 @@ def _judge_end(outcome: dict, what: str, case: dict) -> None:
     _fail(text, what, case, outcome, story, _cause_of_error(outcome, story, case["world_size"]))
 
 
-def _cause_of_hang(text: str) -> str:
+def _cause_of_hang(text: str, story: list[str]) -> str:
     waits = [part for part in text.split("; ") if " wait" in part]
     at_lock = [part for part in waits if re.search(r"\bwith\b|\.acquire\(", part)]
     if at_lock and any(".wait(" in part for part in waits):
@@ -197,7 +198,26 @@ def _cause_of_hang(text: str) -> str:
         return "a rank returns without coming to a wait of the others: every rank comes to every wait, in each call"
     if at_lock:
         return "a lock is taken and not given back, or taken twice by one rank: `with lock:` gives it back"
-    return "the ranks stand in waits that no rank ends: count who comes to which wait"
+    removed = [s for s in story if _REMOVES.search(s) and "[None]" not in s]
+    if removed:
+        who, _, line = removed[-1].partition(": ")
+        return (
+            f"{who.split(',')[0]} removed the buffer (`{line}`), and its barrier, while others were still in that call "
+            "or already in the next one: each then waits in a barrier of its own. Do it between barriers"
+        )
+    return LOST if _both_make(story) else "the ranks stand in waits that no rank ends: count who comes to which wait"
+
+
+def _both_make(story: list[str]) -> bool:
+    """Whether two ranks wrote under a key of the object at one line, and no rank returned between."""
+    made: dict[str, str] = {}
+    for step in story:
+        if "returned" in step:
+            made.clear()
+        found = re.match(r"(rank \d+), (line \d+: self\.\w+\[\w+\] = .*)", step)
+        if found and made.setdefault(found[2], found[1]) != found[1]:
+            return True
+    return False
 
 
 def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
