@@ -5,7 +5,6 @@ from __future__ import annotations
 import _imp
 import dis
 import functools
-import linecache
 import os
 import re
 import sys
@@ -139,14 +138,15 @@ def is_of_a_library(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=200)
 def codes_in(file: str) -> frozenset[CodeType]:
-    """All codes that a library's file has."""
+    """All codes that a library's file has; as it lies there, since anybody can put other lines into `linecache`."""
     try:
         if file.startswith("<frozen "):
             name = file[len("<frozen ") : -1]
             found = [_imp.get_frozen_object(name.replace("importlib._bootstrap", "_frozen_importlib"))]
         else:
-            found = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
-    except (ImportError, SyntaxError, ValueError):
+            with open(file, "rb") as text:
+                found = [compile(text.read(), file, "exec", dont_inherit=True)]
+    except (ImportError, OSError, SyntaxError, ValueError):
         return frozenset()
     for code in found:
         found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
