@@ -202,7 +202,7 @@ HINTS: dict[str, dict[int, str]] = {
             "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero GathersInABufferOfTheDefaultDtype "
-            "SlotsOfTheClass ReadsItsOwnSlot "
+            "SlotsOfTheClass ReadsItsOwnSlot RemembersBarriersByACache "
         ),
         1: (
             "AppendsInOrderOfArrival DrawsTicketsFromOneGenerator "
@@ -215,7 +215,10 @@ HINTS: dict[str, dict[int, str]] = {
             "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure "
             "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls"
         ),
-        3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
+        3: (
+            "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall MakesBarriersInAFactory "
+            "MakesMailboxesInAFactory "
+        ),
     },
     "lesson_06.all_reduce": {
         0: (
@@ -232,7 +235,8 @@ HINTS: dict[str, dict[int, str]] = {
         "ReusesTheGroupAtOnce ReadsTheSharedListBehindTheBarrier",
         2: (
             "AddsWithoutALock AddsInPlaceWithoutALock AddsArraysWithoutALock AddsToAnArrayOfNumpys "
-            "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead"
+            "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead "
+            "AddsAtIndicesWithoutALock AddsListsOfTensorsWithoutALock "
         ),
     },
     "lesson_06.split_batch": {
