@@ -2,7 +2,8 @@
 
 Torch lets go of the interpreter's lock while it computes, and so does numpy above 500 elements. Where two ranks change
 one tensor at a time, what stands there afterwards is what the last one made of what it had read: the other's change is
-lost. So in between is a place to switch. Of numpy's operations those are seen that have to do with `tensor.numpy()`.
+lost. So in between is a place to switch. What an operation of torch's writes to, its schema says. Of numpy's operations
+those are seen that have to do with `tensor.numpy()`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,7 +24,11 @@ from torch.utils import _python_dispatch
 from hw_utils.core.calls.patched import patched
 from hw_utils.threads.switch_points import is_of_a_library
 
-_WRITES_ONLY = ("fill_", "zero_", "copy_")
+# Operations that do not read what they write over.
+_WRITES_ONLY = {
+    *("fill_", "zero_", "copy_", "_foreach_zero_", "_foreach_copy_"),
+    *("index_copy_", "index_fill_", "masked_fill_", "masked_scatter_", "fill_diagonal_"),
+}
 Place = tuple[CodeType, int]  # a step of the student's code
 
 
@@ -59,20 +64,22 @@ class InTwoSteps(_python_dispatch.TorchDispatchMode):
         return False  # else torch wraps the method below in `torch.compiler.disable`
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        target = _read_and_written(func, args, kwargs or {})
-        if target is not None:
-            before = target.clone()
-            if self.others_run(target.untyped_storage()):
-                target.copy_(before)  # what others have written since is not what this one has read
-        return func(*args, **(kwargs or {}))
+        run = functools.partial(func, *args, **(kwargs or {}))
+        targets = list(_read_and_written(func, args, kwargs or {})) if _written_by(func) else []
+        if targets:
+            before = [target.clone() for target in targets]
+            if self.others_run(target.untyped_storage() for target in targets):
+                return _as_read_before(run, targets, before, of_all=torch.Tag.pointwise in func.tags)
+        return run()
 
-    def others_run(self, memory: torch.UntypedStorage | np.ndarray) -> bool:
+    def others_run(self, memories: Iterable[torch.UntypedStorage | np.ndarray]) -> bool:
         """Whether others may have run, now that this rank has read what it is about to change."""
         frame = _students_frame()
         if frame is None:
             return False
         place = (frame.f_code, frame.f_lasti)
-        self.changed.note(memory, self.rank, place)
+        for memory in memories:
+            self.changed.note(memory, self.rank, place)
         return self.pause(frame, place)
 
     def __enter__(self) -> InTwoSteps:
@@ -114,7 +121,7 @@ class SeenArray(np.ndarray):
         steps = getattr(_of_thread, "steps", None)
         if steps is not None and isinstance(target, np.ndarray) and any(_are_one(target, value) for value in own):
             before = target.copy()
-            if steps.others_run(_memory_of(target)):
+            if steps.others_run([_memory_of(target)]):
                 np.copyto(target, before)
         result = getattr(ufunc, method)(*own, **options, **({"out": into} if into else {}))
         if len(out) == 1:
@@ -140,22 +147,42 @@ def _memory_of(array: np.ndarray) -> torch.UntypedStorage | np.ndarray:
     return array.base.untyped_storage() if isinstance(array.base, torch.Tensor) else array
 
 
-def _read_and_written(func: Any, args: tuple, kwargs: dict) -> torch.Tensor | None:
-    """The tensor of which an operation reads each number, and writes another one there."""
-    is_pointwise, is_in_place = _kind_of(func)
-    if not is_pointwise or not (is_in_place or "out" in kwargs):
-        return None
-    given = [a for a in args if isinstance(a, torch.Tensor)]
-    if isinstance(out := kwargs.get("out"), torch.Tensor):
-        return out if any(a.data_ptr() == out.data_ptr() for a in given) else None
-    return given[0] if is_in_place and given else None
+def _as_read_before(
+    run: Callable[[], Any], targets: list[torch.Tensor], before: list[torch.Tensor], *, of_all: bool
+) -> Any:
+    """Runs an operation on what stood there before others have written; of_all: it writes every number.
+
+    Else what it leaves as it was stays as the others have written it: it may add to some rows, which are nobody else's.
+    """
+    since = [target.clone() for target in targets]
+    for target, old in zip(targets, before):
+        target.copy_(old)
+    result = run()
+    for target, old, other in zip(targets, before, since) if not of_all else ():
+        is_left = (target == old) | (target.isnan() & old.isnan())
+        target.copy_(torch.where(is_left, other, target))
+    return result
+
+
+def _read_and_written(func: Any, args: tuple, kwargs: dict) -> Iterator[torch.Tensor]:
+    """The tensors of which an operation reads the numbers, and writes others there."""
+    given = {a.data_ptr() for a in args if isinstance(a, torch.Tensor)}
+    for place, name, is_out in _written_by(func):
+        value = args[place] if place < len(args) else kwargs.get(name)
+        for tensor in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(tensor, torch.Tensor) and (not is_out or tensor.data_ptr() in given):
+                yield tensor
 
 
 @functools.cache
-def _kind_of(func: Any) -> tuple[bool, bool]:
-    """Whether an operation takes number by number, and whether it reads what it overwrites, by its name."""
-    name = func._schema.name.rpartition(":")[2]
-    return torch.Tag.pointwise in func.tags, name.endswith("_") and name not in _WRITES_ONLY
+def _written_by(func: Any) -> list[tuple[int, str, bool]]:
+    """Of each argument that an operation writes to, by its schema: its place, its name, whether it is an `out=`; none
+    where it reads nothing there, or changes no numbers."""
+    schema = func._schema
+    if schema.name.rpartition(":")[2] in _WRITES_ONLY or torch.Tag.inplace_view in func.tags:
+        return []
+    arguments = [(place, a) for place, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write]
+    return [(place, a.name, a.is_out) for place, a in arguments]
 
 
 def _students_frame() -> FrameType | None:

@@ -25,7 +25,7 @@ from hw_utils.core.source.lines import locate
 from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, points_in
+from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, opening_of, points_in
 from hw_utils.threads.turns import Stopped, Turns
 
 _STEP_LIMIT = 20_000
@@ -116,7 +116,7 @@ class _Interleaving:
 
     def tracer(self, rank: int) -> Callable:
         """What `sys.settrace` takes on the thread of a rank."""
-        steppers: dict[int, tuple[Callable | None, bool, CodeType]] = {}  # by id: the hash of a code is slow
+        steppers: dict[int, tuple] = {}  # by id, see `known`: the hash of a code is slow
         mine = self.passed[rank]
 
         def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
@@ -124,8 +124,10 @@ class _Interleaving:
             known = steppers.get(id(code))
             if known is None:
                 stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
-                known = steppers[id(code)] = (stepper, is_of_a_library(code), code)
-            stepper, is_librarys, _ = known
+                known = steppers[id(code)] = (stepper, is_of_a_library(code), opening_of(code), code)
+            stepper, is_librarys, opening, _ = known
+            if opening is not None and frame.f_back is not None and frame.f_back.f_trace is not None:
+                self._open(code, opening, mine)
             if stepper is None or (is_librarys and not comes_from_a_traced(frame.f_back)):
                 return None
             frame.f_trace = stepper  # first: then Python 3.13 begins with this very frame, not with the next
@@ -135,6 +137,14 @@ class _Interleaving:
             return stepper
 
         return on_call
+
+    def _open(self, code: CodeType, opening: int, mine: list[list]) -> None:
+        """Lets the plan switch before a library's code begins that has no other points."""
+        self.n_frames += 1
+        mine[-1].append((self.n_frames, code, opening))
+        self.steps[True] += 1
+        if self.plan.at_point():
+            self.turns.pause()
 
     def _stepper(self, rank: int, code: CodeType, points: frozenset[int], mine: list[list]) -> Callable:
         turns, plan, frames, steps, file = self.turns, self.plan, self.frames, self.steps, code.co_filename
@@ -243,7 +253,9 @@ class Explorer:
     def __enter__(self) -> Explorer:
         self.stack.enter_context(self.turns)
         self.stack.enter_context(arrays_are_seen())
-        self.stack.enter_context(managed_locks(self.turns, self.make, *_captured(self.make)))
+        closed_over = getattr(self.make, "__closure__", None) or ()
+        students = [self.make, *(cell.cell_contents for cell in closed_over)]
+        self.stack.enter_context(managed_locks(self.turns, *students))
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -286,12 +298,6 @@ class Explorer:
         outcome.switches, outcome.n_points, outcome.turns = plan.switches, plan.seen, plan.turns
         outcome.passed = one.passed
         return outcome, one.changed
-
-
-def _captured(make: Any) -> list[Any]:
-    """The classes and functions that `make` closes over."""
-    cells = getattr(make, "__closure__", None) or ()
-    return [cell.cell_contents for cell in cells]
 
 
 def _orders(n_points: int, world_size: int, n: int, seed: int) -> Iterator[tuple]:

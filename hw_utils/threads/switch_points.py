@@ -5,12 +5,14 @@ from __future__ import annotations
 import _imp
 import dis
 import functools
-import linecache
+import inspect
 import os
+import queue
 import re
 import sys
 import sysconfig
-from types import CodeType, FrameType
+import threading
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from hw_utils.core.source.students_files import is_students
@@ -29,8 +31,17 @@ _LEFT_ALONE = {
     *("operator", "re", "sre_compile", "sre_parse", "tokenize", "torch", "traceback", "types", "typing", "warnings"),
 }
 _STILL_SWITCHED = ("torch.nn.modules",)  # they keep what they are given
+_OF_MODES = "torch._library"  # what torch calls on the way to a dispatch mode, as ours is
 _CLOSED = {"hw_utils", "importlib", "zipimport"}  # nor in what these call
 _LOCKS = {"threading", "_thread"}
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# What stands for a class of C, whose methods nobody can interrupt; an RLock is made by a function in Python.
+_IN_C = frozenset(
+    function.__code__
+    for kind, but in ((queue._PySimpleQueue, ()), (threading._PyRLock, ("__init__",)))
+    for name, function in vars(kind).items()
+    if isinstance(function, FunctionType) and name not in but
+)
 _KIT = os.path.join(os.path.realpath(os.path.join(__file__, "../..")), "")
 _PLACES = {os.path.join(os.path.realpath(sysconfig.get_paths()[k]), "") for k in ("purelib", "platlib", "stdlib")}
 
@@ -59,10 +70,29 @@ def comes_from_a_traced(caller: FrameType | None) -> bool:
 
 
 @functools.lru_cache(maxsize=1000)
+def opening_of(code: CodeType) -> int | None:
+    """The offset of the first instruction of a library's code that is left alone, but may be called by C code.
+
+    A defaultdict or a cache looks, calls what makes the value, be it `threading.Barrier`, and puts the value in. So
+    where such code is called by code whose steps are seen, by C code or not, there is one point: before it begins.
+    """
+    if not is_passed_through(code) or module_of(code.co_filename).startswith(_OF_MODES):
+        return None
+    if _is_of_freeing(code) or code.co_flags & _GENERATORS or code in _IN_C:
+        return None
+    return min(_begins(list(dis.get_instructions(code))))
+
+
+def _is_of_freeing(code: CodeType) -> bool:
+    """Whether it is run when something is freed, which happens whenever it happens."""
+    return code.co_name == "__del__" or "selfref" in code.co_varnames
+
+
+@functools.lru_cache(maxsize=1000)
 def _is_switched(code: CodeType) -> bool:
-    """Of a library's code. What happens when something is freed does not count, which happens whenever it happens."""
+    """Of a library's code. What happens when something is freed does not count."""
     module = module_of(code.co_filename)
-    if not module or code.co_name == "__del__" or "selfref" in code.co_varnames:
+    if not module or _is_of_freeing(code):
         return False
     if module.startswith(_STILL_SWITCHED):
         return True
@@ -139,14 +169,15 @@ def is_of_a_library(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=200)
 def codes_in(file: str) -> frozenset[CodeType]:
-    """All codes that a library's file has."""
+    """All codes that a library's file has; as it lies there, since anybody can put other lines into `linecache`."""
     try:
         if file.startswith("<frozen "):
             name = file[len("<frozen ") : -1]
             found = [_imp.get_frozen_object(name.replace("importlib._bootstrap", "_frozen_importlib"))]
         else:
-            found = [compile("".join(linecache.getlines(file)), file, "exec", dont_inherit=True)]
-    except (ImportError, SyntaxError, ValueError):
+            with open(file, "rb") as text:
+                found = [compile(text.read(), file, "exec", dont_inherit=True)]
+    except (ImportError, OSError, SyntaxError, ValueError):
         return frozenset()
     for code in found:
         found += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
@@ -161,6 +192,6 @@ def about(code: CodeType) -> dict[str, Any]:
     return {
         "at": [code.co_filename, getattr(code, "co_qualname", code.co_name), code.co_firstlineno],
         "instructions": [[i.offset, i.opname, i.argval if i.opcode in jumps else -1] for i in listed],
-        "points": sorted(_offsets(code)),
+        "points": sorted(_offsets(code) if opening_of(code) is None else [opening_of(code)]),
         "handlers": [[entry.start, entry.end, entry.target] for entry in table],
     }

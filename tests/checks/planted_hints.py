@@ -207,7 +207,7 @@ HINTS: dict[str, dict[int, str]] = {
             "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero GathersInABufferOfTheDefaultDtype "
-            "SlotsOfTheClass ReadsItsOwnSlot "
+            "SlotsOfTheClass ReadsItsOwnSlot RemembersBarriersByACache "
         ),
         1: (
             "AppendsInOrderOfArrival DrawsTicketsFromOneGenerator "
@@ -221,7 +221,10 @@ HINTS: dict[str, dict[int, str]] = {
             "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls "
             "MakesABarrierWithEachList TidiesUpWithoutABarrier"
         ),
-        3: "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall",
+        3: (
+            "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall MakesBarriersInAFactory "
+            "MakesMailboxesInAFactory "
+        ),
     },
     "lesson_06.all_reduce": {
         0: (
@@ -238,7 +241,8 @@ HINTS: dict[str, dict[int, str]] = {
         "ReusesTheGroupAtOnce ReadsTheSharedListBehindTheBarrier",
         2: (
             "AddsWithoutALock AddsInPlaceWithoutALock AddsArraysWithoutALock AddsToAnArrayOfNumpys "
-            "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead"
+            "ClearsAfterTheLastBarrier ClearsTheTotalWhileOthersRead "
+            "AddsAtIndicesWithoutALock AddsListsOfTensorsWithoutALock "
         ),
     },
     "lesson_06.split_batch": {

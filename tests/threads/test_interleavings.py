@@ -57,6 +57,31 @@ class Total:
     def add_into(self, share):
         torch.add(self.sum, share, out=self.sum)
 
+    def add_at_indices(self, share):
+        self.sum.index_add_(0, torch.arange(2), share)
+
+    def add_scattered(self, share):
+        self.sum.scatter_add_(0, torch.arange(2), share)
+
+    def add_a_product(self, share):
+        self.sum.view(1, 2).addmm_(share.view(2, 1)[:1], torch.ones(1, 2))
+
+    def add_a_product_into(self, share):
+        total = self.sum.view(1, 2)
+        torch.addmm(total, share.view(2, 1)[:1], torch.ones(1, 2), out=total)
+
+    def add_lists(self, share):
+        torch._foreach_add_([self.sum], [share])
+
+    def put(self, share):
+        self.sum.index_put_((torch.arange(2),), share, accumulate=True)
+
+    def write_at_indices(self, share):
+        self.sum.index_copy_(0, torch.arange(2), share)
+
+    def write_lists(self, share):
+        torch._foreach_copy_([self.sum], [share])
+
     def add_safely(self, share):
         with self.lock:
             self.sum += share
@@ -96,6 +121,9 @@ class Total:
     ("name", "sums"),
     [("add", {1, 10, 11}), ("add_to_a_part", {1, 10, 11}), ("add_into", {1, 10, 11}), ("add_safely", {11}),
      ("add_to_its_own", {0}), ("write", {1, 10}),
+     ("add_at_indices", {1, 10, 11}), ("add_scattered", {1, 10, 11}), ("add_a_product", {1, 10, 11}),
+     ("add_a_product_into", {1, 10, 11}), ("add_lists", {1, 10, 11}), ("put", {1, 10, 11}),
+     ("write_at_indices", {1, 10}), ("write_lists", {1, 10}),
      ("add_arrays", {1, 10, 11}), ("add_to_a_part_of_an_array", {1, 10, 11}), ("add_into_an_array", {1, 10, 11}),
      ("add_at", {1, 10, 11}), ("add_to_an_array_of_its_own", {0}), ("write_an_array", {1, 10})],
 )  # fmt: skip
@@ -111,6 +139,31 @@ def test_between_what_torch_reads_in_place_and_what_it_writes_another_rank_may_a
 
     explore(make, program, 2, n_interleavings=100)
     assert {total.sum[0].item() for total in totals} == sums
+
+
+@pytest.mark.parametrize("into", ["index_add_", "index_put_", "scatter_add_", "masked_fill_"])
+def test_ranks_that_change_rows_of_their_own_lose_nothing(into):
+    tables = []
+
+    def make():
+        tables.append(torch.zeros(2, 2))
+        return tables[-1]
+
+    explore(make, lambda table, rank, note: change_row(table, into, torch.tensor([rank])), 2, n_interleavings=100)
+    assert len(tables) > 2
+    assert all(table.tolist() == [[1, 1], [2, 2]] for table in tables)
+
+
+def change_row(table, into, row):
+    row_of_ones = torch.ones(1, 2)
+    if into == "index_add_":
+        table.index_add_(0, row, row_of_ones * (row + 1))
+    elif into == "index_put_":
+        table.index_put_((row,), row_of_ones * (row + 1), accumulate=True)
+    elif into == "scatter_add_":
+        table.scatter_add_(0, row.expand(1, 2), row_of_ones * (row + 1))
+    else:
+        table.masked_fill_(torch.arange(2).eq(row).view(2, 1), float(row + 1))
 
 
 def test_ranks_that_sleep_until_all_have_come_let_every_other_one_come():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures.process
 import contextlib
+import copy
 import functools
 import graphlib
 import linecache
 import optparse
 import os
+import queue
 import threading
-from collections import Counter, UserDict
+from collections import Counter, UserDict, defaultdict
 
 import pytest
 import torch
@@ -18,7 +21,7 @@ from hw_utils.checks.lesson_06.communication_layer.explored_orders import tensor
 from hw_utils.checks.lesson_06.communication_layer.points_passed import UNSEEN, Evidence
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.threads.interleavings import explore
-from hw_utils.threads.switch_points import is_of_a_library, is_passed_through, points_in
+from hw_utils.threads.switch_points import codes_in, is_of_a_library, is_passed_through, points_in
 
 
 class Slots:
@@ -70,6 +73,60 @@ def test_so_it_is_in_a_container_that_is_written_in_python():
 
 def test_under_a_lock_it_is_made_once():
     assert are_the_same(optparse.Values, "safely") == {True}
+
+
+class Factory:
+    """What C code calls to make a value, with no code of a student's in between."""
+
+    def __init__(self, make):
+        self.made = defaultdict(make)
+        self.remembered = functools.cache(make)
+
+    def by_a_dictionary(self):
+        return self.made["group"]
+
+    def by_a_cache(self):
+        return self.remembered()
+
+
+def made_by(make, how):
+    found = explore(
+        lambda: Factory(make), lambda factory, rank, note: getattr(factory, how)(), 2, n_interleavings=60, key=_is_one
+    )
+    return {_is_one(outcome.results) for outcome in found.outcomes}
+
+
+@pytest.mark.parametrize("how", ["by_a_dictionary", "by_a_cache"])
+@pytest.mark.parametrize(
+    "make",
+    [functools.partial(threading.Barrier, 2), threading.Condition, queue.Queue, functools.partial(copy.deepcopy, [[]])],
+    ids=["barrier", "condition", "queue", "copy"],
+)
+def test_c_code_that_looks_and_then_puts_may_be_interrupted_in_a_librarys_function_that_it_calls(make, how):
+    assert made_by(make, how) == {True, False}
+
+
+@pytest.mark.parametrize("make", [dict, threading.Lock, queue.SimpleQueue], ids=["dict", "lock", "simple queue"])
+def test_it_is_one_step_where_all_of_it_is_c(make):
+    assert made_by(make, "by_a_dictionary") == {True}
+
+
+def test_code_is_a_librarys_only_if_it_stands_in_the_file_whatever_linecache_says():
+    file, text = (
+        concurrent.futures.process.__file__,
+        "def get_or_make(made):\n    return made.setdefault('slots', [])\n",
+    )
+    names, before = {}, linecache.cache.get(file)
+    exec(compile(text, file, "exec"), names)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    codes_in.cache_clear()
+    try:
+        assert not is_of_a_library(names["get_or_make"].__code__)
+        assert points_in(names["get_or_make"].__code__)
+        assert is_of_a_library(concurrent.futures.process.ProcessPoolExecutor.submit.__code__)
+    finally:
+        linecache.cache.pop(file)
+        linecache.cache.update({file: before} if before else {})
 
 
 def test_what_is_made_for_threads_has_no_switches_and_what_it_calls_has():

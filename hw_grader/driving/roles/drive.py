@@ -108,9 +108,12 @@ def find_check(name: str):
 
 
 def remember_sources(sources: dict[str, list]) -> None:
-    """Makes errors show the student's line and cell number."""
+    """Makes errors show the student's line and cell number; the cells' process, which the student's code shares, says
+    the names of the files, and a library's file is none of them."""
     shell = sys.modules["hw_grader.driving.roles.cells"]._shell
     for file, (count, text) in sources.items():
+        if not is_students(file):
+            continue
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
         shell.compile._filename_map[file] = count
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import optparse
+import queue
 import threading
 import time
 import zlib
@@ -88,6 +89,51 @@ class RemembersSlotsByACache(_InSlots):
     def __init__(self, world_size):
         super().__init__(world_size)
         self.slots_of = cache(lambda group_id: [None] * world_size)
+
+
+class _AtBarriersOfGroups(_Context):
+    """All-gather with a barrier a group, which `barrier_of` makes at its first call: C code that calls a library's."""
+
+    def all_gather(self, tensor, rank, group_id):
+        barrier = self.barrier_of(group_id)
+        slots = self.buffers.setdefault(group_id, [None] * self.world_size)
+        slots[rank] = tensor.clone()
+        barrier.wait()
+        gathered = [slot.clone() for slot in slots]
+        barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="no rank can go on")
+class MakesBarriersInAFactory(_AtBarriersOfGroups):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barriers = defaultdict(partial(threading.Barrier, world_size))
+
+    def barrier_of(self, group_id):
+        return self.barriers[group_id]
+
+
+@wrong(GATHER, says="BrokenBarrierError")
+class RemembersBarriersByACache(_AtBarriersOfGroups):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.barrier_at = cache(partial(threading.Barrier, world_size, None))
+
+    def barrier_of(self, group_id):
+        return self.barrier_at(1e6 + len(group_id))  # a timeout, which tells the groups apart
+
+
+@wrong(GATHER, says="no rank can go on")
+class MakesMailboxesInAFactory(_Context):
+    def __init__(self, world_size):
+        super().__init__(world_size)
+        self.boxes = defaultdict(queue.Queue)
+
+    def all_gather(self, tensor, rank, group_id):
+        for to in range(self.world_size):
+            self.boxes[group_id, rank, to].put(tensor.clone())
+        return [self.boxes[group_id, source, rank].get() for source in range(self.world_size)]
 
 
 @wrong(GATHER, says=_LOST)
@@ -501,6 +547,24 @@ class AddsInPlaceWithoutALock(_Totals):
             total = self.total.setdefault(group_id, torch.zeros_like(tensor))
             self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
         total += tensor
+
+
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsAtIndicesWithoutALock(_Totals):
+    def add(self, tensor, group_id):
+        with self.lock:
+            total = self.total.setdefault(group_id, torch.zeros_like(tensor))
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+        total.view(-1).index_add_(0, torch.arange(tensor.numel()), tensor.reshape(-1))
+
+
+@wrong(REDUCE, says="Read, add and write under one lock")
+class AddsListsOfTensorsWithoutALock(_Totals):
+    def add(self, tensor, group_id):
+        with self.lock:
+            total = self.total.setdefault(group_id, torch.zeros_like(tensor))
+            self.arrived[group_id] = self.arrived.get(group_id, 0) + 1
+        torch._foreach_add_([total], [tensor])
 
 
 @wrong(REDUCE, says="Read, add and write under one lock")
