@@ -18,7 +18,7 @@ PICTURE = base64.b64encode(b"\x89PNG some picture").decode()
 def shown(cell: dict) -> str:
     pages = Environment()
     pages.filters["markdown2html"] = markdown_of_cell
-    return pages.from_string("{{ cell.source | markdown2html }}").render(cell=cell)
+    return pages.from_string("{{ cell.source | markdown2html }}").render(cell=cell, resources={})
 
 
 @pytest.fixture
