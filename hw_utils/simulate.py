@@ -206,7 +206,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             shown = lines_shown(done.output, job["world_size"])
             return {"apart": "code of torch's waits for other ranks", "shown": shown, "modules": [], "rank": rank}
         f = done.failure
-        failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
+        failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack, causes=f.causes)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
     except KeyboardInterrupt as interrupt:
         rank, _, virtual_s = seen(progress_file)
@@ -279,7 +279,7 @@ def _memory_of(outcome: dict, job: dict):
 def _error_of(outcome: dict, job: dict) -> WorkerFailed:
     failures = []
     for failure, sent in zip(outcome["failures"], outcome["exceptions"]):
-        exception = None if sent is None else pickling.load(sent)
+        exception = None if sent is None else pickling.load_error(sent)
         failures.append(replace(failure, exception=exception))
     kind = TimedOut if outcome["ended_in"] == "timeout" else WorkerFailed
     error = kind(failures, headline=outcome.get("headline", ""), note=outcome.get("note", ""))
