@@ -55,15 +55,18 @@ def messages_differ(send: str, receive: str, *, is_dtype: bool) -> str:
     )
 
 
-def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, where: object = "") -> str:
-    """A collective call; `root` is -1 if it has none.
+def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, reduce_op: str = "", where: object = "") -> str:
+    """A collective call; `root` is -1 if it has none, `reduce_op` empty if it is none or of no interest.
 
     >>> call_text(0, "reduce", "3 float32 (12 bytes)", root=1)
     'rank 0 calls reduce of 3 float32 (12 bytes) with root 1'
+    >>> call_text(0, "all_reduce", "3 float32 (12 bytes)", reduce_op="MAX")
+    'rank 0 calls all_reduce of 3 float32 (12 bytes) with MAX'
     """
     of = f" of {amount}" if amount else ""
-    with_root = f" with root {root}" if root >= 0 else ""
-    return f"rank {rank} calls {op}{of}{with_root}{_at(where)}"
+    options = [reduce_op] * bool(reduce_op) + [f"root {root}"] * (root >= 0)
+    chosen = f" with {' and '.join(options)}" if options else ""
+    return f"rank {rank} calls {op}{of}{chosen}{_at(where)}"
 
 
 def calls_differ(one: str, other: str) -> str:

@@ -51,12 +51,13 @@ class Post:
         sizes = () if self.kind in _UNEVEN else tuple((t.numel(), t.dtype) for t in tensors)
         return self.kind, self.root, reductions.reduce_name(self.reduce_op), sizes
 
-    def text(self, rank: int, places) -> str:
-        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`."""
+    def text(self, rank: int, places, *, with_reduce_op: bool = False) -> str:
+        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`, or `... with MAX at ...`."""
         tensors = self.outputs if self.kind == "scatter" else self.inputs
         of = amounts_text(((t.numel(), _dtype(t)) for t in tensors), self.n_bytes) if tensors else ""
         root = self.root if self.kind in ROOTED or self.kind == "reduce" else -1
-        return call_text(rank, self.name, of, root=root, where=places.where(self.site))
+        reduce_op = reductions.reduce_name(self.reduce_op) if with_reduce_op else ""
+        return call_text(rank, self.name, of, root=root, reduce_op=reduce_op, where=places.where(self.site))
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -86,7 +87,8 @@ class Call:
         elif fits != self.fits:
             ranks, places = self.members.ranks, self.engine.places
             other, first = next(iter(self.posts.items()))
-            texts = first.text(ranks[other], places), post.text(ranks[place], places)
+            differ = reductions.reduce_name(first.reduce_op) != reductions.reduce_name(post.reduce_op)
+            texts = (one.text(ranks[i], places, with_reduce_op=differ) for i, one in ((other, first), (place, post)))
             raise CollectiveMismatch(calls_differ(*texts))
         self.posts[place] = post
         if self.kind in ROOTED:
