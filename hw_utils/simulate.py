@@ -58,7 +58,7 @@ def simulate(
     The default process group is ready on each. Ranks run one at a time, the same way every time; `time.perf_counter`
     reads the rank's virtual clock and `time.sleep` advances it. Collectives take the time of the point-to-point
     algorithms that the docstring of `hw_utils.core.collective_algorithms` lists. `worker` may be the path of a script
-    for torchrun; it is run as it is, and `args` is its command line.
+    for torchrun, or "-m package.train"; it is run as it is, and `args` is its command line.
 
     network: what a message costs. cluster: hosts with devices, or the name of a preset as "h100x64"; its links are then
     the network. compute: what computation costs: "measured" the CPU time that it took, "free"
