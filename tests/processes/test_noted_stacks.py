@@ -76,9 +76,10 @@ def test_a_rank_parses_and_imports_nothing_in_threads_of_the_kits():
         notes, written = os.pipe()
         rank_main.SAMPLE_S = OFTEN_S
         _thread.start_new_thread(rank_main._sample, (open(written, "w"),))  # noqa: SIM115 (as long as the process)
+        for _ in range(100):
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
         read = b""
         while read.count(b"Thread first") < 20:
-            dist.all_reduce(torch.ones(1), async_op=True).wait()
             read += os.read(notes, 1 << 16)
         return elsewhere
 

@@ -37,7 +37,7 @@ Stack = list[tuple[str, int, str]]  # (file, line, function), innermost first
 def _stacks(text: str) -> list[tuple[str, Stack]]:
     """(thread, its frames) of each traceback, in the order in which they were written.
 
-    Python's faulthandler writes `File "a.py"`; what a rank notes of its threads has `file 'a.py'`, as frames' texts do.
+    Python's faulthandler writes `File "cell.py"`; what a rank notes of its threads has `file 'cell.py'`, as a frame.
     """
     parts = re.split(r"(?:Current thread|Stack|Thread) ?(\w*)[^\n]*\n", text)
     frames = [
