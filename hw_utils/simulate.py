@@ -58,7 +58,7 @@ def simulate(
     The default process group is ready on each. Ranks run one at a time, the same way every time; `time.perf_counter`
     reads the rank's virtual clock and `time.sleep` advances it. Collectives take the time of the point-to-point
     algorithms that the docstring of `hw_utils.core.collective_algorithms` lists. `worker` may be the path of a script
-    for torchrun; it is run as it is, and `args` is its command line.
+    for torchrun, or "-m package.train"; it is run as it is, and `args` is its command line.
 
     network: what a message costs. cluster: hosts with devices, or the name of a preset as "h100x64"; its links are then
     the network. compute: what computation costs: "measured" the CPU time that it took, "free"
@@ -206,7 +206,7 @@ def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:
             shown = lines_shown(done.output, job["world_size"])
             return {"apart": "code of torch's waits for other ranks", "shown": shown, "modules": [], "rank": rank}
         f = done.failure
-        failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack)
+        failure = Failure(rank, f.kind, f.reason, f.frames, stack=f.stack, causes=f.causes)
         return {"failures": [failure], "exceptions": [None], "ended_in": f.kind}
     except KeyboardInterrupt as interrupt:
         rank, _, virtual_s = seen(progress_file)
@@ -279,7 +279,7 @@ def _memory_of(outcome: dict, job: dict):
 def _error_of(outcome: dict, job: dict) -> WorkerFailed:
     failures = []
     for failure, sent in zip(outcome["failures"], outcome["exceptions"]):
-        exception = None if sent is None else pickling.load(sent)
+        exception = None if sent is None else pickling.load_error(sent)
         failures.append(replace(failure, exception=exception))
     kind = TimedOut if outcome["ended_in"] == "timeout" else WorkerFailed
     error = kind(failures, headline=outcome.get("headline", ""), note=outcome.get("note", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -23,16 +24,19 @@ _SMALL_TORCH = "uv, then: uv pip install --torch-backend=cpu torch torchvision"
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: is it good, what was found, what to do if it is not."""
+    """One line: is it good, what was found, what to do if it is not; aside: what the lessons do not miss."""
 
     part: str
     good: bool
     found: str
     todo: str = ""
+    aside: str = ""
 
     def __str__(self) -> str:
         line = f"{'good' if self.good else 'FIX '}  {self.part:<16}{self.found}"
-        return line if self.good or not self.todo else f"{line}\n      {'':<16}-> {self.todo}"
+        more = [self.aside] if self.aside else []
+        more += [f"-> {self.todo}"] if self.todo and (self.aside or not self.good) else []
+        return "\n".join([line, *(f"      {'':<16}{text}" for text in more)])
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -47,11 +51,13 @@ def main(arguments: Namespace) -> int:
         findings.append(examine(part, probe))
         print(findings[-1], flush=True)
     bad = [f.part for f in findings if not f.good]
-    print(f"\nTo fix: {', '.join(bad)}." if bad else "\nAll is well.")
+    aside = [f.part for f in findings if f.aside]
+    well = f"All is well for the lessons, not for all programs: {', '.join(aside)}." if aside else "All is well."
+    print(f"\nTo fix: {', '.join(bad)}." if bad else f"\n{well}")
     return 1 if bad else 0
 
 
-def examine(part: str, probe: Callable[[], tuple[bool, str, str]]) -> Finding:
+def examine(part: str, probe: Callable[[], tuple]) -> Finding:
     """The finding of one probe; a probe that itself breaks is a finding, too."""
     try:
         return Finding(part, *probe())
@@ -102,11 +108,28 @@ def _torch() -> tuple[bool, str, str]:
     return recent, f"{torch.__version__}, {kind}" + (f"; {newer}" if newer else ""), todo
 
 
-def _torchvision() -> tuple[bool, str, str]:
+def _torchvision() -> tuple[bool, str, str, str]:
     from hw_utils.material.images.torchvision_downloads import torchvision
 
     module = torchvision()
-    return True, f"{module.__version__} (only lessons 3 and 4 use it, for MNIST and CIFAR-10)", ""
+    found = f"{module.__version__} (only lessons 3 and 4 use it, for MNIST and CIFAR-10)"
+    why = why_not_imported("torchvision")
+    if not why:
+        return True, found, "", ""
+    aside = f"`import torchvision` fails in programs of your own, and so does what needs it ({why})"
+    return True, found, f"{_todo('torchvision')}: python -m pip install {_SMALL_TORCH}", aside
+
+
+def why_not_imported(name: str) -> str:
+    """The last line of what a fresh Python says that cannot import a module; empty if it can."""
+    command = [sys.executable, "-c", f"import {name}"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_S)
+    except subprocess.TimeoutExpired:
+        return f"not done after {_PROBE_S} s"
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1][:200]
 
 
 def _cores() -> tuple[bool, str, str]:
@@ -176,7 +199,7 @@ def _simulate() -> tuple[bool, str, str]:
     return list(run) == [136.0] * 16, "16 virtual ranks met", ""
 
 
-PROBES: dict[str, Callable[[], tuple[bool, str, str]]] = {
+PROBES: dict[str, Callable[[], tuple]] = {
     "Python": _python,
     "torch": _torch,
     "torchvision": _torchvision,

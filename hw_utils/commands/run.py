@@ -27,11 +27,13 @@ _BYTES = {"": 1.0, "B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "Mb/s": 1e
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.usage = (
-        "python -m hw_utils run SCRIPT --ranks N [--simulate] [--network LATENCY,BANDWIDTH] [--cluster NAME] "
-        "[--shapes [--mesh AXIS=SIZE,... --fold AXIS,...]] [--memory] [-- ARGS]"
+        "python -m hw_utils run (SCRIPT | -m MODULE) --ranks N [--simulate] [--network LATENCY,BANDWIDTH] "
+        "[--cluster NAME] [--shapes [--mesh AXIS=SIZE,... --fold AXIS,...]] [--memory] [-- ARGS]"
     )
     parser.epilog = "Everything after -- is the script's own command line."
-    parser.add_argument("script", type=Path, help="a script written for torchrun, as train.py")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("script", type=Path, nargs="?", help="a script written for torchrun, as train.py")
+    what.add_argument("-m", dest="module", help="a module instead of a script, as package.train")
     parser.add_argument("--ranks", type=int, required=True, help="how many ranks")
     parser.add_argument("--simulate", action="store_true", help="on the virtual cluster instead of real processes")
     parser.add_argument("--network", type=network, help="of --simulate, as 50us,10Gb/s (default: 50us,1Gb/s)")
@@ -166,9 +168,10 @@ def _run(arguments: Namespace) -> Run:
     for path in (arguments.report, arguments.trace):
         if path is not None and not path.absolute().parent.is_dir():
             raise ValueError(f"there is no folder for {path}: make {path.absolute().parent} first")
+    worker = f"-m {arguments.module}" if arguments.module else arguments.script
     if arguments.simulate:
-        return simulate(arguments.script, arguments.ranks, arguments.after, **options, **chosen)
-    return launch(arguments.script, arguments.ranks, arguments.after, **options)
+        return simulate(worker, arguments.ranks, arguments.after, **options, **chosen)
+    return launch(worker, arguments.ranks, arguments.after, **options)
 
 
 def exit_code(error: WorkerFailed) -> int:
@@ -190,7 +193,8 @@ def _write(run: Run, arguments: Namespace) -> list[Path]:
     if arguments.trace is not None:
         written.append(perfetto.write(run.trace, arguments.trace))
     if arguments.report is not None:
-        command = shlex.join([str(arguments.script), *arguments.after])
+        what = ["-m", arguments.module] if arguments.module else [str(arguments.script)]
+        command = shlex.join([*what, *arguments.after])
         lines = [*who_ran(run.trace), *statistics(run, arguments.cluster)]
         written.append(training_report.write_run(run, arguments.report, command, lines))
     if arguments.output is not None:

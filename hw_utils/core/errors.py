@@ -85,6 +85,7 @@ class Failure:
     exception: BaseException | None = None  # of its own type, where it could be sent
     status: int | None = None  # how its process ended, if that is what went wrong: exit code, or minus the signal
     stack: str = ""  # the kit's own, if it is the kit that failed
+    causes: tuple[str, ...] = ()  # what its exception comes of, nearest first: "IndexError: ..., at train.py, line 12"
 
     @property
     def where(self) -> Where | None:
@@ -163,8 +164,8 @@ def _students_traceback(error: BaseException) -> list[str]:
 class WorkerFailed(HwError, RuntimeError):
     """At least one rank did not return; `.failures` has every one of them, `.rank` and `.reason` the first.
 
-    The exception that a rank raised, of its own type, is `__cause__` and `.failures[i].exception`. `.memory` is what
-    the ranks of a simulation held until then, if it kept memory; else None.
+    The exception that a rank raised, of its own type, is `__cause__` and `.failures[i].exception`, with its own
+    `__cause__`. `.memory` is what the ranks of a simulation held until then, if it kept memory; else None.
     """
 
     memory: Any = None  # a hw_utils.core.memory.Memory
@@ -182,11 +183,12 @@ class WorkerFailed(HwError, RuntimeError):
         groups: dict[tuple, list[Failure]] = {}
         for f in self.failures:
             is_both_sides = f.kind in ("mismatch", "collective")  # the reason names both, each at its line
-            groups.setdefault((f.reason, () if is_both_sides else f.frames), []).append(f)
-        for (reason, _), failures in groups.items():
+            groups.setdefault((f.reason, () if is_both_sides else f.frames, f.causes), []).append(f)
+        for (reason, _, causes), failures in groups.items():
             lines.append(f"{ranks_text([f.rank for f in failures])}: {reason}")
             lines += [f"    {line}" for line in failures[0].stack.splitlines()]
             lines += _frame_lines({frame.where: frame for f in failures for frame in f.frames}.values())
+            lines += [f"    because of {cause}" for cause in causes]
         if self.note:
             lines.append(self.note)
         if any(f.kind == "kit" for f in self.failures):

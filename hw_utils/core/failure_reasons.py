@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sys
 import traceback
 
 from hw_utils.core import pickling
+from hw_utils.core.source.lines import place_mark
+from hw_utils.core.source.students_files import is_students
 
 _MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate memory|not enough memory)")
 _WIRE = re.compile(r"Connection (closed|reset) by peer|Socket closed|Broken pipe|gloo/transport|Connection refused")
@@ -63,6 +66,26 @@ def kind_and_reason(error: BaseException) -> tuple[str, str]:
     if module == "__main__" or getattr(error, "told_without_module", False):
         lines = lines.removeprefix(f"{module}.")
     return "out_of_memory" if ran_out else "exception", lines
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def causes_of(error: BaseException) -> tuple[str, ...]:
+    """What an exception comes of, nearest first: "IndexError: list index out of range, at " and the mark of a place.
+
+    Those of each `__cause__`, or of a `__context__` that is not suppressed, as Python's tracebacks have them; not what
+    this package has met on its own account.
+    """
+    return tuple(filter(None, (_cause_text(cause) for cause, _ in pickling.chain_of(error))))
+
+
+def _cause_text(cause: BaseException) -> str:
+    found = traceback.extract_tb(cause.__traceback__)
+    place = next(((f.filename, f.lineno or 0) for f in reversed(found) if is_students(f.filename)), None)
+    if place is None and found and found[-1].filename.startswith(_PACKAGE):
+        return ""
+    return kind_and_reason(cause)[1] + (f", at {place_mark(*place)}" if place else "")
 
 
 PERHAPS = " before the worker returned (os._exit?)"

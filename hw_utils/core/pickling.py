@@ -147,6 +147,55 @@ def load(data) -> Any:
     return pickle.loads(data)
 
 
+_MOST_CAUSES = 8
+
+
+def chain_of(error: BaseException) -> list[tuple[BaseException, bool]]:
+    """What an exception comes of, nearest first, each with whether it is a `__cause__` or a shown `__context__`."""
+    found, seen = [], {id(error)}
+    while len(found) < _MOST_CAUSES:
+        is_cause = error.__cause__ is not None
+        following = error.__cause__ if is_cause or error.__suppress_context__ else error.__context__
+        if following is None or id(following) in seen:
+            break
+        seen.add(id(following))
+        found.append((following, is_cause))
+        error = following
+    return found
+
+
+def dump_error(error: BaseException, what: str) -> bytes:
+    """An exception as bytes for `load_error`, with what it comes of as far as that can be sent.
+
+    Raises:
+        Unpicklable: names what in it cannot cross. Exception: it cannot be rebuilt.
+    """
+    data, causes = dump(error.with_traceback(None), what), []
+    load(data)
+    for cause, is_cause in chain_of(error):
+        try:
+            sent = dump(cause, "")
+            load(sent)
+        except Exception:
+            break
+        causes.append((sent, is_cause))
+    return pickle.dumps((data, causes))
+
+
+def load_error(data: bytes) -> BaseException:
+    """The exception of `dump_error`."""
+    own, causes = pickle.loads(data)
+    error = last = load(own)
+    for sent, is_cause in causes:
+        cause = load(sent)
+        if is_cause:
+            last.__cause__ = cause
+        else:
+            last.__context__ = cause
+        last = cause
+    return error
+
+
 def dump_call(worker: Any, args: tuple) -> bytes:
     """`(worker, args)` as bytes, pickled once for all ranks; warns when it is over 1 MB, and says of what."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.distributed.distributed_c10d import default_pg_timeout
 
-from hw_utils.core.calls.mismatch_text import check_splits
+from hw_utils.core.calls.fitting_tensors import check_splits
 from hw_utils.core.calls.public_calls import ALIASES, DTYPE_CODES, ENTRIES, not_compiled
 from hw_utils.core.calls.tensor_layout import (
     TAKE_GAPS,

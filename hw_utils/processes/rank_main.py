@@ -13,13 +13,12 @@ import sys
 import threading
 import time
 import traceback
-from ast import literal_eval
 from collections.abc import Iterator
 from itertools import accumulate, chain, islice, repeat, takewhile
 from typing import Any
 
 from hw_utils.core import pickling
-from hw_utils.core.failure_reasons import kind_and_reason
+from hw_utils.core.failure_reasons import causes_of, kind_and_reason
 from hw_utils.core.source.noted_frames import ASKS_WHERE
 from hw_utils.core.source.students_files import is_students
 from hw_utils.gloo import work
@@ -111,13 +110,18 @@ def _texts_once_asked() -> Iterator[list[str]]:
 
 
 def _where_threads_are() -> str:
-    """As faulthandler would write it, without the thread that asks."""
+    """Nearly as faulthandler would write it, without the thread that asks.
+
+    Names of files stay as Python spells them: who reads the note takes them out of their quotes. This thread calls
+    no parser and imports nothing, or it could end a parse of the program's: CPython 3.11 counts the depth of all
+    parses with one counter.
+    """
     text = ""
     for thread, stack in enumerate(found := _frames_as_text()):
         if not any(frame.endswith(f"code {_frames_as_text.__name__}>") for frame in stack):
             text += f"Thread {'first' if stack is found[-1] else thread} (most recent call first):\n"
             for file, line, name in (FRAME.search(frame).groups() for frame in stack):
-                text += f'  File "{literal_eval(file)}", line {line} in {name}\n'
+                text += f"  file {file}, line {line} in {name}\n"
     return text
 
 
@@ -225,24 +229,24 @@ def _flush() -> None:
 
 
 def failure_of(error: BaseException) -> dict[str, Any]:
-    """What is sent of an exception: kind, one-line reason, the student's own frames, and itself if it can be."""
+    """What is sent of an exception: kind, one-line reason, causes, the student's own frames, itself if it can be."""
     frames = [
         (f.filename, f.lineno or 0, f.name)
         for f in traceback.extract_tb(error.__traceback__)
         if is_students(f.filename)
     ]
     kind, reason = kind_and_reason(error)
+    found = {
+        "kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "",
+        "ends": getattr(error, "ends", ()) if hasattr(error, "hw_utils_kind") else (), "causes": causes_of(error),
+    }  # fmt: skip
     if hasattr(error, "hw_utils_kind"):
-        return {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": error.ends}
-    found = {"kind": kind, "reason": reason, "frames": frames, "exception": None, "note": "", "ends": ()}
+        return found
     try:
-        found["exception"] = bytes(pickling.dump(error.with_traceback(None), type(error).__name__))
-        pickling.load(found["exception"])
+        found["exception"] = pickling.dump_error(error, type(error).__name__)
     except pickling.Unpicklable as why:
-        found["exception"] = None
         found["note"] = f"(the exception itself could not be sent: {why})"
     except Exception as why:
-        found["exception"] = None
         found["note"] = f"(the exception itself could not be rebuilt: {type(why).__name__}: {why})"
     return found
 
@@ -252,5 +256,5 @@ def failure_of_the_kit(error: BaseException, when: str = "before your function b
     kind, reason = kind_and_reason(error)
     return {
         "kind": kind if kind == "wire" else "kit", "reason": f"{when}: {reason}", "frames": [], "exception": None,
-        "note": "", "ends": (), "stack": "".join(traceback.format_exception(error)).rstrip(),
+        "note": "", "ends": (), "causes": (), "stack": "".join(traceback.format_exception(error)).rstrip(),
     }  # fmt: skip

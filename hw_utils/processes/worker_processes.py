@@ -297,10 +297,11 @@ def failure_from(r: int, found: dict[str, Any]) -> Failure:
     exception = None
     if found["exception"] is not None:
         with contextlib.suppress(Exception):  # a class that cannot be rebuilt here: its text is in the reason
-            exception = pickling.load(found["exception"])
+            exception = pickling.load_error(found["exception"])
     frames = tuple(Frame(locate(file, line), name) for file, line, name in found["frames"])
     reason = with_places(" ".join(part for part in (found["reason"], found["note"]) if part))
-    return Failure(r, found["kind"], reason, frames, exception, stack=found.get("stack", ""))
+    causes = tuple(map(with_places, found["causes"]))
+    return Failure(r, found["kind"], reason, frames, exception, stack=found.get("stack", ""), causes=causes)
 
 
 def _oom_kills() -> int:

@@ -2,7 +2,8 @@
 
 `python -m hw_utils run` and `launch` start the ranks, and so the script as often as there are ranks. Each of these
 calls the function that one of the script's own processes would have called, with its arguments, in its own place; the
-other processes are played by the other ranks.
+other processes are played by the other ranks. What the script would share with these processes it has once a rank, and
+so gives them in vain: that is refused.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.managers import BaseManager, BaseProxy
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue, SimpleQueue
+from multiprocessing.sharedctypes import SynchronizedBase
 from typing import Any
 
+import torch
 import torch.multiprocessing
 import torch.multiprocessing.spawn
 from torch.distributed import distributed_c10d as c10d
@@ -59,6 +65,7 @@ def _replacements(find: Callable[[], Lent | None]) -> list[tuple[Any, str, Calla
         lent = find()
         if lent is None:
             return _start_processes(fn, args, nprocs, join, *options, **named)
+        _refuse_shared(lent, args)
         place = _place(lent, nprocs, getattr(fn, "__name__", "a function"))
         _play(fn, place, *args)
         return None if join else Played()
@@ -68,6 +75,7 @@ def _replacements(find: Callable[[], Lent | None]) -> list[tuple[Any, str, Calla
         if lent is None or not _is_a_rank(self, lent.n_started):
             _start(self)
             return
+        _refuse_shared(lent, (self._args, self._kwargs))
         place, lent.n_started = lent.n_started, (lent.n_started + 1) % lent.world_size
         self._popen = Played()
         if place == lent.rank:
@@ -112,6 +120,38 @@ def _place(lent: Lent, n_processes: int, name: str) -> int:
         "which plays one process that the script starts before init_process_group. Next step: "
         f"--ranks {n_processes}, or let the script start {lent.world_size}"
     )
+
+
+_SHARED = (
+    ((Queue, SimpleQueue), "a Queue"), ((Connection,), "the end of a Pipe"), ((SynchronizedBase,), "a Value or Array"),
+    ((BaseManager, BaseProxy), "a Manager or what it keeps"),
+)  # fmt: skip
+_MOST_LEVELS = 4
+
+
+def _refuse_shared(lent: Lent, arguments: Any) -> None:
+    """Raises ValueError if there is something in the arguments that a script and its processes would share."""
+    if lent.world_size > 1 and (name := _shared_in(arguments)):
+        raise ValueError(
+            f"the script gives {name} to the processes that it starts, and shares it with none of them: in this run "
+            f"each of {lent.world_size} ranks runs the script from its first line, with one of its own. Next step: "
+            "bring results together inside the ranks (dist.gather_object, dist.all_reduce), or let each write a file"
+        )
+
+
+def _shared_in(value: Any, level: int = 0) -> str:
+    """What it is, or holds in lists and dictionaries; empty if it is nothing that processes share."""
+    for kinds, name in _SHARED:
+        if isinstance(value, kinds):
+            return name
+    if isinstance(value, torch.nn.Module):
+        shared = any(_shared_in(tensor) for tensor in (*value.parameters(), *value.buffers()))
+        return "a module in shared memory" if shared else ""
+    if isinstance(value, torch.Tensor):
+        is_plain = value.layout is torch.strided and value.device.type == "cpu"
+        return "a tensor in shared memory" if is_plain and value.is_shared() else ""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return next(filter(None, (_shared_in(part, level + 1) for part in parts)), "") if level < _MOST_LEVELS else ""
 
 
 def _is_a_rank(process: BaseProcess, place: int) -> bool:

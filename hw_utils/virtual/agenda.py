@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 
 class Expiry:
-    """The end of the time that a rank gives a wait."""
+    """The end of the time that a rank gives a wait. counts: whether it still does when it has come."""
 
-    def __init__(self, agenda: Agenda, rank: int, what, at_s: float) -> None:
+    def __init__(self, agenda: Agenda, rank: int, what, at_s: float, counts: Callable[[], bool]) -> None:
         self.agenda, self.rank, self.what, self.at_s, self.has_come = agenda, rank, what, at_s, False
+        self.counts = counts
 
     def go_on(self) -> None:
-        if self.agenda.waiting[self.rank] is self.what:
+        if self.agenda.waiting[self.rank] is self.what and self.counts():
             self.has_come = True
             self.agenda.wake(self.rank, self.at_s)
 

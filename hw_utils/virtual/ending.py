@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hw_utils.core import pickling
 from hw_utils.core.errors import Failure, Frame
-from hw_utils.core.failure_reasons import kind_and_reason
-from hw_utils.core.source.lines import locate
+from hw_utils.core.failure_reasons import causes_of, kind_and_reason
+from hw_utils.core.source.lines import locate, with_places
 from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.ranks.turns import Stop
 
@@ -65,7 +65,7 @@ def failure_of(rank: int, error: BaseException) -> Failure:
         for f in traceback.extract_tb(error.__traceback__)
         if is_students(f.filename)
     )
-    return Failure(rank, kind, reason, frames, error)
+    return Failure(rank, kind, reason, frames, error, causes=tuple(map(with_places, causes_of(error))))
 
 
 def is_from_a_package(error: BaseException) -> bool:
@@ -88,11 +88,9 @@ def sendable(error: BaseException | None) -> bytes | None:
     if error is None:
         return None
     try:
-        data = bytes(pickling.dump(error.with_traceback(None), ""))
-        pickling.load(data)
+        return pickling.dump_error(error, "")
     except Exception:
         return None
-    return data
 
 
 @contextmanager

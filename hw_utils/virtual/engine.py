@@ -131,12 +131,19 @@ class Engine:
         self.agenda.waiting[rank] = what
         self.turns.switch(rank)
 
-    def block_for(self, rank: int, what, limit_s: float | None) -> bool:
-        """The same for at most `limit_s` seconds, None is for ever; False if the time was up."""
+    def block_for(self, rank: int, what, limit_s: float | None, *, is_groups: bool = False) -> bool:
+        """The same for at most `limit_s` seconds, None is for ever; False if the time was up.
+
+        is_groups: it is the group's limit. Once a rank has failed it ends no wait: who only waited has no failure.
+        """
         if limit_s is None:
             self.block(rank, what)
             return True
-        expiry = Expiry(self.agenda, rank, what, self.clock[rank] + limit_s)
+
+        def counts() -> bool:
+            return not (is_groups and self.ending.failures)
+
+        expiry = Expiry(self.agenda, rank, what, self.clock[rank] + limit_s, counts)
         self.agenda.at(expiry.at_s, expiry)
         self.block(rank, what)
         return not expiry.has_come

@@ -14,6 +14,7 @@ from contextlib import (
     redirect_stdout,
     suppress,
 )  # fmt: skip
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,7 @@ class Attempt:
                 failures = self._unpicklable()
         note, ended_in = deadlock.who_waited(engine), engine.ending.ended_in
         sent = [self.exception_of(f) for f in failures]
-        failures = [Failure(f.rank, f.kind, f.reason, f.frames) for f in failures]
+        failures = [replace(f, exception=None) for f in failures]
         return {"failures": failures, "exceptions": sent, "note": note, "ended_in": ended_in, **self.books()}
 
     def exception_of(self, failure: Failure) -> bytes | None:

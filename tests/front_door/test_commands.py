@@ -43,6 +43,21 @@ def test_a_probe_that_breaks_is_a_finding_with_something_to_do():
     assert "more" not in str(finding)
 
 
+def test_doctor_imports_a_library_as_programs_do(tmp_path, monkeypatch, capsys):
+    """The lessons get along with a torchvision that was built for another torch; other programs do not."""
+    (tmp_path / "torchvision.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "whole.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert doctor.why_not_imported("whole") == ""
+    monkeypatch.setattr(doctor, "PROBES", {"torchvision": doctor.PROBES["torchvision"]})
+    assert hw_utils.__main__.main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert "`import torchvision` fails in programs of your own" in shown
+    assert "operator torchvision::nms does not exist" in shown
+    assert "-> install the torchvision that belongs to your torch" in shown
+    assert shown.endswith("All is well for the lessons, not for all programs: torchvision.\n")
+
+
 @pytest.mark.slow
 def test_the_solution_passes_every_check_of_its_notebook():
     verdicts = preflight.check_notebook(SOLUTION)

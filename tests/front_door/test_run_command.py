@@ -67,6 +67,62 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, capsys):
     assert message in line
 
 
+PACKAGE = {
+    "package/__init__.py": "import package.settings\n",
+    "package/settings.py": "words = ['settings']\n",
+    "package/train.py": """\
+import sys, torch.distributed as dist
+from . import settings
+from .settings import words
+import package
+dist.init_process_group("gloo")
+words.append("more")
+assert package.settings is settings and settings.words == ["settings", "more"]
+print(__name__, __package__, __spec__.name, sys.argv[1:], dist.get_rank())
+""",
+    "package/inner/__main__.py": "from ..settings import words\nprint('main of', __package__, words)\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+
+@both_options
+def test_a_module_is_run_by_its_name_with_its_package(options, package, capsys):
+    assert main(["run", "-m", "package.train", "--ranks", "2", *options, "--", "--lr", "1"]) == 0
+    shown = capsys.readouterr().out
+    for rank in range(2):
+        assert f"[rank {rank}] __main__ package package.train ['--lr', '1'] {rank}" in shown
+    assert main(["run", "-m", "package.inner", "--ranks", "1", *options]) == 0
+    assert "main of package.inner ['settings']" in capsys.readouterr().out
+
+
+@both_options
+def test_a_file_that_misses_its_package_is_told_how_to_be_run(options, package, capsys):
+    assert main(["run", "package/train.py", "--ranks", "1", *options]) == 1
+    shown = capsys.readouterr().err
+    assert "no known parent package. Next step: run it with its package, -m package.train in place of" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["package.train"], "Next step: -m package.train, it is a module's name"),
+        (["-m", "package.trains"], "there is no module package.trains"),
+        (["-m", "package"], "there is no module package,"),  # it has no __main__
+    ],
+)
+def test_a_name_that_is_none_is_one_sentence(arguments, message, package, capsys):
+    assert main(["run", *arguments, "--ranks", "1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 @pytest.mark.parametrize("network", ["1ms", "fast,1GB/s", "1ms,0", "1ms,1furlong", "-1,1"])
 def test_a_network_that_is_none_is_refused_with_an_example(network, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -40,6 +40,55 @@ def test_as_many_processes_as_ranks_are_asked_for_with_the_next_step(engine):
         engine(SCRIPT, 3, ["joined", 4], echo=False)
 
 
+SHARES = """\
+import sys
+import torch
+import torch.multiprocessing as mp
+
+def worker(rank, world_size, given):
+    raise SystemExit("a rank was started")
+
+MAKE = {
+    "queue": lambda: mp.get_context("spawn").Queue(),
+    "simple_queue": lambda: mp.SimpleQueue(),
+    "pipe": lambda: [mp.Pipe()],
+    "value": lambda: {"n": mp.Value("i", 0)},
+    "array": lambda: mp.Array("i", 4),
+    "manager": lambda: mp.Manager().dict(),
+    "tensor": lambda: torch.zeros(4).share_memory_(),
+    "module": lambda: torch.nn.Linear(2, 2).share_memory(),
+}
+
+if __name__ == "__main__":
+    given = MAKE[sys.argv[1]]()
+    if sys.argv[2] == "spawn":
+        mp.spawn(worker, args=(2, given), nprocs=2)
+    processes = [mp.Process(target=worker, args=(rank,), kwargs={"world_size": 2, "given": given}) for rank in (0, 1)]
+    for process in processes:
+        process.start()
+"""
+
+
+@both
+@pytest.mark.parametrize("how", ["spawn", "process"])
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        ("queue", "a Queue"), ("simple_queue", "a Queue"), ("pipe", "the end of a Pipe"), ("value", "a Value or Array"),
+        ("array", "a Value or Array"), ("manager", "a Manager"), ("tensor", "a tensor in shared memory"),
+        ("module", "a module in shared memory"),
+    ],
+)  # fmt: skip
+def test_what_a_script_would_share_with_its_processes_is_refused_where_it_starts_them(
+    engine, what, name, how, tmp_path
+):
+    (tmp_path / "shares.py").write_text(SHARES)
+    with pytest.raises(WorkerFailed, match=f"gives {name}.* shares it with none .*gather_object") as caught:
+        engine(tmp_path / "shares.py", 2, [what, how], echo=False)
+    starts = "mp.spawn(worker, args=(2, given), nprocs=2)" if how == "spawn" else "process.start()"
+    assert {f.where.source for f in caught.value.failures} == {starts}
+
+
 def test_a_process_that_plays_no_rank_cannot_join_them(capfd):
     run = launch(SCRIPT, 2, ["forked", 2])
     assert [text.splitlines()[-1] for text in run.output] == ["done"] * 2

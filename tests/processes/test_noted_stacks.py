@@ -62,6 +62,38 @@ def test_a_functions_variables_end_with_it_while_frames_are_read():
     assert kept == 0
 
 
+def test_a_rank_parses_and_imports_nothing_in_threads_of_the_kits():
+    """CPython 3.11 counts the depth of all parses with one counter: a second one ends the program's own."""
+
+    def worker(_, world_size):
+        mine, elsewhere = threading.get_ident(), []
+
+        def hear(event: str, _) -> None:
+            if event in ("compile", "import") and threading.get_ident() != mine:
+                elsewhere.append(event)
+
+        sys.addaudithook(hear)
+        notes, written = os.pipe()
+        rank_main.SAMPLE_S = OFTEN_S
+        _thread.start_new_thread(rank_main._sample, (open(written, "w"),))  # noqa: SIM115 (as long as the process)
+        for _ in range(100):
+            dist.all_reduce(torch.ones(1), async_op=True).wait()
+        read = b""
+        while read.count(b"Thread first") < 20:
+            read += os.read(notes, 1 << 16)
+        return elsewhere
+
+    assert launch(worker, 2, echo=False).results == [[], []]
+
+
+def test_names_of_files_are_read_as_they_are(tmp_path):
+    """Whatever stands in them, and in the spelling of a frame, as of faulthandler."""
+    file = "a 'quoted' \"name\", line 3 in \\ it.py"
+    text = f"Thread first (most recent call first):\n  file {file!r}, line 5 in there\n"
+    text += 'Stack (most recent call first):\n  File "b.py", line 6 in worker\n'
+    assert noted_frames._stacks(text) == [("first", [(file, 5, "there")]), ("", [("b.py", 6, "worker")])]
+
+
 def test_the_first_thread_is_last_under_one_name(tmp_path):
     notes, is_over, is_up = [], threading.Event(), threading.Event()
 

@@ -6,13 +6,11 @@ raise MessageMismatch(messages_differ(one, message_text(False, 1, 0, ...), is_dt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable
 
 from hw_utils.core.errors import ranks_text
 
-if TYPE_CHECKING:
-    import torch
+_MOST_PARTS = 8  # that are told one by one
 
 
 def amount_text(n_elements: int, dtype: str, n_bytes: int) -> str:
@@ -22,6 +20,20 @@ def amount_text(n_elements: int, dtype: str, n_bytes: int) -> str:
     '1,000 float32 (4,000 bytes)'
     """
     return f"{n_elements:,} {dtype} ({n_bytes:,} bytes)"
+
+
+def amounts_text(parts: Iterable[tuple[int, str]], n_bytes: int) -> str:
+    """The sizes of several tensors: their sum if they are alike, else each one's (elements, dtype).
+
+    >>> amounts_text([(2, "float32"), (2, "float32")], 16), amounts_text([(1, "float32"), (3, "float32")], 16)
+    ('4 float32 (16 bytes)', '1 float32 + 3 float32 (16 bytes)')
+    """
+    parts = list(parts)
+    if len(set(parts)) == 1:
+        return amount_text(sum(n for n, _ in parts), parts[0][1], n_bytes)
+    shown = " + ".join(f"{n:,} {dtype}" for n, dtype in parts[:_MOST_PARTS])
+    more = f" + {len(parts) - _MOST_PARTS} more" if len(parts) > _MOST_PARTS else ""
+    return f"{shown}{more} ({n_bytes:,} bytes)"
 
 
 def message_text(is_send: bool, rank: int, peer: int, amount: str, *, tag: int = 0, where: object = "") -> str:
@@ -43,15 +55,18 @@ def messages_differ(send: str, receive: str, *, is_dtype: bool) -> str:
     )
 
 
-def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, where: object = "") -> str:
-    """A collective call; `root` is -1 if it has none.
+def call_text(rank: int, op: str, amount: str = "", *, root: int = -1, reduce_op: str = "", where: object = "") -> str:
+    """A collective call; `root` is -1 if it has none, `reduce_op` empty if it is none or of no interest.
 
     >>> call_text(0, "reduce", "3 float32 (12 bytes)", root=1)
     'rank 0 calls reduce of 3 float32 (12 bytes) with root 1'
+    >>> call_text(0, "all_reduce", "3 float32 (12 bytes)", reduce_op="MAX")
+    'rank 0 calls all_reduce of 3 float32 (12 bytes) with MAX'
     """
     of = f" of {amount}" if amount else ""
-    with_root = f" with root {root}" if root >= 0 else ""
-    return f"rank {rank} calls {op}{of}{with_root}{_at(where)}"
+    options = [reduce_op] * bool(reduce_op) + [f"root {root}"] * (root >= 0)
+    chosen = f" with {' and '.join(options)}" if options else ""
+    return f"rank {rank} calls {op}{of}{chosen}{_at(where)}"
 
 
 def calls_differ(one: str, other: str) -> str:
@@ -59,52 +74,13 @@ def calls_differ(one: str, other: str) -> str:
     return f"{one}, but {other}: all ranks of a group make the same collective calls in one order"
 
 
-def check_alike(backend: str, method: str, tensors: Iterable[torch.Tensor], like: torch.Tensor) -> None:
-    """Raises what torch's backend ("Gloo", "NCCL") raises unless all have one shape and dtype."""
-    for i, tensor in enumerate(tensors):
-        for what, expected, got in (
-            ("type", like.dtype, tensor.dtype),
-            ("size", _as_gloos(like.shape), _as_gloos(tensor.shape)),
-        ):
-            if got != expected:
-                raise RuntimeError(
-                    f"ProcessGroup{backend}::{method}: invalid tensor {what} at index {i} "
-                    f"(expected {expected}, got {got})"
-                )
-
-
-def check_exchange(world_size: int, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-    """Raises what gloo raises unless there are as many lists' tensors as ranks, of one shape and dtype."""
-    name = "ProcessGroupGloo::alltoall"
-    for what, tensors in (("input", inputs), ("output", outputs)):
-        if len(tensors) != world_size:
-            raise RuntimeError(f"{name}: {what} tensor list size {len(tensors)} does not match world size {world_size}")
-    for tensors in (inputs, outputs):
-        check_alike("Gloo", "alltoall", tensors, tensors[0])
-    if outputs[0].dtype != inputs[0].dtype:
-        raise RuntimeError(f"{name}: input and output tensors must have the same type")
-    if outputs[0].shape != inputs[0].shape:
-        raise RuntimeError(f"{name}: input and output tensors must have the same size")
-
-
-def check_splits(world_size: int, *sides: tuple[Sequence[int], torch.Tensor]) -> None:
-    """Raises what torch raises unless the split sizes of (them, a tensor) fit the ranks and the tensor.
-
-    Without sizes all get as many rows; gloo itself would leave the last ones where they do not divide.
-    """
-    for sizes, tensor in sides:
-        n_rows = tensor.size(0) if tensor.dim() else 1
-        if not sizes:
-            if n_rows % world_size:
-                raise RuntimeError("Tensor's dim 0 does not divide equally across group size")
-        elif len(sizes) != world_size:
-            raise RuntimeError("Number of tensor splits not equal to group size")
-        elif sum(sizes) != n_rows:
-            raise RuntimeError("Split sizes doesn't match total dim 0 size")
-
-
-def _as_gloos(shape: torch.Size) -> str:
-    return f"({', '.join(map(str, shape))})"
+def pieces_differ(op: str, ranks: tuple[int, int], amounts: Iterable[str], where: tuple[object, object]) -> str:
+    """Why one piece of an exchange is an error; each pair is (of who gives it, of who takes it)."""
+    (giver, taker), (given, taken), (gives_at, takes_at) = ranks, amounts, where
+    return (
+        f"rank {giver} gives {given} to rank {taker} in {op}{_at(gives_at)}, but rank {taker} takes {taken} from "
+        f"rank {giver}{_at(takes_at)}: what one rank gives is what the other one takes"
+    )
 
 
 def _at(where: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from ast import literal_eval
 
 from hw_utils.core.source.lines import Frame, locate
 from hw_utils.core.source.students_files import is_students
@@ -34,11 +35,17 @@ Stack = list[tuple[str, int, str]]  # (file, line, function), innermost first
 
 
 def _stacks(text: str) -> list[tuple[str, Stack]]:
-    """(thread, its frames) of each traceback, in the order in which they were written."""
+    """(thread, its frames) of each traceback, in the order in which they were written.
+
+    Python's faulthandler writes `File "cell.py"`; what a rank notes of its threads has `file 'cell.py'`, as a frame.
+    """
     parts = re.split(r"(?:Current thread|Stack|Thread) ?(\w*)[^\n]*\n", text)
-    frames = [re.findall(r'^  File "(.*)", line (\d+) in (.*)$', part, re.MULTILINE) for part in parts[2::2]]
+    frames = [
+        re.findall(r"^  (?:File \"(.*)\"|file (.*)), line (\d+) in (.*)$", part, re.MULTILINE) for part in parts[2::2]
+    ]
     return [
-        (thread, [(file, int(line), name) for file, line, name in found]) for thread, found in zip(parts[1::2], frames)
+        (thread, [(file or literal_eval(spelt), int(line), name) for file, spelt, line, name in found])
+        for thread, found in zip(parts[1::2], frames)
     ]
 
 

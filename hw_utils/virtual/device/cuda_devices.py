@@ -14,7 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import autograd
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FullyShardedDataParallel, sharded_grad_scaler  # noqa: F401 (keeps the world of its import)
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    _init_utils,
+    sharded_grad_scaler,  # noqa: F401 (keeps the world of its import)
+)
 from torch.nn import attention
 from torch.nn.attention import flex_attention
 from torch.nn.parallel import DistributedDataParallel
@@ -151,6 +155,7 @@ def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
         (torch.UntypedStorage, "cuda", lambda self, *_, **__: self),
         (dist, "is_nccl_available", lambda: True),
         (DistributedDataParallel, "_passing_sync_batchnorm_handle", _nothing),  # it asks whether devices are GPUs
+        (_init_utils, "_check_module_states_for_sync_module_states", _nothing),  # it asks whether they are on a GPU
         (flex_attention, "_validate_device", _nothing),  # torch has no compiled backward of it for a CPU
     ]  # fmt: skip
 

@@ -11,8 +11,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from hw_utils.core.calls import fitting_tensors
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch_text import check_alike, check_exchange, check_splits, late_text
+from hw_utils.core.calls.fitting_tensors import check_alike, check_exchange, check_splits
+from hw_utils.core.calls.mismatch_text import late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
 from hw_utils.core.versions import torch_version
 from hw_utils.virtual.traffic import several_tensors, sparse
@@ -23,6 +25,15 @@ GLOO_TAKES_LISTS = (2, 12)  # the first torch whose gloo has an all_to_all of li
 
 class Collectives(dist.ProcessGroup):
     """What a group can be asked for together; `size`, `rank`, `backend`, `members` and `_call` are a subclass's."""
+
+    def _told(self, method: str) -> str:
+        """How torch's errors call a method."""
+        return f"ProcessGroup{self.backend}::{method}"
+
+    @property
+    def _counts_elements(self) -> bool:
+        """Whether numbers of elements must fit, whatever the tensors' shapes, as with NCCL."""
+        return self.engine.lines is not None
 
     def allreduce(self, tensors, opts=None, timeout=None, op=None):
         tensors, opts = several_tensors.as_list(tensors), op or opts
@@ -80,8 +91,8 @@ class Collectives(dist.ProcessGroup):
         return work
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
-        if self.engine.lines is not None and output.is_contiguous() and input.is_contiguous():
-            output, input = output.view(-1), input.view(-1)  # NCCL counts elements, whatever their shape
+        if self._counts_elements and output.is_contiguous() and input.is_contiguous():
+            output, input = output.view(-1), input.view(-1)
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
         several_tensors.require_as_many(self, "allgather", parts)
         check_alike(self.backend, "allgather", parts, input)
@@ -90,6 +101,7 @@ class Collectives(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        fitting_tensors.check_same_length(self._told("allgather_into_tensor_coalesced"), outputs, inputs)
         return together([self._allgather_base(out, mine) for out, mine in zip(outputs, inputs)])
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
@@ -109,12 +121,18 @@ class Collectives(dist.ProcessGroup):
     def reduce_scatter(self, outputs, inputs, opts=None, timeout=None, op=None):
         parts, outputs = inputs if isinstance(outputs, torch.Tensor) else inputs[0], several_tensors.as_list(outputs)
         several_tensors.the_only(self, "reduce_scatter", outputs)
+        fitting_tensors.check_parts(
+            self._told("reduce_scatter"), self.size(), self.rank(), outputs[0], parts, by_elements=self._counts_elements
+        )
         require_one_order(outputs[0], parts[0])
         work = self._call("reduce_scatter", "reduce_scatter", parts, outputs, sizes_of(parts), 0, op_of(op or opts))
         work.is_mute = self.backend == "Gloo"
         return work
 
     def _reduce_scatter_base(self, output, input, opts=None, *options):
+        fitting_tensors.check_scattered(
+            self._told("_reduce_scatter_base"), self.size(), output, input, by_elements=self._counts_elements
+        )
         work = self._call(
             "_reduce_scatter_base", "reduce_scatter_tensor", [input], [output], sizes_of(input), 0, op_of(opts)
         )
@@ -124,6 +142,7 @@ class Collectives(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
+        fitting_tensors.check_same_length(self._told("reduce_scatter_tensor_coalesced"), outputs, inputs)
         return together([self._reduce_scatter_base(out, mine, opts) for out, mine in zip(outputs, inputs)])
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
@@ -133,6 +152,7 @@ class Collectives(dist.ProcessGroup):
             if torch_version() < GLOO_TAKES_LISTS:
                 raise RuntimeError("Backend gloo does not support alltoall")
             check_exchange(self.size(), outputs, inputs)
+        fitting_tensors.check_as_many(self._told("alltoall"), self.size(), outputs, inputs)
         return self._call("alltoall", "all_to_all", inputs, outputs, sizes_of(inputs))
 
     def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None, timeout=None):

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -148,8 +149,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         proxy.end("failed", Failure(rank, "unpicklable", str(error)), None)
     except BaseException as error:
         failure = failure_of(rank, error)
-        bare = Failure(rank, failure.kind, failure.reason, failure.frames)
-        proxy.end("failed", bare, sendable(error))
+        proxy.end("failed", replace(failure, exception=None), sendable(error))
     _wait_for_the_end(line)
 
 

@@ -7,10 +7,19 @@ and scatter run message by message (rooted_collective.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from hw_utils.core import collective_algorithms as algorithms
-from hw_utils.core.calls.mismatch_text import amount_text, call_text, calls_differ, closed_text
+from hw_utils.core.calls.mismatch_text import (
+    amount_text,
+    amounts_text,
+    call_text,
+    calls_differ,
+    closed_text,
+    pieces_differ,
+)  # fmt: skip
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
@@ -42,15 +51,17 @@ class Post:
         sizes = () if self.kind in _UNEVEN else tuple((t.numel(), t.dtype) for t in tensors)
         return self.kind, self.root, reductions.reduce_name(self.reduce_op), sizes
 
-    def text(self, rank: int, places) -> str:
-        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`."""
+    def text(self, rank: int, places, *, with_reduce_op: bool = False) -> str:
+        """`rank 0 calls all_reduce of 3 float32 (12 bytes) at cell.py, line 4`, or `... with MAX at ...`."""
         tensors = self.outputs if self.kind == "scatter" else self.inputs
-        of = ""
-        if tensors:
-            dtype = str(tensors[0].dtype).removeprefix("torch.")
-            of = amount_text(sum(t.numel() for t in tensors), dtype, self.n_bytes)
+        of = amounts_text(((t.numel(), _dtype(t)) for t in tensors), self.n_bytes) if tensors else ""
         root = self.root if self.kind in ROOTED or self.kind == "reduce" else -1
-        return call_text(rank, self.name, of, root=root, where=places.where(self.site))
+        reduce_op = reductions.reduce_name(self.reduce_op) if with_reduce_op else ""
+        return call_text(rank, self.name, of, root=root, reduce_op=reduce_op, where=places.where(self.site))
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 class Call:
@@ -76,7 +87,8 @@ class Call:
         elif fits != self.fits:
             ranks, places = self.members.ranks, self.engine.places
             other, first = next(iter(self.posts.items()))
-            texts = first.text(ranks[other], places), post.text(ranks[place], places)
+            differ = reductions.reduce_name(first.reduce_op) != reductions.reduce_name(post.reduce_op)
+            texts = (one.text(ranks[i], places, with_reduce_op=differ) for i, one in ((other, first), (place, post)))
             raise CollectiveMismatch(calls_differ(*texts))
         self.posts[place] = post
         if self.kind in ROOTED:
@@ -107,6 +119,7 @@ class Call:
     def _finish_together(self) -> None:
         engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
         try:
+            self._require_fitting_pieces(range(len(posts)))
             with torch.no_grad(), unseen():
                 reductions.TOGETHER[self.kind](posts)
         except Exception as failure:  # all members', as with gloo, whoever comes last
@@ -118,6 +131,23 @@ class Call:
         for i, post in enumerate(posts):
             engine.rows.costs.append((post.row, cost.sent_bytes[i], cost.sent_messages[i], cost.rounds))
             post.work.complete(max(done_s[i], last_s))  # with gloo nobody leaves before everybody has come
+
+    def _require_fitting_pieces(self, stand: Sequence[int]) -> None:
+        """Raises CollectiveMismatch if, in an all_to_all, a member wants another piece than the other one gives it.
+
+        stand: whose post is each member's.
+        """
+        if self.kind != "all_to_all":
+            return
+        ranks, places = self.members.ranks, self.engine.places
+        for i, post in sorted(self.posts.items()):
+            for j, gives in enumerate(post.inputs):
+                other = self.posts[stand[j]]
+                takes = other.outputs[i]
+                if (gives.numel(), gives.dtype) != (takes.numel(), takes.dtype):
+                    amounts = (amount_text(t.numel(), _dtype(t), t.nbytes) for t in (gives, takes))
+                    where = places.where(post.site), places.where(other.site)
+                    raise CollectiveMismatch(pieces_differ(post.name, (ranks[i], ranks[j]), amounts, where))
 
     # through a root
 

@@ -179,6 +179,7 @@ class FoldedCall(Call):
 
     def _finish_together(self) -> None:
         posts = self.posts
+        self._require_fitting_pieces(self.stand)
         self._deliver_together()
         ready_s = [posts[place].at_s for place in self.stand]
         steps = self._steps(next(iter(posts.values())))

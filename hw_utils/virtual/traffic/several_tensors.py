@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from hw_utils.core.calls.arguments import op_of, root_of
-from hw_utils.core.calls.mismatch_text import check_alike
+from hw_utils.core.calls.fitting_tensors import check_alike
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
 
@@ -172,8 +172,7 @@ def the_roots_own(group, method: str, lists, tensor: torch.Tensor, what: str, ro
             f"{name}: Incorrect {what} list size {len(parts)}. {what.capitalize()} list size should be {group.size()}, "
             "same as size of the process group."
         )
-    if group.backend == "Gloo":
-        check_alike("Gloo", method, parts, tensor)
+    check_alike(group.backend, method, parts, tensor)
     return list(parts)
 
 

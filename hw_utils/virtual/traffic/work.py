@@ -221,7 +221,8 @@ class VirtualWork(WithFuture, Work):
         order = engine.rows.order[rank] = engine.rows.order[rank] + 1
         start_s = engine.clock[rank]
         limit_s = timeout.total_seconds() if timeout else self.limit_s
-        if self.done_s < 0 and not engine.block_for(rank, self, limit_s):
+        is_groups = not timeout and self.name != "monitored_barrier"  # which is there to name who does not come
+        if self.done_s < 0 and not engine.block_for(rank, self, limit_s, is_groups=is_groups):
             if not timeout:  # only gloo's own limit closes its connections
                 self.members.close(self.members.place_of[rank])
             raise RuntimeError(

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.attention.flex_attention import flex_attention
@@ -70,6 +70,25 @@ def test_sharded_parameters_made_on_meta_get_their_memory(device, options):
 def _over_all_devices(rank: int, world_size: int, *device_ids: list[int]) -> tuple[torch.Size, list[str]]:
     model = nn.DataParallel(nn.Linear(4, 4), *device_ids).cuda()
     return model(torch.randn(8, 4, device="cuda")).shape, list(model.state_dict())
+
+
+@pytest.mark.parametrize("by", ["to", "device_id"])
+def test_sharded_modules_begin_with_the_first_ranks_weights(by):
+    """FSDP1 asks whether a module's tensors are on a GPU before it sends them."""
+
+    def worker(rank, world_size):
+        torch.cuda.set_device(rank)
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        with torch.no_grad():
+            for tensor in (*model.parameters(), model[1].running_mean):
+                tensor.fill_(rank + 1.0)
+        where = {"device_id": torch.cuda.current_device()} if by == "device_id" else {}
+        model = FullyShardedDataParallel(model if where else model.to(rank), sync_module_states=True, **where)
+        with FullyShardedDataParallel.summon_full_params(model):
+            return [*(p.unique().tolist() for p in model.parameters()), model[1].running_mean.tolist()]
+
+    run = simulate(worker, 2, cluster="h100x8", compute="device", echo=False)
+    assert run.results == [[[1.0], [1.0], [1.0], [1.0], [1.0, 1.0]]] * 2
 
 
 @pytest.mark.parametrize(("cluster", "device_ids"), [("h100x1", []), ("h100x2", [[0]])], ids=["one", "one of two"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -104,6 +106,37 @@ def different_calls(rank, world_size):
 def test_collectives_that_differ_name_both_calls():
     with pytest.raises(WorkerFailed, match=r"calls barrier at .*all_reduce of 3 float32|all_reduce .*calls barrier at"):
         run(different_calls, 2)
+
+
+def other_reduce_op(rank, world_size, name):
+    op = dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM
+    dist.all_reduce(torch.ones(2), op) if name == "all_reduce" else dist.reduce(torch.ones(2), 0, op)
+
+
+@pytest.mark.parametrize(("name", "root"), [("all_reduce", ""), ("reduce", " and root 0")])
+def test_reduce_operations_that_differ_are_named(name, root):
+    with pytest.raises(WorkerFailed) as caught:
+        run(other_reduce_op, 2, name)
+    assert f"rank 0 calls {name} of 2 float32 (8 bytes) with SUM{root} at" in str(caught.value)
+    assert f"rank 1 calls {name} of 2 float32 (8 bytes) with MAX{root} at" in str(caught.value)
+
+
+def one_fails_the_others_wait(rank, world_size, how):
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=8))
+    if rank == 0:
+        raise ValueError("no data")
+    if rank == 1:
+        dist.recv(torch.ones(1), 0) if how == "recv" else dist.barrier()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("how", ["recv", "barrier"])
+def test_who_only_waited_for_one_that_failed_has_not_timed_out(how):
+    with pytest.raises(WorkerFailed) as caught:
+        run(one_fails_the_others_wait, 3, how)
+    assert [(f.rank, f.reason) for f in caught.value.failures] == [(0, "ValueError: no data")]
+    assert str(caught.value).endswith("ranks 1, 2 waited for rank 0")
 
 
 def one_is_missing(rank, world_size):

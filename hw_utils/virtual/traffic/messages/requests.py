@@ -191,12 +191,12 @@ def requests_of(engine, queues) -> type[Request]:
     class Own(Request):
         __slots__ = ()
 
-        def wait(self, timeout=None) -> bool:
+        def wait(self, timeout=None, *, is_groups: bool = False) -> bool:
             """Stands still until the message has crossed; a received tensor is filled now."""
             rank, done_s = self.rank, self.done_s
             start_s = clock[rank] if is_free else engine.compute.now()
             if done_s < 0 and timeout:
-                if not engine.block_for(rank, self, timeout.total_seconds()):
+                if not engine.block_for(rank, self, timeout.total_seconds(), is_groups=is_groups):
                     queues.given_up.add(self.row)
                     self.its_members.close(self.its_members.place_of[rank])
                     raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms: {self.text()}")
@@ -229,7 +229,8 @@ def requests_of(engine, queues) -> type[Request]:
         __slots__ = ()
 
         def wait(self, timeout=None) -> bool:
-            return Own.wait(self, timeout or timedelta(seconds=self.members.limit_s))
+            limit = timedelta(seconds=self.members.limit_s)
+            return Own.wait(self, timeout or limit, is_groups=not timeout)
 
     Own.engine, Own.arrived, Own.Limited = engine, arrived, Limited
     return Own
