@@ -41,8 +41,8 @@ def launch(
 
     The default process group is ready in each. They see no GPU and have one torch thread each. torch's random numbers
     begin with one seed on every rank, which torchrun's processes do not: a program sets its own. echo: whether what
-    they print is shown as they print it. `worker` may be the path of a script for torchrun, or "-m package.train"; it is
-    run as it is, and `args` is its command line.
+    they print is shown as they print it. `worker` may be the path of a script for torchrun, or "-m package.train"; it
+    is run as it is, and `args` is its command line.
     memory: whether the run keeps the bytes that each rank holds, `run.memory`; an operation then takes some 15 us more.
     capacity_bytes: what a rank may hold before it gets an `OutOfMemory`; a run with it keeps memory.
 
