@@ -59,10 +59,12 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
     for step in range(n_steps):
         model.zero_grad()
         model(_batch(rank, step, widths[0]).to(DTYPES[dtype])).square().mean().backward()
+        own = [p.grad.clone() for p in model.parameters()] if is_large else []
         optimizer.step()
         if not is_large or step == n_steps - 1:
             path.append(plain(torch.cat([p.detach().flatten() for p in model.parameters()])))
-        if is_large and step == n_steps - 2:  # with the gradients that it was given
+        if is_large and step == n_steps - 2:
+            drop_others(model, own)
             n_taken = taken(before, look_at(make, is_at_rest=True))
         model.zero_grad()
     moments.append(moment())
@@ -77,6 +79,15 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
         "taken": n_taken,
         "is_here": is_here(optimizer),
     }
+
+
+def drop_others(model: torch.nn.Module, own: list[torch.Tensor]) -> None:
+    """Leaves a model the gradients that it had, or parts of them: what else lies there is kept by its optimizer."""
+    for p, gradient in zip(model.parameters(), own):
+        if p.grad is not None:
+            share = (p.grad * gradient).sum() / (gradient * gradient).sum()
+            if not torch.allclose(p.grad, share * gradient, rtol=1e-6, atol=0):
+                p.grad = None
 
 
 def _serial(
