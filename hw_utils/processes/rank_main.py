@@ -6,6 +6,7 @@ import _thread
 import contextlib
 import faulthandler
 import io
+import multiprocessing.process
 import os
 import re
 import socket
@@ -69,6 +70,10 @@ def _settle(rank: int, spec: dict) -> None:
     torch.set_num_threads(1)
     np.random.seed()  # forked ranks would share it; torch's seed is one on all ranks, so that runs can be compared
     if spec.get("directory"):
+        # what multiprocessing keeps for a program's own processes goes with the run's folder, however this one ends
+        sockets = os.path.join(spec["directory"], f"sockets-{rank}")
+        os.makedirs(sockets, mode=0o700, exist_ok=True)
+        multiprocessing.process.current_process()._config["tempdir"] = sockets
         stack = open(stack_path(spec["directory"], rank), "w")  # noqa: SIM115 (open as long as the process)
         faulthandler.enable(stack, all_threads=False)
         # Not one of threading's: those may post, see work.py.

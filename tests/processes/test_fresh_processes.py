@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
-from hw_utils import launch
+from hw_utils import WorkerFailed, launch, simulate
 from hw_utils.processes import start_by_fork
 from hw_utils.processes.spare_processes import SPARES
 from hw_utils.processes.worker_processes import WorkerProcesses
@@ -131,3 +135,22 @@ os.waitpid(child, 0)
 def test_a_warm_process_can_hand_its_own_fork_server_to_a_child():
     done = subprocess.run([sys.executable, "-c", ADOPTED], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("[0, 1] True\n", "")
+
+
+def _keeps_sockets(rank, world_size, told, is_killed):
+    from multiprocessing.util import get_temp_dir
+
+    Path(told, str(rank)).write_text(get_temp_dir())
+    Path(get_temp_dir(), "listener").touch()
+    dist.barrier()
+    if is_killed:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("engine", [launch, simulate])
+def test_what_multiprocessing_keeps_goes_with_the_run(tmp_path, engine, is_killed):
+    with pytest.raises(WorkerFailed) if is_killed else contextlib.nullcontext():
+        engine(_keeps_sockets, 2, args=(str(tmp_path), is_killed), echo=False)
+    kept = [(tmp_path / str(rank)).read_text() for rank in range(2)]
+    assert not any(os.path.exists(place) or os.path.basename(place).startswith("pymp-") for place in kept)
