@@ -30,7 +30,10 @@ _LEFT_ALONE = {
     *("abc", "_py_abc", "copy", "copyreg", "dataclasses", "enum", "functools", "inspect", "json", "linecache", "numpy"),
     *("operator", "re", "sre_compile", "sre_parse", "tokenize", "torch", "traceback", "types", "typing", "warnings"),
 }
-_STILL_SWITCHED = ("torch.nn.modules",)  # they keep what they are given
+_COMPUTES = re.compile(  # of torch's modules; others keep what they are given
+    r"torch(\._\w.*|\.(autograd|backends|cuda|distributed|functional|linalg|overrides|random|serialization|storage)\b.*"
+    r"|\.nn\.(functional|init|parameter)|\.utils(\._\w.*)?)?$"
+)
 _OF_MODES = "torch._library"  # what torch calls on the way to a dispatch mode, as ours is
 _CLOSED = {"hw_utils", "importlib", "zipimport"}  # nor in what these call
 _LOCKS = {"threading", "_thread"}
@@ -94,8 +97,8 @@ def _is_switched(code: CodeType) -> bool:
     module = module_of(code.co_filename)
     if not module or _is_of_freeing(code):
         return False
-    if module.startswith(_STILL_SWITCHED):
-        return True
+    if module.startswith("torch."):
+        return not _COMPUTES.match(module) and not _knows_of_threads(code.co_filename)
     return module.split(".")[0] not in _LEFT_ALONE | _CLOSED and not _knows_of_threads(code.co_filename)
 
 

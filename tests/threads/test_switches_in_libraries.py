@@ -7,6 +7,7 @@ import contextlib
 import copy
 import functools
 import graphlib
+import inspect
 import linecache
 import optparse
 import os
@@ -16,6 +17,7 @@ from collections import Counter, UserDict, defaultdict
 
 import pytest
 import torch
+import torch.package._digraph
 
 from hw_utils.checks.lesson_06.communication_layer.explored_orders import tensor_of
 from hw_utils.checks.lesson_06.communication_layer.points_passed import UNSEEN, Evidence
@@ -36,6 +38,10 @@ class Slots:
 
     def by_torch(self):
         return torch.no_grad()(self.kept.ensure_value)("slots", [])
+
+    def of_a_graph(self):
+        self.kept.add_node("slots")
+        return self.kept._succ.setdefault("slots", {})
 
     def by_a_stack(self):
         with contextlib.ExitStack() as stack:
@@ -69,6 +75,15 @@ def test_what_a_librarys_function_looks_for_and_makes_is_made_twice(how):
 
 def test_so_it_is_in_a_container_that_is_written_in_python():
     assert are_the_same(UserDict, "of_a_dictionary") == {True, False}
+
+
+def test_so_it_is_in_those_modules_of_torch_that_keep_things():
+    assert are_the_same(torch.package._digraph.DiGraph, "of_a_graph") == {True, False}
+    tensor_method, module_method = (
+        next(iter(codes_in(inspect.getsourcefile(module)))) for module in (torch._tensor, torch.nn.modules.module)
+    )
+    assert is_passed_through(tensor_method)
+    assert not is_passed_through(module_method)
 
 
 def test_under_a_lock_it_is_made_once():
