@@ -148,8 +148,8 @@ _ERRORS = {
     ".get(key, what then).",
     r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",
     r"split_with_sizes|split_sizes": "the pieces' sizes do not add up to the length of what is cut.",
-    r"must match the (?:existing )?size|shape mismatch|shape '\[.*?\]' is invalid|must be the same as|same number of "
-    r"elements": "two tensors of different shapes meet: print both shapes just before.",
+    r"must match the (?:existing )?size|must have one shape|shape mismatch|shape '\[.*?\]' is invalid|must be the same "
+    r"as|same number of elements": "two tensors of different shapes meet: print both shapes just before.",
     r"cannot be multiplied|size mismatch": "rows and columns do not fit: print both shapes just before the product.",
     r"grad_dtype|same dtype|different dtypes|expected (?:scalar type|m1)|found dtype|can't be cast": "two "
     "dtypes meet: make the new tensor with the dtype of the one that it goes with (torch.zeros_like, .to(x.dtype)).",

@@ -331,8 +331,9 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, 
     },
     errors={
         r"ZeroDivision|division by zero": "1 - beta**t is 0 where t is: the step is counted before t is used, from 1.",
-        r"(?:must match|same size|same number).*?\n[^\n]*\n[^\n]*dist\.(?:reduce_scatter|all_gather)": "the pieces of "
-        "one call are not equally long: pad the vector at its end, to N times the size of a shard, before it is cut.",
+        r"(?:must match|must have one|same size|same number).*?\n[^\n]*\n[^\n]*dist\.(?:reduce_scatter|all_gather)": "the "
+        "pieces of one call are not equally long: pad the vector at its end, to N times the size of a shard, before it "
+        "is cut.",
     },
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )

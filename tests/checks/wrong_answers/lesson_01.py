@@ -159,7 +159,7 @@ def spectators_count_too(rank, world_size, n_rounds):
     return 2.0 * n_rounds
 
 
-@wrong("lesson_01.ping_pong", says="0 messages were sent; 2 are enough")
+@wrong("lesson_01.ping_pong", says="0 messages were sent; 2 are needed")
 def only_the_formula(rank, world_size, n_rounds):
     return 2.0 * n_rounds if rank < 2 else 0.0
 

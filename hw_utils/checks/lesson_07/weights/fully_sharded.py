@@ -291,7 +291,8 @@ def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> 
 
 
 ERRORS = {
-    r"size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0": "two flat "
+    r"size of tensor a \(\d+\) must match the size of tensor b \(\d+\) at non-singleton dimension 0|must have "
+    r"one shape, got \w+ of shape \(\d+\) for \w+ of shape \(\d+\)": "two flat "
     "tensors of different lengths meet. In reduce_scatter each piece is as long as the shard: the gradient is padded "
     "at its end, to as many shards as there are ranks, before it is cut.",
     "KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass.",
