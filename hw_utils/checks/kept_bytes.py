@@ -122,6 +122,15 @@ def bytes_beside(tensors: Iterable[torch.Tensor], model: torch.nn.Module) -> int
     return n_bytes(others)
 
 
+def drop_others(model: torch.nn.Module, own: list[torch.Tensor]) -> None:
+    """Leaves a model the gradients that it had, or parts of them: what else lies there is kept by its optimizer."""
+    for p, gradient in zip(model.parameters(), own):
+        if p.grad is not None:
+            share = (p.grad * gradient).sum() / (gradient * gradient).sum()
+            if not torch.allclose(p.grad, share * gradient, rtol=1e-6, atol=0):
+                p.grad = None
+
+
 def bytes_in_lists(thing: Any) -> int:
     """Bytes of the numbers that hang on an object as raw bytes or as lists of Python's floats."""
     seen = {id(thing)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hw_utils.checks.lesson_07.optimizer import drop_others
+from hw_utils.checks.kept_bytes import drop_others
 from hw_utils.checks.lesson_07.second_objects import tower
 
 

@@ -14,6 +14,7 @@ from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
+    drop_others,
     floats_anywhere,
     floats_kept,
     is_here,
@@ -79,15 +80,6 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
         "taken": n_taken,
         "is_here": is_here(optimizer),
     }
-
-
-def drop_others(model: torch.nn.Module, own: list[torch.Tensor]) -> None:
-    """Leaves a model the gradients that it had, or parts of them: what else lies there is kept by its optimizer."""
-    for p, gradient in zip(model.parameters(), own):
-        if p.grad is not None:
-            share = (p.grad * gradient).sum() / (gradient * gradient).sum()
-            if not torch.allclose(p.grad, share * gradient, rtol=1e-6, atol=0):
-                p.grad = None
 
 
 def _serial(
@@ -331,9 +323,10 @@ def _judge_traffic(what: str, trace: Trace, n: int, world_size: int, item: int, 
     },
     errors={
         r"ZeroDivision|division by zero": "1 - beta**t is 0 where t is: the step is counted before t is used, from 1.",
-        r"(?:must match|must have one|same size|same number).*?\n[^\n]*\n[^\n]*dist\.(?:reduce_scatter|all_gather)": "the "
-        "pieces of one call are not equally long: pad the vector at its end, to N times the size of a shard, before it "
-        "is cut.",
+        r"(?:must match|must have one|same size|same number).*?\n[^\n]*\n[^\n]*dist\.(?:reduce_scatter|all_gather)": (
+            "the pieces of one call are not equally long: pad the vector at its end, to N times the size of a shard, "
+            "before it is cut."
+        ),
     },
     look="print the shard's gradient, m and v after the first step with 2 ranks, and do the same with one.",
 )
