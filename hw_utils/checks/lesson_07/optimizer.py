@@ -60,11 +60,12 @@ def _worker(rank: int, world_size: int, make: Any, widths: list[int], dtype: str
     for step in range(n_steps):
         model.zero_grad()
         model(_batch(rank, step, widths[0]).to(DTYPES[dtype])).square().mean().backward()
-        own = [p.grad.clone() for p in model.parameters()] if is_large else []
+        is_looked_at = is_large and step == n_steps - 2
+        own = [p.grad.clone() for p in model.parameters()] if is_looked_at else []
         optimizer.step()
         if not is_large or step == n_steps - 1:
             path.append(plain(torch.cat([p.detach().flatten() for p in model.parameters()])))
-        if is_large and step == n_steps - 2:
+        if is_looked_at:
             drop_others(model, own)
             n_taken = taken(before, look_at(make, is_at_rest=True))
         model.zero_grad()
