@@ -43,12 +43,12 @@ def tests_of(file: str) -> list[str]:
     >>> tests_of("hw_utils/virtual/traffic/ledger_rows.py")
     ['tests/virtual']
     >>> tests_of("lessons/02_all_reduce.py")
-    ['tests/building/test_lessons.py', 'tests/checks/test_lesson_02.py']
+    ['tests/building/test_lessons.py', 'tests/checks/by_hand/test_lesson_02.py']
     """
     parts = PurePosixPath(file).parts
     if parts[0] == "lessons" or (parts[:2] == ("hw_utils", "checks") and len(parts) > 3):
         number = parts[1][:2] if parts[0] == "lessons" else parts[2].removeprefix("lesson_")
-        own = f"tests/checks/test_lesson_{number}.py"
+        own = f"tests/checks/by_hand/test_lesson_{number}.py"
         return ["tests/building/test_lessons.py", *([own] if (ROOT / own).exists() else [])]
     for prefix, tests in BESIDE.items():
         if file == prefix or file.startswith(prefix + "/"):
