@@ -22,7 +22,7 @@ class StillBusy(TimeoutError):
     """Raised in an answer, and told as Python's own."""
 
     def __init__(self) -> None:
-        super().__init__(f"still busy after {LIMIT_S:g} s; does a loop never end? Print what its condition looks at")
+        super().__init__(f"still busy after {LIMIT_S:g} s")
 
 
 StillBusy.__name__ = "TimeoutError"
