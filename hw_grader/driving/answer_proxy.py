@@ -47,8 +47,8 @@ def answers_at(path: str) -> list[Any]:
         message, blob = line.receive()
         unpacker = Unpacker(blob)
         return [_answer(path, n, said, unpacker) for n, said in enumerate(message["answers"])]
-    except HungUp as error:
-        raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from error
+    except HungUp:
+        raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from None
     finally:
         line.close()
 
@@ -109,8 +109,8 @@ class Session:
         try:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()
-        except HungUp as error:
-            raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from error
+        except HungUp:
+            raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from None
         finally:
             line.close()
 

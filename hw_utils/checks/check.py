@@ -140,7 +140,8 @@ class Check:
         error.cause = cause
         if cause and "likely cause" not in str(error):
             lines.append(f"  likely cause: {cause}")
-        if not cause and not hint and "likely cause" not in str(error):
+        is_told = cause or hint or "likely cause" in str(error)
+        if not is_told and any(failure.where for failure in error.failures):
             lines.append("  no known mistake gives this. Next: print, just before that line, what stands in it.")
         if hint:
             lines.append(f"  see: {hint}")

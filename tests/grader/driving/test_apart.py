@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import linecache
+import os
 import pkgutil
 import re
 import sys
@@ -216,3 +217,15 @@ def test_object_collectives_and_groups_cross(more):
 def test_what_depends_on_memory_is_seen_from_afar(name):
     (one,) = (one for one in planted() if one.name == name)
     assert re.search(one.says, problem(one.check, list(one.answers)), re.S)
+
+
+def _ends_its_process(rank, world_size, n_rounds):
+    os._exit(3)
+
+
+def test_a_crash_is_told_without_what_the_grader_met_on_its_own_account():
+    said = problem("lesson_01.ping_pong", [_ends_its_process])
+    assert "the answer ended its process: os._exit, or a crash?" in said
+    assert "because of" not in said
+    assert "hw_grader" not in said
+    assert "just before that line" not in said
