@@ -511,7 +511,7 @@ calls = {"all_reduce": 34, "ddp": 3}
 
 # %%
 # VGG-11 on paper: its parameters, its time, no arithmetic. One worker takes 2.52 s for 256 examples.
-from hw_utils.material.on_paper import BlankImages, OnPaper
+from hw_utils.material.timed_model import BlankImages, OnPaper
 
 ONE_NODE_S = 2.52
 

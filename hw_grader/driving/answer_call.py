@@ -17,11 +17,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 
-from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.marshalling.call_channel import Forged, Line
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
+from hw_grader.driving.process_of_each_rank import PROCESS_OF_EACH_RANK
 from hw_utils.virtual.ranks.clock import TAKEN
 
 CALLS = frozenset({
@@ -112,7 +112,7 @@ class Conversation:
             function = getattr(dist, message["dist"])
             result = _at_line(lambda: function(*args, **options), message)
             if not hasattr(result, "wait"):  # else there may be nothing in them yet
-                ANSWER_SOCKETS.alter(unpacker.tensors)
+                PROCESS_OF_EACH_RANK.alter(unpacker.tensors)
             self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
         elif "function" in message:
             self._serve_function(message, unpacker)
@@ -134,7 +134,7 @@ class Conversation:
                     tensor.detach().copy_(now)
             _at_line(work.wait, message)
             works[message["wait"]] = work, []  # what it held is the answer's to keep from now on
-            ANSWER_SOCKETS.alter(tensors)
+            PROCESS_OF_EACH_RANK.alter(tensors)
             self._reply(None, tensors)
         elif "is_completed" in message:
             self._reply(bool(works[message["is_completed"]][0].is_completed()), [])

@@ -20,12 +20,12 @@ import torch.distributed as dist
 from torch import nn
 
 from hw_grader.driving.answer_call import Conversation, Given, send_with_things
-from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.marshalling.call_channel import HungUp, Line
 from hw_grader.driving.marshalling.lent_memory import expected
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker, containers_in
 from hw_grader.driving.marshalling.tensor_lifetimes import Held
+from hw_grader.driving.process_of_each_rank import PROCESS_OF_EACH_RANK
 from hw_utils.material.handwritten_layer import Handmade
 
 # The default group of a rank of a run -> whose copy of the answers it calls: ranks share no variables.
@@ -73,7 +73,7 @@ class Session:
     """What one call lends to the answers and what they keep of it, for the calls of what they kept."""
 
     def __init__(self, path: str, copy: str | None) -> None:
-        self.path, self.copy, self.id = ANSWER_SOCKETS.of_caller(path, copy), copy, os.urandom(8).hex()
+        self.path, self.copy, self.id = PROCESS_OF_EACH_RANK.of_caller(path, copy), copy, os.urandom(8).hex()
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
         self.groups: list[dist.ProcessGroup] = []
@@ -95,7 +95,7 @@ class Session:
 
     def call(self, what: dict[str, Any], args: Any = (), options: Any = None) -> Any:
         """What the answers' process says to a call, with what it changed in the things and tensors of ours."""
-        ANSWER_SOCKETS.of_caller(self.path, copy_of_caller())  # also of what no rank has made
+        PROCESS_OF_EACH_RANK.of_caller(self.path, copy_of_caller())  # also of what no rank has made
         parcel = Parcel(self.lent, is_whole=True)
         message = {**what, "given": parcel.pack([list(args), options or {}])}
         given = Given(
@@ -214,13 +214,13 @@ class AnswerProxy:
         said = session.call({"settle": n_ranks})
         sessions = [one for one in list(_sessions) if one.path == session.path]
         there = [part for one in sessions for part in expected(one.lent, said.get(one.id) if said else None)]
-        new = ANSWER_SOCKETS.look_at(session.path, there)
+        new = PROCESS_OF_EACH_RANK.look_at(session.path, there)
         beside = sum(one.bytes_under_way() for one in sessions) if is_at_rest else 0
         return new and [n_bytes + beside for n_bytes in new]
 
     def share_nothing(self, n_ranks: int) -> None:
         """In the run that comes each of so many ranks has a process of its own, until the case is over."""
-        ANSWER_SOCKETS.share_nothing(n_ranks)
+        PROCESS_OF_EACH_RANK.share_nothing(n_ranks)
 
     def in_orders(self, *args: Any) -> Any:
         """`CallsInOrders(its class, *args)`, in the answers' process."""

@@ -54,7 +54,7 @@ _PASSING = """
     torch.inference_mode torch.is_grad_enabled torch.set_grad_enabled torch.profiler.profile torch.get_default_dtype
     torch.distributed.* torch.distributed
     hw_utils.data hw_utils.data.* hw_utils.models hw_utils.models.* hw_utils.material.recipe.* hw_utils.material.sweep.*
-    hw_utils.material.job.* hw_utils.material.models.* hw_utils.material.on_paper.* hw_utils.core.bytes_over_time.*
+    hw_utils.material.job.* hw_utils.material.models.* hw_utils.material.timed_model.* hw_utils.core.bytes_over_time.*
     hw_utils.hosts.training_report hw_utils.hosts.training_report.* hw_utils.material.timed_layers.*
     hw_utils.threads.run_threads hw_utils.threads.watch hw_utils.material.handwritten_layer.*
     dataclasses.* functools.* contextlib.* time.* timeit.* tempfile.mkdtemp pathlib.Path

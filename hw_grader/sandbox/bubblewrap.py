@@ -16,7 +16,7 @@ INSIDE = (
     *(f"sandbox/{n}" for n in ("call_filter", "changed_pages", "jailed_process", "memory_in_use", "no_checks")),
     *(f"sandbox/bare/{n}" for n in ("__init__", "jails", "removal")),
     "driving/__init__", *(f"driving/roles/{n}" for n in ("__init__", "cells", "answers", "drive", "judge")),
-    *(f"driving/{n}" for n in ("answer_proxy", "answer_call", "forwarded_calls", "answer_sockets")),
+    *(f"driving/{n}" for n in ("answer_proxy", "answer_call", "forwarded_calls", "process_of_each_rank")),
     *(f"driving/{n}" for n in ("busy_calls", "opened_answers", "remote_process_group")),
     *(f"driving/marshalling/{n}" for n in ("__init__", "packed_values", "call_channel", "given_arguments")),
     *(f"driving/marshalling/{n}" for n in ("lent_objects", "model_and_optimizer_states", "passes_elsewhere")),

@@ -12,7 +12,7 @@ from hw_utils.core.hardware import Cluster, Network
 from hw_utils.virtual.agenda import Agenda, Expiry
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ending import Ending
-from hw_utils.virtual.groups.registry import GroupRegistry
+from hw_utils.virtual.groups.group_members import GroupRegistry
 from hw_utils.virtual.ranks.compute_time import ComputeTime
 from hw_utils.virtual.ranks.greenlets_or_threads import CarryingThreads
 from hw_utils.virtual.ranks.turns import Stop, Turns

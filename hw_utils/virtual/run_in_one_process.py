@@ -32,7 +32,7 @@ from hw_utils.virtual.device.hidden_gpus import real_gpus_hidden
 from hw_utils.virtual.ending import failure_of, is_from_a_package, misses_of_thread, sendable
 from hw_utils.virtual.engine import Engine
 from hw_utils.virtual.groups.group import KERNELS, shown_to_modes, unregister
-from hw_utils.virtual.groups.subgroups import Groups
+from hw_utils.virtual.groups.new_group import Groups
 from hw_utils.virtual.groups.world import CurrentWorld, inherited_after
 from hw_utils.virtual.ranks.child_processes import left_by, result_of
 from hw_utils.virtual.ranks.clock import virtual_clock

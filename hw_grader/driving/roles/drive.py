@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.driving.answer_proxy import AnswerEnded, answers_at
-from hw_grader.driving.answer_sockets import ANSWER_SOCKETS
 from hw_grader.driving.marshalling.call_channel import Forged
+from hw_grader.driving.process_of_each_rank import PROCESS_OF_EACH_RANK
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
 from hw_utils.core.plain_data import decode, encode
@@ -69,7 +69,7 @@ def main(end: socket.socket) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.stdout = sys.stderr = io.StringIO()
     check, answers = None, []
-    ANSWER_SOCKETS.look, ANSWER_SOCKETS.more = partial(_look, wire), partial(_more, wire)
+    PROCESS_OF_EACH_RANK.look, PROCESS_OF_EACH_RANK.more = partial(_look, wire), partial(_more, wire)
     while True:
         try:
             request, blob = wire.receive(timeout_s=24 * 3600)
@@ -129,14 +129,14 @@ def _drive(
     check, answers: list, case: dict[str, Any], own: list[str], alters: bool = False
 ) -> tuple[dict[str, Any], bytes]:
     draws = sys.modules["hw_utils.checks.drawn_numbers"]
-    ANSWER_SOCKETS.begin(own, alters=alters)
+    PROCESS_OF_EACH_RANK.begin(own, alters=alters)
     n_asked = draws.n_asked()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             data = encode(check.drive_one(answers, case))
         if Forged.seen:
             return {"forged": Forged.seen[0]}, b""
-        return {"data": True, "n_ranks": len(ANSWER_SOCKETS.known), "is_drawn": draws.n_asked() > n_asked}, data
+        return {"data": True, "n_ranks": len(PROCESS_OF_EACH_RANK.known), "is_drawn": draws.n_asked() > n_asked}, data
     except (Exception, SystemExit) as error:
         return _error(error), b""
 

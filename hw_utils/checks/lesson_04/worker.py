@@ -26,7 +26,7 @@ from hw_utils.checks.lesson_04.worker_judge import (
 )
 from hw_utils.material import models
 from hw_utils.material.job import Job
-from hw_utils.material.on_paper import OnPaper
+from hw_utils.material.timed_model import OnPaper
 from hw_utils.simulate import simulate
 
 

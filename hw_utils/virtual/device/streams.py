@@ -15,7 +15,7 @@ import torch
 
 from hw_utils.core.hardware import Device
 from hw_utils.core.trace import STREAM
-from hw_utils.virtual.device.operation_flops import Costs, is_tf32_allowed
+from hw_utils.virtual.device.operation_costs import Costs, is_tf32_allowed
 
 
 class Stream:

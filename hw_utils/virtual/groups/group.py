@@ -19,7 +19,7 @@ from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
 from hw_utils.core.source.students_files import is_students
 from hw_utils.virtual.groups import signatures
-from hw_utils.virtual.groups.registry import Members
+from hw_utils.virtual.groups.group_members import Members
 from hw_utils.virtual.groups.signatures import Collectives, limit_of
 from hw_utils.virtual.ranks import dispatch_modes
 from hw_utils.virtual.ranks.profiler import is_profiled, profiled

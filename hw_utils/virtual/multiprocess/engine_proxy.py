@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from hw_utils.virtual.call_sites import Places
-from hw_utils.virtual.groups.registry import Members
+from hw_utils.virtual.groups.group_members import Members
 from hw_utils.virtual.multiprocess import packed_tensors, timer
 from hw_utils.virtual.multiprocess.compute_time import ThreadTime
 from hw_utils.virtual.multiprocess.remote_work import RemoteWork

@@ -23,7 +23,7 @@ from hw_utils.scripts.torchrun_script import environment
 from hw_utils.virtual.device.cuda_devices import said
 from hw_utils.virtual.ending import failure_of, sendable
 from hw_utils.virtual.groups.group import shown_to_modes
-from hw_utils.virtual.groups.subgroups import Groups
+from hw_utils.virtual.groups.new_group import Groups
 from hw_utils.virtual.groups.world import inherited_after
 from hw_utils.virtual.multiprocess import packed_tensors, remote_work
 from hw_utils.virtual.multiprocess.devices import DeviceEngineProxy

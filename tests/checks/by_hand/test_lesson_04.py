@@ -15,7 +15,7 @@ from hw_utils import Event, Network, Trace, data, launch, models, simulate
 from hw_utils.core import bytes_over_time
 from hw_utils.hosts import training_report
 from hw_utils.material.job import Job
-from hw_utils.material.on_paper import BlankImages, OnPaper, multiply_adds
+from hw_utils.material.timed_model import BlankImages, OnPaper, multiply_adds
 from hw_utils.pictures import lesson_04
 from tests.checks.references import lessons, namespace
 

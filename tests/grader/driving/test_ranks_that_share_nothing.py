@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 
 from hw_grader.course.grading import drawn
-from hw_grader.driving.answer_sockets import AnswerSockets
 from hw_grader.driving.driver_processes import Driving
+from hw_grader.driving.process_of_each_rank import ProcessOfEachRank
 from hw_grader.notebook.course_secret import FILE, secret_of
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.lesson_02 import ring_sum
@@ -37,7 +37,7 @@ def test_a_case_of_three_or_four_ranks_is_repeated_if_there_is_one_else_one_of_t
 
 
 def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
-    places = AnswerSockets()
+    places = ProcessOfEachRank()
     places.begin(["one", "two"])
     assert [places.of_caller("first", copy) for copy in ("a", "b", "a", None)] == ["one", "two", "one", "first"]
     with pytest.raises(IndexError):
@@ -46,7 +46,7 @@ def test_each_rank_has_a_process_and_keeps_it_and_the_rest_has_the_first():
 
 def test_a_case_whose_ranks_are_to_share_nothing_gets_processes_once_and_keeps_them_in_each_run():
     asked = []
-    places = AnswerSockets(more=lambda n: asked.append(n) or ["one", "two"], look=lambda number, lent: [number])
+    places = ProcessOfEachRank(more=lambda n: asked.append(n) or ["one", "two"], look=lambda number, lent: [number])
     places.begin([])
     assert places.of_caller("first", "before") == "first"
     for run in ("a run", "the same, begun again", "another"):
@@ -61,7 +61,7 @@ def test_a_case_whose_ranks_are_to_share_nothing_gets_processes_once_and_keeps_t
 
 
 def test_threads_that_take_turns_are_ranks_too():
-    places = AnswerSockets()
+    places = ProcessOfEachRank()
     places.begin(["one", "two"])
     with Turns(2) as turns:
         ended = turns.run([lambda rank: places.of_caller("first", None)] * 2, lambda runnable, me: runnable[0])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from hw_utils.virtual.ranks.shapes.computed_calls import Computing
 from hw_utils.virtual.ranks.shapes.known_values import is_known
-from hw_utils.virtual.ranks.shapes.operation_cases import tensors_of
+from hw_utils.virtual.ranks.shapes.meta_cache_keys import tensors_of
+from hw_utils.virtual.ranks.shapes.meta_results import Computing
 
 
 class NoValue(RuntimeError):

@@ -11,11 +11,11 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hw_utils.core.calls.dispatch import taken_apart
-from hw_utils.virtual.ranks.shapes.computed_calls import Case, Computing, Writing
 from hw_utils.virtual.ranks.shapes.data_dependent import Reading
 from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_index, is_small
-from hw_utils.virtual.ranks.shapes.operation_cases import made, on_meta, shapes_of, tensors_of
-from hw_utils.virtual.ranks.shapes.schema_rules import Rule, rule_of
+from hw_utils.virtual.ranks.shapes.meta_cache_keys import made, on_meta, shapes_of, tensors_of
+from hw_utils.virtual.ranks.shapes.meta_results import Case, Computing, Writing
+from hw_utils.virtual.ranks.shapes.views_and_writes import Rule, rule_of
 
 _push_mode, _pop_mode = _python_dispatch._push_mode, _python_dispatch._pop_mode  # a simulation watches torch's own
 _by_nobody = torch._C.DisableTorchFunction

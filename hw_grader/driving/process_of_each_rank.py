@@ -15,7 +15,7 @@ from hw_utils.threads import turns
 
 
 @dataclass
-class AnswerSockets:
+class ProcessOfEachRank:
     """Those of the case that is driven now."""
 
     own: list[str] = field(default_factory=list)  # a process's socket for each rank; none: they share one
@@ -62,4 +62,4 @@ class AnswerSockets:
         return self.own[number] if self.own else path
 
 
-ANSWER_SOCKETS = AnswerSockets()
+PROCESS_OF_EACH_RANK = ProcessOfEachRank()

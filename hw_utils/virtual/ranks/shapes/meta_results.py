@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from hw_utils.virtual.ranks.shapes.known_values import are_known, forget, is_index, is_known, is_small, learn
-from hw_utils.virtual.ranks.shapes.operation_cases import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
-from hw_utils.virtual.ranks.shapes.schema_rules import (
+from hw_utils.virtual.ranks.shapes.meta_cache_keys import SPARSE, Shape, described, made, on_meta, shapes_of, tensors_of
+from hw_utils.virtual.ranks.shapes.views_and_writes import (
     ALSO_WRITTEN,
     LIKE,
     OVERWRITES,
