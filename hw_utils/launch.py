@@ -40,9 +40,9 @@ def launch(
     """Runs `worker(rank, world_size, *args)` on `world_size` fresh processes connected by gloo.
 
     The default process group is ready in each. They see no GPU and have one torch thread each. torch's random numbers
-    begin with one seed on every rank, which torchrun's processes do not: a program sets its own. echo: whether what
-    they print is shown as they print it. `worker` may be the path of a script for torchrun, or "-m package.train"; it
-    is run as it is, and `args` is its command line.
+    begin with another seed on each rank, as torchrun's do, and with the same one in every run. echo: whether what they
+    print is shown as they print it. `worker` may be the path of a script for torchrun, or "-m package.train"; it is run
+    as it is, and `args` is its command line.
     memory: whether the run keeps the bytes that each rank holds, `run.memory`; an operation then takes some 15 us more.
     capacity_bytes: what a rank may hold before it gets an `OutOfMemory`; a run with it keeps memory.
 

@@ -170,7 +170,10 @@ def _in_child(call: bytes, job: dict, timeout_s: float, cells: dict, progress_fi
 
 
 def stay_here() -> None:
-    """From now on `simulate` runs in this process: for one that is itself thrown away, as a grader's."""
+    """From now on `simulate` runs in this process: for one that is itself thrown away, as a grader's.
+
+    Nothing is begun again there: what ranks call in other processes would be called twice.
+    """
     global _isolated
     _isolated = _in_this_process
 
@@ -178,7 +181,7 @@ def stay_here() -> None:
 def _in_this_process(call: bytes, job: dict, timeout_s: float) -> dict:
     from hw_utils.virtual.simulation import simulation
 
-    return simulation(call, {**job, "most_processes": 0}, timeout_s=timeout_s)
+    return simulation(call, {**job, "most_processes": 0, "own_seeds": True}, timeout_s=timeout_s)
 
 
 def _isolated(call: bytes, job: dict, timeout_s: float) -> dict:

@@ -63,12 +63,15 @@ def _settle(rank: int, spec: dict) -> None:
     import numpy as np
     import torch
 
+    from hw_utils.virtual.ranks.per_rank_state.random_states import SEED
+
     sys.stdin = io.StringIO()
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), "utf-8", "replace", line_buffering=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), "utf-8", "replace", line_buffering=True)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     torch.set_num_threads(1)
-    np.random.seed()  # forked ranks would share it; torch's seed is one on all ranks, so that runs can be compared
+    np.random.seed()  # forked ranks would share it, as they would torch's, which is the same in every run
+    torch.default_generator.manual_seed(SEED + rank)
     if spec.get("directory"):
         # what multiprocessing keeps for a program's own processes goes with the run's folder, however this one ends
         sockets = os.path.join(spec["directory"], f"sockets-{rank}")

@@ -21,7 +21,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class GivenUp(NamedTuple):
-    """Why this attempt at a run does not go on: it needs "threads" or "processes" for its ranks."""
+    """Why this attempt at a run does not go on: it needs "threads" or "processes" for its ranks, or "seeds"."""
 
     wants: str
     why: str
@@ -38,17 +38,18 @@ class Ending:
         self.is_under_way = self.is_over = False
         self.ended_in = "failed"
 
-    def need(self, carrier: str, why: str) -> None:
-        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks.
+    def need(self, what: str, why: str) -> None:
+        """Gives this run up; the caller starts it again with "threads" or "processes" for ranks, or "seeds" of theirs.
 
-        Threads would find what this attempt has left in modules (a singleton that is there already): processes do not.
+        Another attempt here would find what this one has left in modules (a singleton that is there already):
+        processes do not.
         """
         engine = self.engine
         if not engine.threads.carries():
             return
-        left = engine.turns.changed() if carrier == "threads" else ""
-        carrier, why = ("processes", left) if left else (carrier, why)
-        self.given_up, self.is_over, self.is_under_way = GivenUp(carrier, why, engine.rank), True, False
+        left = engine.turns.changed() if what != "processes" else ""
+        what, why = ("processes", left) if left else (what, why)
+        self.given_up, self.is_over, self.is_under_way = GivenUp(what, why, engine.rank), True, False
         raise Stop
 
     def fail(self, failures: list[Failure]) -> None:

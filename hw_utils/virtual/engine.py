@@ -41,12 +41,12 @@ class Engine:
 
     def __init__(
         self, world_size: int, network: Network | Cluster, compute="free", eager_bytes: int = 0, lamp=None, *,
-        fold=None, may_go_apart: bool = False,
+        fold=None, may_go_apart: bool = False, own_seeds: bool = False,
     ) -> None:  # fmt: skip
         self.world_size = self.rank = world_size
         self.agenda = self.Agenda(world_size)
         self.clock = self.agenda.clock
-        self.turns = Turns(world_size, [world_size] if lamp is None else lamp)
+        self.turns = Turns(world_size, [world_size] if lamp is None else lamp, own_seeds=own_seeds)
         self.compute = self.ComputeTime(self, compute)
         self.ports, self.places, self.rows = ports_of(world_size, network), Places(), Rows(world_size)
         self.queues = self.Queues(self, eager_bytes)
@@ -55,6 +55,7 @@ class Engine:
         self.groups, self.stores = GroupRegistry(self), Stores(self)
         self.threads, self.carrier = CarryingThreads(), None
         self.ending = Ending(self, may_go_apart=may_go_apart)
+        self.turns.random.own_seeds_needed = lambda: self.ending.need("seeds", "torch's random numbers, no seed set")
 
     @property
     def running(self) -> Sequence[int]:

@@ -71,7 +71,7 @@ class Attempt:
         may_go_apart = self.is_here and fold is None and self.world_size <= job.get("most_processes", 0)
         self.engine = kind(
             self.world_size, job["network"], job["compute"], job["eager_bytes"], lamp, fold=fold,
-            may_go_apart=may_go_apart,
+            may_go_apart=may_go_apart, own_seeds=job.get("own_seeds", False),
         )  # fmt: skip
         self.results: list[Any] = [None] * self.world_size
         self.returned, self.n_running = [False] * self.world_size, len(self.engine.running)

@@ -12,7 +12,8 @@ from hw_utils.virtual.run_in_one_process import Attempt
 
 
 def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, progress_file: str | None = None) -> dict:
-    """Runs `call`, a pickled (worker, args), as `job` says: greenlets first, threads if the program needs them.
+    """Runs `call`, a pickled (worker, args), as `job` says: greenlets first, threads if the program needs them, and
+    with seeds of the ranks' own from the start if one draws before it has set one.
 
     timeout_s: ends it with the rank that is busy then. progress_file: always names the rank that runs. A program that
     needs a process a rank is given up: the outcome says so with "apart", and the caller starts it again, with that in
@@ -27,15 +28,19 @@ def simulation(call: bytes, job: dict, *, timeout_s: float | None = None, progre
             lamp if progress_file else None, lambda: _tell_time(attempts, virtual_s), is_last=is_last
         ),
     ):
-        for carrier in ("processes",) if "apart" in job else ("greenlets", "threads"):
-            kind = AttemptApart if carrier == "processes" else Attempt
+        carrier, kind = ("processes", AttemptApart) if "apart" in job else ("greenlets", Attempt)
+        while True:
             attempt = kind(call, job, lamp, shown)
             attempts.append(attempt)
             attempt.run(carrier)
             given_up = attempt.engine.ending.given_up
-            if given_up is None or given_up.wants != "threads":
+            if given_up is None or given_up.wants == "processes":
                 break
             shown = attempt.streams.shown
+            if given_up.wants == "seeds":
+                job = {**job, "own_seeds": True}
+            else:
+                carrier = "threads"
         if given_up is not None and given_up.wants == "processes":
             return {
                 "apart": given_up.why, "shown": attempt.streams.shown, "modules": preloadable(imports.new()),

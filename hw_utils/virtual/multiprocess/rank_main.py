@@ -103,7 +103,7 @@ def live(rank: int, line, bell, call: bytes, job: dict, stack_file: str) -> None
         signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the server's ends the run, as an error of this rank's
     proxy = (DeviceEngineProxy if job["compute"] == "device" else EngineProxy)(rank, line, bell, job)
     torch.set_num_threads(1)
-    torch.default_generator.set_state(torch.Generator().manual_seed(SEED).get_state())
+    torch.default_generator.manual_seed(SEED + rank)
     random.seed(rank)
     np.random.seed(rank)
     os.environ.update(environment(rank, job["world_size"], MASTER_PORT, job["network"].ranks_per_host))

@@ -78,6 +78,7 @@ class _Stream(io.TextIOBase):
         if streams.engine.ending.given_up is not None:
             return len(text)  # of a rank that has caught the attempt's end, as a bare `except` does
         rank = streams.engine.rank
+        streams.engine.turns.random.require_own_seed(rank)  # before anybody sees what it has drawn
         if self.is_kept:
             streams.parts[rank].append(text)
         if streams.echo is not None:

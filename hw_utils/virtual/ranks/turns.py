@@ -21,9 +21,9 @@ class Stop(BaseException):
 class Turns:
     """`switch(rank)` lets whoever is furthest behind run, and returns when `rank` runs again, as it was."""
 
-    def __init__(self, world_size: int, lamp) -> None:
+    def __init__(self, world_size: int, lamp, *, own_seeds: bool = False) -> None:
         self.lamp = lamp  # says to other processes which rank runs
-        self.random = TorchStates(world_size)
+        self.random = TorchStates(world_size, own_seeds=own_seeds)
         self.exchanged: list = []  # the ranks' settings, once one of them has changed some, see settings.py
         self.switch: Callable[[int], None] | None = None
 

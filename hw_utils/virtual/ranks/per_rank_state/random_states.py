@@ -57,7 +57,7 @@ def _drawing(shared: Callable, state_of: Callable[[], Any], carries: Callable[[]
     return draw
 
 
-SEED = 67280421310721  # a new Generator's own; a process of torchrun's starts with another one each time
+SEED = 67280421310721  # a new Generator's own, and rank 0's; rank r has the r-th after it until it sets one
 _WINDOW_BYTES = 3000  # from the start of the generator's object: past its 624 words
 _PLACE_AT = 8  # bytes from where it begins to move: in front is how many words are left
 UNSEEN = -1  # what no glance shows
@@ -65,12 +65,20 @@ _HEAD_BYTES = 64  # its place among the words and the first of them, which are o
 
 
 class TorchStates:
-    """torch's default generator, handed from rank to rank; its 5 kB are copied only when a rank has drawn."""
+    """torch's default generator, handed from rank to rank; its 5 kB are copied only when a rank has drawn.
 
-    def __init__(self, world_size: int) -> None:
+    Each rank begins with a seed of its own, as a process would. As most programs set one or draw nothing, all begin
+    with rank 0's, and the first other rank that draws from that calls `own_seeds_needed`, which begins the run again.
+
+    own_seeds: they are in place from the start.
+    """
+
+    def __init__(self, world_size: int, *, own_seeds: bool = False) -> None:
         self.generator = torch.default_generator
         self.first = self.loaded = torch.Generator().manual_seed(SEED).get_state()
-        self.states = [self.first] * world_size
+        self.states: list[torch.Tensor | None] = [self.first, *[None if own_seeds else self.first] * (world_size - 1)]
+        self.own_seeds = own_seeds
+        self.own_seeds_needed: Callable[[], None] = lambda: None
         self.head, self.tail = _moving_parts(self.generator)
         self.glance = _place(self.generator, self.head)
         self.generator.set_state(self.first)
@@ -87,14 +95,28 @@ class TorchStates:
 
     def leave(self, rank: int) -> None:
         """Keeps the state of a rank that stops running."""
-        if self.head is None or self.head.raw != self.seen_head or self.tail.raw != self.seen_tail:
+        if self.may_have_drawn():
+            self.require_own_seed(rank)
             self.states[rank] = self.loaded = self.generator.get_state()
             self._look()
+
+    def may_have_drawn(self) -> bool:
+        """Whether the generator looks other than when its rank's turn began."""
+        return self.head is None or self.head.raw != self.seen_head or self.tail.raw != self.seen_tail
+
+    def require_own_seed(self, rank: int) -> None:
+        """Begins the run again if what the running rank has drawn, or may have, came of rank 0's seed."""
+        if not self.own_seeds and rank and self.generator.initial_seed() == SEED and self.may_have_drawn():
+            self.own_seeds_needed()
 
     def enter(self, rank: int) -> None:
         """Puts the state of a rank in place that runs from now on."""
         state = self.states[rank]
-        if state is not self.loaded:
+        if state is None:
+            self.generator.manual_seed(SEED + rank)
+            self.states[rank] = self.loaded = self.generator.get_state()
+            self._look()
+        elif state is not self.loaded:
             self.generator.set_state(state)
             self.loaded = state
             self._look()
