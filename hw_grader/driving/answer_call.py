@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import contextlib
-import linecache
 import sys
 import time
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from torch import nn
 from torch.func import functional_call
 
 from hw_grader.driving.marshalling.call_channel import Forged, Line
+from hw_grader.driving.marshalling.exceptions import at_line, raise_again
 from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
@@ -72,7 +70,7 @@ class Conversation:
                 self.session.install_hooks(message["hooks"])
                 return unpacker.unpack(message["returned"])
             if "raised" in message:
-                _raise(message)
+                raise_again(message)
             self._serve(message, unpacker)
 
     def _write_back(self, changed: list) -> None:
@@ -110,18 +108,18 @@ class Conversation:
             args = [self._special(a) for a in args]
             options = {k: self._special(v) for k, v in options.items()}
             function = getattr(dist, message["dist"])
-            result = _at_line(lambda: function(*args, **options), message)
+            result = at_line(lambda: function(*args, **options), message)
             if not hasattr(result, "wait"):  # else there may be nothing in them yet
                 PROCESS_OF_EACH_RANK.alter(unpacker.tensors)
             self._reply(self._keep(result, unpacker.tensors), unpacker.tensors)
         elif "function" in message:
             self._serve_function(message, unpacker)
         elif "pass" in message:
-            self._reply(_at_line(partial(self._pass, message, unpacker), message), [])
+            self._reply(at_line(partial(self._pass, message, unpacker), message), [])
         elif "backward" in message:
             outputs, inputs = self.session.passes.pop(message["backward"])
             (upstream,) = unpacker.unpack(message["given"])
-            self._reply(_at_line(partial(_gradients, outputs, inputs, upstream), message), [])
+            self._reply(at_line(partial(_gradients, outputs, inputs, upstream), message), [])
         elif "stepped" in message:
             if self.session.stepped is not None:
                 self.session.stepped()
@@ -132,7 +130,7 @@ class Conversation:
             for tensor, now, is_changed in zip(tensors, given, message["changed"], strict=True):
                 if is_changed:  # too early, which is an error here too; else there may be more in it by now
                     tensor.detach().copy_(now)
-            _at_line(work.wait, message)
+            at_line(work.wait, message)
             works[message["wait"]] = work, []  # what it held is the answer's to keep from now on
             PROCESS_OF_EACH_RANK.alter(tensors)
             self._reply(None, tensors)
@@ -159,7 +157,7 @@ class Conversation:
         self.session.held.take(message["handed"], given, message["gone"])
         self.lent.set_states(unpacker.unpack(message["states"]))
         torch.set_rng_state(unpacker.unpack(message["random"]))
-        result = _at_line(lambda: function(*args, **options), message)
+        result = at_line(lambda: function(*args, **options), message)
         self._reply(result, given, with_states=True)
 
     def _pass(self, message: dict, unpacker: Unpacker) -> Any:
@@ -230,28 +228,3 @@ class Conversation:
 def _gradients(outputs: list, inputs: list, upstream: list) -> list:
     pairs = [(o, u) for o, u in zip(outputs, upstream, strict=True) if u is not None]
     return list(torch.autograd.grad([o for o, _ in pairs], inputs, [u for _, u in pairs], allow_unused=True))
-
-
-def _at_line(call, message: dict) -> Any:
-    """Makes the call from the student's own file and line, so that errors and the ledger name them."""
-    file, line = message.get("file"), message.get("line")
-    if not (isinstance(file, str) and file in linecache.cache and type(line) is int and 0 < line < 100_000):
-        return call()
-    found: dict[str, Any] = {"call": call}
-    exec(compile("\n" * (line - 1) + "result = call()", file, "exec"), found)
-    return found["result"]
-
-
-def _raise(message: dict) -> None:
-    """The answer's exception, as the built-in one of its name; its own lines follow in the text."""
-    name, text = str(message["raised"])[:100], str(message.get("text", ""))[:2000]
-    kind = getattr(builtins, name, None)
-    error: Exception = RuntimeError(f"{name}: {text}")
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        with contextlib.suppress(TypeError):  # one that is made of more than a text: UnicodeDecodeError, ExceptionGroup
-            error = kind(text)
-
-    def go():
-        raise error
-
-    _at_line(go, message)

@@ -89,6 +89,7 @@ class Driving:
         self.jails, self.answers, self.sources, self.limit_s = jails, answers, sources, limit_s
         (self.path,), self.is_open = jails.new_paths(1), False
         self.driven: dict[str, list[tuple[dict, int, bool]]] = {}  # check -> case, ranks, whether a salt changes it
+        self.of_ranks: list[Process] = []  # of the case under way, if each rank has one
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:

@@ -20,7 +20,7 @@ INSIDE = (
     *(f"driving/{n}" for n in ("busy_calls", "opened_answers", "remote_process_group")),
     *(f"driving/marshalling/{n}" for n in ("__init__", "packed_values", "call_channel", "given_arguments")),
     *(f"driving/marshalling/{n}" for n in ("lent_objects", "model_and_optimizer_states", "passes_elsewhere")),
-    "driving/marshalling/tensor_lifetimes", "driving/marshalling/lent_memory",
+    *(f"driving/marshalling/{n}" for n in ("tensor_lifetimes", "lent_memory", "exceptions")),
 )  # fmt: skip
 NOBODYS_UID = 999_999  # who has what no student may read where there are no walls
 _FIRST_UID = 1_000_000  # as root, each sandbox is a user that nobody else is

@@ -13,7 +13,6 @@ import os
 import socket
 import sys
 import threading
-import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -25,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serving
 from hw_grader.driving.marshalling.call_channel import HungUp, Line
+from hw_grader.driving.marshalling.exceptions import told
 from hw_grader.driving.marshalling.given_arguments import GivenArguments
 from hw_grader.driving.marshalling.lent_memory import places
 from hw_grader.driving.marshalling.lent_objects import Lent
@@ -97,7 +97,7 @@ def _serve(line: Line, answers: Answers) -> None:
             call.run()
     except Exception as error:
         with contextlib.suppress(OSError):  # the driver may be gone, which is no matter
-            line.send(_raised(error))
+            line.send(told(error))
     finally:
         line.close()
 
@@ -156,7 +156,7 @@ class Call:
         except HungUp:
             return
         except BaseException as error:
-            message, blob = _raised(error), b""
+            message, blob = told(error), b""
         if os.getpid() != self.pid:
             os._exit(0)  # a process that the answer forked: it has no say here
         if not self.lent.kept and not message.get("hooks"):
@@ -324,19 +324,6 @@ def _put(thing: Any, name: str, value: torch.Tensor) -> None:
         old.data.copy_(value)
     else:
         setattr(thing, name, value)
-
-
-def _raised(error: BaseException) -> dict[str, Any]:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_students(f.filename)]
-    at = {"file": frames[-1].filename, "line": frames[-1].lineno} if frames else {}
-    return {"raised": type(error).__name__, "text": _said(error), **at}
-
-
-def _said(error: BaseException) -> str:
-    try:
-        return str(error)[:2000]
-    except Exception as of_its_own:  # a class of the student's: the answer still raised, its process did not end
-        return f"its __str__ raises {type(of_its_own).__name__}"
 
 
 def _students_place() -> dict[str, Any]:

@@ -26,8 +26,9 @@ from hw_grader.driving.marshalling.call_channel import Forged
 from hw_grader.driving.process_of_each_rank import PROCESS_OF_EACH_RANK
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.errors import HwError
+from hw_utils.core.failure_reasons import causes_of
 from hw_utils.core.plain_data import decode, encode
-from hw_utils.core.source.lines import locate
+from hw_utils.core.source.lines import locate, with_places
 from hw_utils.core.source.students_files import add_package, is_students
 from hw_utils.virtual.ranks.per_rank_state import replaced_functions
 
@@ -156,6 +157,7 @@ def _error(error: BaseException) -> dict[str, Any]:
             where = locate(frame.filename, frame.lineno)
             lines += [f"{where}, in {frame.name}", f"    {where.source}"]
         reason, notes = f"{name}: {error}", [str(note) for note in getattr(error, "__notes__", ())]
-        lines += [reason, *notes]  # the check's case, and what such an exception comes from in this exercise
+        lines += [reason, *(f"    because of {with_places(cause)}" for cause in causes_of(error))]
+        lines += notes  # the check's case, and what such an exception comes from in this exercise
         cause = next((note.partition("likely cause: ")[2] for note in notes if "likely cause: " in note), "")
     return {"error": name[:100], "reason": reason[:500], "lines": [line[:500] for line in lines[:60]], "cause": cause}

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -229,3 +230,44 @@ def test_a_crash_is_told_without_what_the_grader_met_on_its_own_account():
     assert "because of" not in said
     assert "hw_grader" not in said
     assert "just before that line" not in said
+
+
+class EndsWhenItsNameIsAsked:
+    def __call__(self, rank, world_size, n_rounds):
+        return None
+
+    def __getattr__(self, name):
+        if name == "__name__" and threading.current_thread() is not threading.main_thread():
+            os._exit(3)  # it is open, and is described to a driver
+        raise AttributeError(name)
+
+
+def test_answers_that_end_before_their_first_call_are_told_as_any_that_end():
+    assert "the answer ended" in problem("lesson_01.ping_pong", [EndsWhenItsNameIsAsked()])
+
+
+def _looks_up(name: str) -> int:
+    try:
+        return {"even": 0}[name]
+    except KeyError as error:
+        raise ValueError(f"no such turn: {name}") from error
+
+
+def _looks_up_in_a_rank(rank, world_size, n_rounds):
+    _looks_up("odd")
+
+
+def _looks_up_a_cost(*numbers):
+    return _looks_up("odd")
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [("lesson_01.ping_pong", _looks_up_in_a_rank), ("lesson_02.point_to_point_s", _looks_up_a_cost)],
+)
+def test_what_an_exception_comes_of_is_told_with_its_line(check, answer):
+    said = problem(check, [answer])
+    line = _looks_up.__code__.co_firstlineno + 2
+    assert "ValueError: no such turn: odd" in said
+    assert re.search(rf"because of KeyError: 'odd', at Cell In\[0\], line {line}", said)
+    assert "hw_grader" not in said
