@@ -8,6 +8,7 @@ import matplotlib as mpl
 import pytest
 from matplotlib.figure import Figure
 
+from hw_grader.course.nbgrader_steps import code_of_cell, page_settings
 from hw_grader.notebook.heavy_html import MOST_OPEN, is_deep
 from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown
 from hw_utils.pictures.figure.figures_in_html import html_of, without_trust
@@ -87,3 +88,14 @@ def test_long_tables_lists_and_texts_are_shown():
     assert safe_html("<p>a" * (MOST_OPEN - 1)).count("<p>") == MOST_OPEN - 1
     assert safe_markdown("- a\n" * 500).count("<li>") == 500
     assert safe_markdown("**a** `b` <br> 1 < 2\n\n" * 500).count("<strong>") == 500
+
+
+def test_code_is_coloured_as_python_and_no_more_of_a_page_than_takes_seconds():
+    assert page_settings()["filters"]["highlight_code"] is code_of_cell
+    page = {"resources": {}}
+    assert code_of_cell(page, "%%perl\ndef f(): pass <b>").count('<span class="k">') == 2  # Perl has neither
+    plain = '<div class="highlight"><pre>'
+    assert code_of_cell(page, "a." * 400_000).startswith(plain)
+    coloured = [not code_of_cell(page, "a.\n" * 6000).startswith(plain) for _ in range(20)]
+    assert coloured == [True] * 11 + [False] * 9
+    assert code_of_cell(page, "<script>" * 10_000) == f"{plain}{'&lt;script&gt;' * 10_000}</pre></div>"
