@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from jinja2 import pass_context
+from jinja2.runtime import Context
 from nbconvert.exporters import NotebookExporter
+from nbconvert.filters import Highlight2HTML
 from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -36,6 +39,8 @@ from hw_grader.notebook.sanitize import latex_of_output, markdown_of_cell, safe_
 from hw_grader.notebook.trusted_notebook import read_trusted
 
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
+_MOST_COLOURED = 20_000  # characters of a cell
+_MOST_COLOURED_OF_A_PAGE = 200_000
 
 
 def sanitize_steps() -> list[type]:
@@ -63,11 +68,29 @@ def page_settings() -> dict[str, Any]:
     return {
         "sanitize_html": True,
         "preprocessors": [RubricUnderAnswer, NamesAsText],
-        "filters": {"clean_html": safe_html, "markdown2html": markdown_of_cell, "latex_of_output": latex_of_output},
+        "filters": {
+            "clean_html": safe_html,
+            "markdown2html": markdown_of_cell,
+            "latex_of_output": latex_of_output,
+            "highlight_code": code_of_cell,
+        },
         "template_name": "formgrader_page",
         "extra_template_basedirs": [str(_TEMPLATES), template_path],
         "extra_template_paths": [template_path],  # where `formgrade/index.html.j2` is
     }
+
+
+@pass_context
+def code_of_cell(context: Context, source: str, language: str | None = None, metadata: Any = None) -> str:
+    """The code of a cell in colours, as Python; so much of a page, the rest plain.
+
+    IPython's own lexer, and those of languages that a cell's magic may name, take hours for a long dotted name.
+    """
+    left = context["resources"].setdefault("characters_in_colour", _MOST_COLOURED_OF_A_PAGE) - len(source)
+    if len(source) > _MOST_COLOURED or left < 0:
+        return f'<div class="highlight"><pre>{escape(source)}</pre></div>'
+    context["resources"]["characters_in_colour"] = left
+    return Highlight2HTML(pygments_lexer="python3")(source)
 
 
 class NamesAsText(Preprocessor):

@@ -57,7 +57,7 @@ def run_cells(
                 ]
                 for key in wanted:
                     if key[0] == cell.grade_id:
-                        _take_answer(process, key, ran)
+                        _take_answer(process, key, ran, deadline)
             elif place in left_out:
                 ran.outputs[place] = [{"output_type": "stream", "name": "stdout", "text": NOTE + "\n"}]
             elif node.cell_type == "code" and ran.stop is None and node.source.strip():
@@ -66,7 +66,7 @@ def run_cells(
                 else:
                     _leave(place, ran, times)
         for key in wanted:
-            _take_answer(process, key, ran)
+            _take_answer(process, key, ran, deadline)
         ended = process.end()
     ran.peak_bytes = ended.peak_bytes
     return ran
@@ -114,14 +114,16 @@ def _reply_or_interrupt(process: Process, place: int, limit_s: float, ran: Ran) 
         return reply
 
 
-def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran) -> None:
+def _take_answer(process: Process, key: tuple[str, tuple[str, ...]], ran: Ran, deadline: float) -> None:
+    """Each has some seconds, and after the submission's time all that are left have them together."""
     if ran.stop is not None:
         return
+    limit_s = max(0.1, min(INTERRUPT_S, deadline + INTERRUPT_S - time.monotonic()))
     try:
         process.wire.send({"answers": list(key[1])})
-        reply, blob = process.wire.receive(INTERRUPT_S)
+        reply, blob = process.wire.receive(limit_s)
     except (EOFError, TimeoutError, WireError) as error:
-        ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), 10)
+        ran.stop = why_stopped(process, error, "handing over " + ", ".join(key[1]), limit_s)
         return
     if "pickled" in reply:
         others = [one for of_one in ran.answers.values() for one in of_one]

@@ -17,6 +17,8 @@ import nh3
 from jinja2 import pass_context
 from jinja2.runtime import Context
 
+from hw_grader.notebook.heavy_html import is_deep, is_heavy
+
 MAX_OUTPUTS = 100
 _MAX_TEXT_CHARS = 120_000
 _MAX_MARKDOWN_CHARS = 20_000  # of a cell that is rendered
@@ -136,10 +138,16 @@ def safe_html(html: str) -> str:
     html = "".join([html, *(player.partition("<!-- stage -->")[2] for player in players)])
     html = _DRAWN.sub(lambda drawn: f'<svg aria-label="{drawn[1]}"{unquote(drawn[2])}', html)  # a figure of the kit's
     html, drawings = _put_aside(re.sub("[\ue000\ue001]", "", html.encode(errors="replace").decode()))
+    if is_deep(html):
+        return _TOO_DEEP
     html = nh3.clean(html, tags=_TAGS, attributes={"img": {"src", "alt"}}, attribute_filter=_attribute,
                      url_schemes={"data"})  # fmt: skip
     whole = re.sub("\ue000(\\d+)\ue001", lambda place: "".join(drawings[int(place[1]) :][:1]), html)
     return f'<div class="tex2jax_ignore">{whole}</div>' if is_much_tex(html) else whole
+
+
+_TOO_DEEP = "<p>[HTML with many elements in one another, or not closed, is left out]</p>"
+_TOO_HEAVY = "[a drawing with many parts made of parts is left out]"
 
 
 def is_much_tex(text: str) -> bool:
@@ -172,6 +180,8 @@ def _as_image(attributes: str, box: str, parts: str) -> str:
     whole = f'<svg xmlns="{_SVG}" xmlns:xlink="{_XLINK}" {size}>{parts}</svg>'
     label = re.search(r'aria-label="([^"]*)"', attributes)
     alt = escape(unescape(label[1] if label else ""), quote=True)
+    if is_heavy(whole):
+        return f"<em>{_TOO_HEAVY} {alt}</em>"
     return f'<img alt="{alt}" src="data:image/svg+xml;base64,{base64.b64encode(whole.encode()).decode()}">'
 
 
@@ -282,7 +292,10 @@ def safe_markdown(source: str, pictures: Mapping[str, str] = MappingProxyType({}
             raise ValueError("the renderer's work grows with the square of some texts")
         html = markdown2html(re.sub(r"\]\(\s*attachment:([^)\s]*)", put_aside, source))
         address = {f'src="pasted-{n}"': f'src="{pictures.get(name, "")}"' for n, name in enumerate(names)}
-        return safe_html(re.sub(r'src="pasted-\d+"', lambda found: address.get(found[0], ""), html))
+        html = safe_html(re.sub(r'src="pasted-\d+"', lambda found: address.get(found[0], ""), html))
+        if html == _TOO_DEEP:
+            raise ValueError("nothing that was written is left out")
+        return html
     except Exception:  # a text that the renderer cannot take is shown as it was written
         return f"<pre>{escape(safe_text(source))}</pre>"
 

@@ -73,7 +73,7 @@ _BUILTINS = """
 """
 HARMLESS = tuple(_HARMLESS.split())  # with PURE: what may be used by a cell that is left out
 PASSING = (*HARMLESS, *_PASSING.split())  # by one after which no cell can notice what it leaves in its process
-MAX_PARSED_CHARS = 500_000  # of a notebook: beyond that all of it runs
+MAX_PARSED_CHARS, MAX_CELLS = 500_000, 400  # of a notebook: beyond that all of it runs
 BUILTINS = frozenset(_BUILTINS.split())
 
 
@@ -84,7 +84,7 @@ def unused(cells: list[NotebookNode], trusted: TrustedNotebook) -> frozenset[int
     checks = {c.grade_id for c in trusted.checks}
     marks = [cell.metadata.get("nbgrader", {}).get("grade_id", "") for cell in cells]
     code = [n for n, cell in enumerate(cells) if cell.cell_type == "code" and marks[n] not in checks]
-    if sum(len(cells[n].source) for n in code) > MAX_PARSED_CHARS:
+    if len(code) > MAX_CELLS or sum(len(cells[n].source) for n in code) > MAX_PARSED_CHARS:
         return frozenset()
     open_ = {n for n in code if not cells[n].metadata.get("nbgrader") and cells[n].source.rstrip("\n") in given}
     facts = {n: facts_of(cells[n].source) for n in code}

@@ -1,6 +1,7 @@
 """Which system calls a jailed process may make: a filter in the kernel, by number and arguments.
 
-Denied is what no exercise needs and an escape does, and what holds memory of the kernel's that nobody counts.
+Denied is what no exercise needs and an escape does, what holds memory of the kernel's that nobody counts, and what asks
+or changes which parts of the machine's files are in memory: there one jail could write down for a later one to read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hw_grader.sandbox.lockdown import NEW_USER, PR_SET_NO_NEW_PRIVS, call, prct
 _PR_SET_SECCOMP = 22
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _GIVE = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ANSWER = 0x7FFF0000, 0x00050000  # with an errno, or 0: as if it had been done
-_EPERM, _ENOMEM, _ENOSYS, _ENOLCK, _EAFNOSUPPORT = 1, 12, 38, 37, 97
+_EPERM, _ENOMEM, _EINVAL, _ENOSYS, _ENOLCK, _EOPNOTSUPP, _EAFNOSUPPORT = 1, 12, 22, 38, 37, 95, 97
 _DENIED = {  # number by machine, and clone's
     "x86_64": (0xC000003E, {
         "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311, "unshare": 272, "setns": 308, "mount": 165,
@@ -22,24 +23,30 @@ _DENIED = {  # number by machine, and clone's
         "perf_event_open": 298, "userfaultfd": 323, "memfd_create": 319, "shmget": 29, "msgget": 68, "semget": 64,
         "mq_open": 240, "open_by_handle_at": 304, "vmsplice": 278, "inotify_init": 253, "inotify_init1": 294,
         "fanotify_init": 300, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190, "io_setup": 206,
-        "modify_ldt": 154,
+        "modify_ldt": 154, "mincore": 27, "readahead": 187,
     }, 56),
     "aarch64": (0xC00000B7, {
         "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "unshare": 97, "setns": 268, "mount": 40,
         "umount2": 39, "pivot_root": 41, "keyctl": 219, "add_key": 217, "request_key": 218, "bpf": 280,
         "perf_event_open": 241, "userfaultfd": 282, "memfd_create": 279, "shmget": 194, "msgget": 186, "semget": 190,
         "mq_open": 180, "open_by_handle_at": 265, "vmsplice": 75, "inotify_init1": 26, "fanotify_init": 262,
-        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "io_setup": 0,
+        "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "io_setup": 0, "mincore": 232, "readahead": 213,
     }, 220),
 }  # fmt: skip
 _DENIED_EVERYWHERE = {
     "io_uring_setup": 425, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsmount": 432, "pidfd_getfd": 438,
-    "mount_setattr": 442, "memfd_secret": 447, "setxattrat": 463,
+    "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "cachestat": 451, "setxattrat": 463,
 }  # fmt: skip
-_NUMBERS = {  # of what is allowed with some arguments
-    "x86_64": {"setsockopt": 54, "socket": 41, "socketpair": 53, "setsid": 112, "mmap": 9, "fcntl": 72},
-    "aarch64": {"setsockopt": 208, "socket": 198, "socketpair": 199, "setsid": 157, "mmap": 222, "fcntl": 25},
-}
+_NUMBERS = {  # of what is allowed with some arguments, or does nothing
+    "x86_64": {
+        "setsockopt": 54, "socket": 41, "socketpair": 53, "setsid": 112, "mmap": 9, "fcntl": 72, "fadvise64": 221,
+        "madvise": 28, "preadv2": 327,
+    },
+    "aarch64": {
+        "setsockopt": 208, "socket": 198, "socketpair": 199, "setsid": 157, "mmap": 222, "fcntl": 25, "fadvise64": 223,
+        "madvise": 233, "preadv2": 286,
+    },
+}  # fmt: skip
 _CLONE3, _CLOSE_RANGE = 435, 436
 _OWN_TABLE = 2  # CLOSE_RANGE_UNSHARE: descriptors of one thread alone, which nobody counts; clone has it, too
 _THREAD, _FILES = 0x10000, 0x400  # CLONE_THREAD, CLONE_FILES
@@ -49,6 +56,8 @@ ONLY_FILES = (1,)  # AF_UNIX
 _SHARED_NAMELESS = 0x21  # MAP_SHARED | MAP_ANONYMOUS: what is in it stays when it is no longer mapped
 # F_SETLK, F_SETLKW, of open files too, leases, notices: without a limit, which flock has; F_SETPIPE_SZ: a large pipe.
 _HOLDING = (6, 7, 37, 38, 1024, 1026, 1031)
+_OUT_OF_MEMORY = (20, 21)  # MADV_COLD, MADV_PAGEOUT
+_IF_IT_IS_THERE, _LEAVES_NOTHING = 0x8, 0x80  # RWF_NOWAIT, RWF_DONTCACHE
 _ALL_BITS = 0xFFFFFFFF
 
 
@@ -67,6 +76,10 @@ def filter_calls(families: tuple[int, ...] = FAMILIES) -> bool:
     _install(_answered(numbers["setsockopt"], sizes, 0))
     _install(_answered(numbers["mmap"], ((3, (_SHARED_NAMELESS,), _SHARED_NAMELESS),), _ENOMEM))
     _install(_answered(numbers["fcntl"], ((1, _HOLDING, _ALL_BITS),), _ENOLCK))
+    _install(_answered(numbers["fadvise64"], (), 0))
+    _install(_answered(numbers["madvise"], ((2, _OUT_OF_MEMORY, _ALL_BITS),), _EINVAL))
+    for bit in (_IF_IT_IS_THERE, _LEAVES_NOTHING):
+        _install(_answered(numbers["preadv2"], ((5, (bit,), bit),), _EOPNOTSUPP))
     _install(_answered(_CLOSE_RANGE, ((2, (_OWN_TABLE,), _OWN_TABLE),), _EPERM))
     _install(_answered(known[2], ((0, (_THREAD,), _THREAD | _FILES),), _EPERM))
     return True

@@ -13,6 +13,7 @@ from hw_utils.virtual.agenda import Agenda, Expiry
 from hw_utils.virtual.call_sites import Places
 from hw_utils.virtual.ending import Ending
 from hw_utils.virtual.groups.group_members import GroupRegistry
+from hw_utils.virtual.ranks.clock import MOST_S
 from hw_utils.virtual.ranks.compute_time import ComputeTime
 from hw_utils.virtual.ranks.greenlets_or_threads import CarryingThreads
 from hw_utils.virtual.ranks.turns import Stop, Turns
@@ -133,11 +134,12 @@ class Engine:
         self.turns.switch(rank)
 
     def block_for(self, rank: int, what, limit_s: float | None, *, is_groups: bool = False) -> bool:
-        """The same for at most `limit_s` seconds, None is for ever; False if the time was up.
+        """The same for at most `limit_s` seconds, None is for ever, and so is what no clock reaches; False if the time
+        was up.
 
         is_groups: it is the group's limit. Once a rank has failed it ends no wait: who only waited has no failure.
         """
-        if limit_s is None:
+        if limit_s is None or self.clock[rank] + limit_s > MOST_S:
             self.block(rank, what)
             return True
 

@@ -6,13 +6,14 @@ import importlib
 import os
 import random
 import time
+from datetime import timedelta
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from hw_utils import WorkerFailed, simulate
+from hw_utils import Deadlock, WorkerFailed, simulate
 from hw_utils.virtual.ranks.per_rank_state.random_states import SEED
 from tests.virtual.runs import run
 
@@ -70,6 +71,32 @@ def test_sleep_takes_virtual_seconds_only():
     assert done.results == [0.5, 1.0]
     assert done.seconds == 1.0
     assert time.perf_counter() - before < 60  # a wall clock again
+
+
+def sleeps_for_ages(rank, world_size):
+    time.sleep(1e9)
+    try:
+        time.sleep(1.0)
+    except OverflowError as error:
+        return time.perf_counter(), str(error)
+
+
+def test_a_clock_stays_where_it_still_counts_seconds():
+    assert (
+        run(sleeps_for_ages, 2).results
+        == [(1e9, "sleep: a rank's clock goes up to 1,000,000,000 s, this would end at 1e+09 s")] * 2
+    )
+
+
+def waits_for_ages(rank, world_size):
+    group = dist.new_group(timeout=timedelta(days=36_500))
+    if rank == 0:
+        dist.recv(torch.zeros(1), 1, group=group)
+
+
+def test_a_limit_that_no_clock_reaches_is_none():
+    with pytest.raises(Deadlock, match="rank 0 waits in recv for rank 1"):
+        run(waits_for_ages, 2)
 
 
 def reads_processor_seconds(rank, world_size):

@@ -32,6 +32,7 @@ _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the cloc
 _LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils"})  # packages that take none, and many modules
 LOOK_S = 0.05  # real seconds in which another thread of the rank may end a wait
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
+MOST_S = 1e9  # that a rank's clock sleeps up to: far from zero a float loses the seconds that a run is asked for
 TAKEN = (*_CLOCK, *_COMPUTED, *(f"{name}_ns" for name in (*_CLOCK, *_COMPUTED)), "sleep")
 
 
@@ -58,7 +59,10 @@ def _replacements(engine) -> dict:
     def sleep(seconds: float) -> None:
         if not seconds >= 0:  # nor NaN
             raise ValueError(f"sleep length must be non-negative, got {seconds}")
-        engine.move_on(engine.rank, engine.compute.now() + seconds)
+        to_s = engine.compute.now() + seconds
+        if to_s > MOST_S:
+            raise OverflowError(f"sleep: a rank's clock goes up to {MOST_S:,.0f} s, this would end at {to_s:g} s")
+        engine.move_on(engine.rank, to_s)
         engine.compute.resume()
 
     found = dict.fromkeys(_CLOCK, now_s) | dict.fromkeys(_COMPUTED, computed_s)

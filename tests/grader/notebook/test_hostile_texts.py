@@ -23,6 +23,9 @@ TEXTS = {
     "drawings that never close": (lambda n: safe_html('<svg viewBox="1 1">' * n), 2000),
     "drawings without a box": (lambda n: safe_html("<svg >" * n + "</svg>"), 2000),
     "drawings in markdown": (lambda n: safe_markdown("<div>\n" + '<svg viewBox="1" ' * n), 500),
+    "lists in lists": (lambda n: safe_html("<ul><li>" * n), 500),
+    "elements that each paragraph has again": (lambda n: safe_html(_bold(n) + "<p>x" * n), 100),
+    "attributes without an end": (lambda n: safe_html("<b a" + " a='b'" * n + "<b " * n), 5000),
     "a long dotted name": (lambda n: _noticed("# " + "hw_utils." * n), 20_000),
     "imports in one line": (lambda n: _noticed("hw_utils import " * n), 10_000),
     "a solution without an end": (lambda n: released("### BEGIN SOLUTION\n" * n, "code"), 5000),
@@ -32,6 +35,10 @@ TEXTS = {
     "elements around formulas": (lambda n: Formulas().marked("<pre></pre>$a<p></p>" * n), 2000),
     "many functions": (lambda n: list(functions_in("def f(): pass\n" * n)), 1000),
 }
+
+
+def _bold(n: int) -> str:
+    return "<p>" + "".join(f"<b id={k}>" for k in range(n))
 
 
 def _noticed(source: str) -> list[str]:

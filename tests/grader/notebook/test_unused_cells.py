@@ -10,7 +10,7 @@ import pytest
 from hw_grader.notebook.pure_functions import PURE
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook, read_trusted
-from hw_grader.notebook.unused_cells import unused
+from hw_grader.notebook.unused_cells import MAX_CELLS, unused
 from tests.grader.small_course import (
     SETUP,
     as_bytes,
@@ -43,6 +43,13 @@ def left_out(released: list[str], submitted: list[str] | None = None, ring: str 
 
 def test_an_unchanged_picture_that_nothing_uses_is_left_out():
     assert left_out([PICTURE]) == [PICTURE]
+
+
+def test_of_many_cells_all_are_run():
+    """Each of a chain of functions would be found to lead out of the notebook only after the next one was."""
+    chain = [f"def f{k}():\n    return f{k + 1}()" for k in range(MAX_CELLS)]
+    assert left_out([PICTURE], [PICTURE, *chain[:50]]) == [PICTURE]
+    assert left_out([PICTURE], [PICTURE, *chain]) == []
 
 
 def test_a_changed_cell_is_run():

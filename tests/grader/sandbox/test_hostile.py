@@ -157,6 +157,16 @@ def test_after_the_submissions_time_no_cell_is_run_and_it_is_said(place):
     }
 
 
+def test_answers_that_are_long_in_coming_have_some_seconds_together_after_the_submissions_time(place, monkeypatch):
+    monkeypatch.setattr("hw_grader.notebook.run_cells.INTERRUPT_S", 4.0)
+    slow = "import time\nclass Slow:\n    def __reduce__(self):\n        time.sleep(2)\n        return int, ()\n"
+    answers = {name: f"{slow}{name} = Slow()" for name in WRONG}
+    times = TimeLimits(cell_s=5, case_s=6, total_s=6)
+    record = grade_bytes(as_bytes(submission(answers)), place.trusted, place.sandbox, "mallory", times)
+    assert record.points == 0
+    assert [v for v in record.verdicts if "handing over" in v.reason] != [], record.verdicts
+
+
 LEAVES = """def hello(rank, world_size, name):
     import os, sys, time
     for _ in range(4):
