@@ -1499,6 +1499,11 @@ for _name, _change, _says in [
         "all micro-batches go through chunk 0 before chunk 1",
     ),
     ("no_cool_down", {"drains": False}, "has to go back"),
+    (
+        "turns_two_chunks_round",
+        {"back": lambda i, p, m, v: (1 - (i % (p * v)) // p, i // (p * v) * p + i % p)},
+        "has no .'B', .*chunks are counted on their rank, from 0",
+    ),
     ("chunk_by_chunk", {"forward": lambda i, p, m, v: (i % v, i // v)}, "p micro-batches go first|comes to a halt"),
     ("plain_warm_up", {"warm": lambda p, m, v, r: p - r - 1}, "comes to a halt.*before the forward pass|too short"),
     (
