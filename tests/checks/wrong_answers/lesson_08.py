@@ -721,6 +721,26 @@ def gpipe_receives_on_the_first_rank_too(stage, batches, rank, world_size):
     return _Schedule()(stage, batches, rank, world_size)
 
 
+@wrong("lesson_08.gpipe", says="send to each other.*Behind the first rank a receive comes before every forward pass")
+def gpipe_never_receives_an_activation(stage, batches, rank, world_size):
+    n, loss = sum(map(len, batches)), 0.0
+    for k, x in enumerate(batches):
+        y = stage.forward(k, x)
+        if rank < world_size - 1:
+            dist.send(y, rank + 1)
+        else:
+            loss += y.item() * len(x) / n
+    for k, x in enumerate(batches):
+        gradient = len(x) / n
+        if rank < world_size - 1:
+            gradient = torch.empty_like(x)
+            dist.recv(gradient, rank + 1)
+        gradient = stage.backward(k, gradient)
+        if rank:
+            dist.send(gradient, rank - 1)
+    return loss
+
+
 @wrong("lesson_08.gpipe", says="it is zero: what backward gives is not sent|sends and receives do not match")
 def gpipe_keeps_the_gradient(stage, batches, rank, world_size):
     n, loss = sum(map(len, batches)), 0.0
