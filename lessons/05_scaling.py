@@ -103,7 +103,7 @@ checks.lesson_05.server_bytes(server_bytes, cases=[{"world_size": 7, "n_bytes": 
 # %% check="ring_bytes" points=1
 checks.lesson_05.ring_bytes(ring_bytes)
 ### BEGIN HIDDEN TESTS
-checks.lesson_05.ring_bytes(ring_bytes, cases=[{"world_size": 8, "n_bytes": 4096}])
+checks.lesson_05.ring_bytes(ring_bytes, cases=[{"world_size": 9, "n_bytes": 4095}])
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -119,7 +119,7 @@ _ERRORS = {
     r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'int'>": "recv and irecv fill the tensor that "
     "they are given; what recv gives back is the sender's rank: go on with the tensor.",
     r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'float'>": "a tensor is sent, no number: "
-    "torch.tensor([number]).",
+    "torch.tensor([number]), if that number is what the other rank needs.",
     r"Default process group has not been initialized": "that call asks the process group how many ranks there are, and "
     "outside a run there is none: hand it world_size and rank yourself.",
     r"gather_list|scatter_list": "rank 0 is the root: it alone passes the list, and every rank asks dist.get_rank() "

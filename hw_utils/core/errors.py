@@ -15,6 +15,7 @@ None of them shows a stack of this package in a notebook: IPython asks `_render_
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
@@ -183,9 +184,10 @@ class WorkerFailed(HwError, RuntimeError):
         groups: dict[tuple, list[Failure]] = {}
         for f in self.failures:
             is_both_sides = f.kind in ("mismatch", "collective")  # the reason names both, each at its line
-            groups.setdefault((f.reason, () if is_both_sides else f.frames, f.causes), []).append(f)
+            groups.setdefault((_reason_of_each(f), () if is_both_sides else f.frames, f.causes), []).append(f)
         for (reason, _, causes), failures in groups.items():
-            lines.append(f"{ranks_text([f.rank for f in failures])}: {reason}")
+            said = reason if len(failures) > 1 else failures[0].reason
+            lines.append(f"{ranks_text([f.rank for f in failures])}: {said}")
             lines += [f"    {line}" for line in failures[0].stack.splitlines()]
             lines += _frame_lines({frame.where: frame for f in failures for frame in f.frames}.values())
             lines += [f"    because of {cause}" for cause in causes]
@@ -200,6 +202,13 @@ class WorkerFailed(HwError, RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         return f"{type(self).__name__}: {self}".splitlines()
+
+
+def _reason_of_each(failure: Failure) -> str:
+    """Its reason, in a collective's mismatch without the rank's own number: several ranks say the same then."""
+    own = rf"\brank {failure.rank} calls\b"
+    is_own = failure.kind == "collective" and len(re.findall(rf"\brank {failure.rank}\b", failure.reason)) == 1
+    return re.sub(own, "each of them calls", failure.reason) if is_own else failure.reason
 
 
 class TimedOut(WorkerFailed):

@@ -164,8 +164,12 @@ def require_together(
 def is_made_of(tensor: np.ndarray, sources: Sequence[np.ndarray]) -> bool:
     """Whether it is a mixture of these, and not nothing."""
     tensor, columns = tensor.astype("f8"), np.stack([source.ravel() for source in sources], axis=1).astype("f8")
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(np.linalg.norm(tensor)) and np.isfinite(np.linalg.norm(columns))
+    if not is_finite or not np.any(tensor):  # memory that nobody wrote to holds anything, and lstsq raises then
+        return False
     rest = tensor - columns @ np.linalg.lstsq(columns, tensor, rcond=None)[0]
-    return bool(np.isfinite(tensor).all() and np.any(tensor) and np.linalg.norm(rest) <= _SAME * np.linalg.norm(tensor))
+    return bool(np.linalg.norm(rest) <= _SAME * np.linalg.norm(tensor))
 
 
 _TWO_DTYPES = r"of (\d+) (float\w+) \([^\n]*? but rank \d+ calls [^\n]*? of \1 (?!\2\b)(\w+) \("

@@ -30,7 +30,8 @@ def _flat(rank: int) -> np.ndarray:
 
 
 def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str = "float64", calls: int = 1) -> None:
-    what = f"bucketed_all_reduce with {world_size} ranks, 25 elements of {dtype}, {bucket_elements} a bucket"
+    what = f"bucketed_all_reduce with {world_size} rank{'s' * (world_size > 1)}"
+    what += f", 25 elements of {dtype}, {bucket_elements} a bucket"
     itemsize = getattr(torch, dtype).itemsize
     require_no_deadlock(data, what, cause="every rank must make the same number of calls.")
     mean = sum(10.0**r for r in range(world_size)) / world_size
@@ -65,12 +66,17 @@ def _judge_bucketed(data: Any, world_size: int, bucket_elements: int, dtype: str
             if not sizes:
                 cause = "each bucket has its call, with one rank as with many."
             borders = np.cumsum([math.prod(shape) for shape in SHAPES])
-            if max(sizes, default=0) <= bucket_elements < 25 and set(borders) <= set(np.cumsum(sizes)):
+            if 1 < max(sizes, default=0) <= bucket_elements < 25 and set(borders) <= set(np.cumsum(sizes)):
                 cause = "buckets are cut at parameter borders: lay all gradients out in one flat vector, then cut."
             of_one = sizes[: len(sizes) // calls]
             is_whole = 1 < len(of_one) <= len(borders) and set(np.cumsum(of_one)) <= set(borders)
             counts = np.diff(borders, prepend=0)
-            if is_whole and len(of_one) == len(counts) and min(counts[1:] + counts[:-1]) <= bucket_elements:
+            if not all(sizes):
+                cause = (
+                    "a call carries nothing: where the elements end with a full bucket, no other bucket follows; "
+                    "range(0, n, bucket_elements) has as many places as there are buckets."
+                )
+            elif is_whole and len(of_one) == len(counts) and min(counts[1:] + counts[:-1]) <= bucket_elements:
                 cause = "that is one call a parameter, no bucket at all."
             elif is_whole:
                 cause = (
@@ -145,9 +151,15 @@ def _require_mean(
         for v in (values if isinstance(values, tuple) else (values,)) if math.isclose(scale, v, rel_tol=1e-9)
     ]  # fmt: skip
     raise CheckFailed(
-        f"{what}: element {k} on rank {rank} is {flat[k]:g}, expected {mean * (k + 1):g} (rank r brings 10**r).",
+        f"{what}: element {k} on rank {rank} is {_apart(flat[k], right[k])} (rank r brings 10**r).",
         cause=near[0] if near else _why_other(flat, right, world_size),
     )
+
+
+def _apart(got: float, right: float) -> str:
+    """Both, in as many digits as show that they differ."""
+    digits = next((n for n in range(6, 17) if f"{got:.{n}g}" != f"{right:.{n}g}"), 17)
+    return f"{got:.{digits}g}, expected {right:.{digits}g}"
 
 
 def _require_in_place(what: str, rank: int, gradients: list[np.ndarray], views: list[np.ndarray]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,9 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
                     cause="this rank has no gradient of its own there, and counts as zeros in the mean; the mean, "
                     "which is not zero, is its gradient, too, as it is on every other rank.",
                 )
-            _require_gradient(f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, world_size)
+            _require_gradient(
+                f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, [o[k] for o in owns]
+            )
 
 
 def _is_zero_here_alone(results: list[list], owns: list[list[torch.Tensor | None]], right: np.ndarray, k: int) -> bool:
@@ -125,6 +128,18 @@ def _require_both_batches(what: str, rank: int, result: list[Any], world_size: i
     first = _expected([_own(other, "every layer used") for other in range(world_size)])
     both = zip(_NAMES, result, first)
     alone = [name for name, got, g in both if g is not None and isinstance(got, np.ndarray) and np.allclose(got, g)]
+    whole = _expected([_own(other, "two batches accumulated") for other in range(world_size)])
+    last = [
+        name
+        for name, got, g, w in zip(_NAMES, result, first, whole)
+        if w is not None and isinstance(got, np.ndarray) and np.allclose(got, w - (0 if g is None else g))
+    ]
+    if last:
+        raise CheckFailed(
+            f"{what}: gradient of `{last[0]}` on rank {rank} is that of the last batch alone.",
+            cause="what no_sync() has left in p.grad is a part of the sum: nothing clears it, and the next backward "
+            "adds to it.",
+        )
     if alone:
         raise CheckFailed(
             f"{what}: gradient of `{alone[0]}` on rank {rank} is that of the first batch alone, the one in no_sync().",
@@ -149,7 +164,8 @@ def _require_places(what: str, rank: int, result: list[Any], expected: list[np.n
         )
 
 
-def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, world_size: int) -> None:
+def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, owns: list[Any]) -> None:
+    """own: the rank's gradient before the reduction; owns: all ranks'."""
     if right is None:
         if got is None or (isinstance(got, np.ndarray) and not got.any()):
             return
@@ -165,11 +181,12 @@ def _require_gradient(what: str, name: str, got: Any, right: Any, own: Any, worl
             cause = "a piece of the flat vector is flat: give it its parameter's shape, view_as(p)."
         raise CheckFailed(f"{what} is {came(got)}, expected {right}.", cause=cause)
     if not np.allclose(got, right, rtol=1e-12, atol=0):
-        raise CheckFailed(f"{what} is {got}, expected {right}.", cause=_why_wrong(got, right, own, world_size))
+        raise CheckFailed(f"{what} is {got}, expected {right}.", cause=_why_wrong(got, right, own, owns))
 
 
-def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, world_size: int) -> str:
-    """The mistake that leads to this gradient; `own` is what the rank had before the reduction."""
+def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, owns: list[Any]) -> str:
+    """The mistake that leads to this gradient; `own` is what the rank had before the reduction, `owns` what all had."""
+    world_size = len(owns)
     mine = np.zeros_like(right) if own is None else own.numpy()
     causes = {
         "that is the sum: divide by the number of ranks, once.": right * world_size,
@@ -184,8 +201,19 @@ def _why_wrong(got: np.ndarray, right: np.ndarray, own: torch.Tensor | None, wor
     for divisor in range(2, 17):
         if np.allclose(got, right * world_size / divisor, rtol=1e-9, atol=1e-12):
             near.append(f"that is the sum divided by {divisor}: divide it by the number of ranks.")
-    other = "a bucket went off before all its gradients were there, or its buffer was written while under way."
-    return near[0] if near else other
+    if not near and _lacks_some(got * world_size, owns):
+        return "a bucket went off before all its gradients were there, or its buffer was written while under way."
+    return near[0] if near else ""
+
+
+def _lacks_some(total: np.ndarray, owns: list[Any]) -> bool:
+    """Whether it is the sum of the ranks' gradients, some of which are missing or were divided before."""
+    parts = [o.numpy() for o in owns if o is not None]
+    shares = (0.0, *(float(len(owns)) ** -k for k in range(4)))
+    return any(
+        len(set(chosen)) > 1 and np.allclose(total, sum(share * part for share, part in zip(chosen, parts)))
+        for chosen in itertools.product(shares, repeat=len(parts))
+    )
 
 
 def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str, dtype: str) -> None:
@@ -220,6 +248,10 @@ def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, si
                 cause = (
                     "each bucket goes twice, in a hook and again in wait(): that starts only those that are not under "
                     "way, and start_over comes last."
+                )
+            elif [2 * e.n_bytes for e in mine] == n_syncs * bucket_sizes and itemsize == 8:
+                cause = (
+                    "4 bytes a number travel, as float32: the flat vector has the gradients' own dtype, float64 here."
                 )
             elif len(mine) == n_syncs * len(bucket_sizes) and n_bytes < n_syncs * trained_bytes:
                 cause = (

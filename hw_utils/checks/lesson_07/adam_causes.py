@@ -59,6 +59,16 @@ def is_decay(difference: np.ndarray, weights: np.ndarray) -> bool:
     return bool(large.any() and (shares < -1e-9).all() and np.ptp(shares) < 1e-3 * abs(shares).max())
 
 
+def are_others(got: np.ndarray, start: np.ndarray, size: int, lr: float) -> bool:
+    """Whether each shard of the weights is a step away from some shard of the first ones, one of them from another."""
+    n_shards = -(-len(start) // size)
+    now, first = (np.pad(one, (0, n_shards * size - len(one))).reshape(n_shards, size) for one in (got, start))
+    there = np.arange(n_shards * size).reshape(n_shards, size) < len(start)
+    near = (abs(now[:, None] - first[None]) < 1.1 * lr) | ~(there[:, None] & there[None])
+    fits = near.all(axis=2)
+    return bool(fits.any(axis=1).all() and not fits.diagonal().all())
+
+
 _LENGTHS = (  # the first step's, in times of the right one: there every weight moves by lr
     (0.1, "m / (1 - beta1**t) is missing: the first step is a tenth of the right one."),
     (0.1 / 0.001**0.5, "both bias corrections are missing: the first step is 3.16 times the right one."),

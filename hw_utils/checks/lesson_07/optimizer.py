@@ -26,7 +26,7 @@ from hw_utils.checks.kept_bytes import (
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
-from hw_utils.checks.lesson_07.adam_causes import is_decay, why_length, with_eps_elsewhere
+from hw_utils.checks.lesson_07.adam_causes import are_others, is_decay, why_length, with_eps_elsewhere
 from hw_utils.checks.lesson_07.second_objects import LR, batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -254,7 +254,7 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         return "that is Adam with the rank's own gradients: they are never reduced."
     if (~moved).any() and (~moved[-(n % max(size, 1) or 1) :]).all():
         return "the last parameters never move: pad the flat vector, the remainder is part of a shard."
-    if world_size > 1 and np.abs(got[0] - start).max() > 2 * LR:
+    if world_size > 1 and are_others(got[0], start, size, LR):
         return "some weights are others' now: rank r's shard is elements r * size to (r + 1) * size, of every vector."
     turned = np.sign(got[0] - start) != np.sign(right[0] - start)
     if (

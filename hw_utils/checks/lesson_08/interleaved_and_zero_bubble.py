@@ -80,9 +80,9 @@ def _why_incomplete(
     """n_came: how many micro-batches there are at all."""
     if not n_came:
         return "the list is empty: whatever the sizes, each pass of each micro-batch is made once on its rank."
-    if foreign and n_chunks is not None and any(step[1] >= n_chunks for step in foreign):
+    if foreign and n_chunks is not None and any(not 0 <= step[1] < n_chunks for step in foreign):
         return "chunks are counted on their rank, from 0 to v - 1."
-    if foreign and any(step[-1] >= n_batches for step in foreign):
+    if foreign and any(not 0 <= step[-1] < n_batches for step in foreign):
         return "there are m micro-batches, 0 to m - 1: stop where they end."
     again = [step for step in twice if n_chunks is None and missing and step[0] == missing[0][0]]
     if again and not foreign:

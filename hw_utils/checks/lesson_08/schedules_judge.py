@@ -175,8 +175,9 @@ def _why_stuck(data: Any) -> str:
         )
     if any(rank in sends.get(peer, ()) for rank, peers in sends.items() for peer in peers):
         return (
-            "two neighbours send to each other, and neither receives: the activation goes out with isend, or with the "
-            "receive of the gradient in one batch_isend_irecv."
+            "two neighbours send to each other, and neither receives. Behind the first rank a receive comes before "
+            "every forward pass. Where both messages are due, as in 1F1B, the activation goes out with isend, or with "
+            "the receive of the gradient in one batch_isend_irecv."
         )
     if "has returned" in data["deadlock"] and not any(op in RECEIVES for _, op, _ in calls):
         return (

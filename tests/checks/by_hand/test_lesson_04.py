@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hw_utils import Event, Network, Trace, data, launch, models, simulate
+from hw_utils.checks.lesson_04.collective_contents import is_made_of
 from hw_utils.core import bytes_over_time
 from hw_utils.hosts import training_report
 from hw_utils.material.job import Job
@@ -247,3 +248,11 @@ def test_the_lessons_figures_draw_into_given_axes_and_have_alt_text(draw):
     ax = Figure().add_subplot()
     assert draw(ax) is ax
     assert len(ax.figure.alt_texts[0]) > 20
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
+def test_memory_that_nobody_wrote_to_is_made_of_nothing(number):
+    sources = [np.arange(4.0)]
+    assert not is_made_of(np.array([number, 1.0, 2.0, 3.0]), sources)
+    assert not is_made_of(np.arange(4.0), [np.array([number, 1.0, 2.0, 3.0])])
+    assert is_made_of(3 * np.arange(4.0), sources)

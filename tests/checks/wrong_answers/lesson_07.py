@@ -1009,6 +1009,15 @@ class SwapsWhatBackwardGives(_Sharded):
             padded[: whole.numel()] = whole
 
 
+@wrong("lesson_07.fully_sharded", says="a flat vector goes back into a layer")
+class GoesOnWithTheWeightsGradient(_Sharded):
+    def backward(self, gradient):
+        for k in reversed(range(len(self.layers))):
+            self.gather(k)
+            self.use(k)
+            _, gradient = self.layers[k].backward(gradient)
+
+
 @wrong("lesson_07.fully_sharded", says="called all_reduce")
 class ReducesTheWhole(_Sharded):
     def backward(self, gradient):

@@ -721,6 +721,26 @@ def gpipe_receives_on_the_first_rank_too(stage, batches, rank, world_size):
     return _Schedule()(stage, batches, rank, world_size)
 
 
+@wrong("lesson_08.gpipe", says="send to each other.*Behind the first rank a receive comes before every forward pass")
+def gpipe_never_receives_an_activation(stage, batches, rank, world_size):
+    n, loss = sum(map(len, batches)), 0.0
+    for k, x in enumerate(batches):
+        y = stage.forward(k, x)
+        if rank < world_size - 1:
+            dist.send(y, rank + 1)
+        else:
+            loss += y.item() * len(x) / n
+    for k, x in enumerate(batches):
+        gradient = len(x) / n
+        if rank < world_size - 1:
+            gradient = torch.empty_like(x)
+            dist.recv(gradient, rank + 1)
+        gradient = stage.backward(k, gradient)
+        if rank:
+            dist.send(gradient, rank - 1)
+    return loss
+
+
 @wrong("lesson_08.gpipe", says="it is zero: what backward gives is not sent|sends and receives do not match")
 def gpipe_keeps_the_gradient(stage, batches, rank, world_size):
     n, loss = sum(map(len, batches)), 0.0
@@ -1499,6 +1519,11 @@ for _name, _change, _says in [
         "all micro-batches go through chunk 0 before chunk 1",
     ),
     ("no_cool_down", {"drains": False}, "has to go back"),
+    (
+        "turns_two_chunks_round",
+        {"back": lambda i, p, m, v: (1 - (i % (p * v)) // p, i // (p * v) * p + i % p)},
+        "has no .'B', .*chunks are counted on their rank, from 0",
+    ),
     ("chunk_by_chunk", {"forward": lambda i, p, m, v: (i % v, i // v)}, "p micro-batches go first|comes to a halt"),
     ("plain_warm_up", {"warm": lambda p, m, v, r: p - r - 1}, "comes to a halt.*before the forward pass|too short"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -106,6 +107,20 @@ def different_calls(rank, world_size):
 def test_collectives_that_differ_name_both_calls():
     with pytest.raises(WorkerFailed, match=r"calls barrier at .*all_reduce of 3 float32|all_reduce .*calls barrier at"):
         run(different_calls, 2)
+
+
+def late_ranks_call_something_else(rank, world_size):
+    time.sleep(min(rank, 1))
+    different_calls(rank, world_size)
+
+
+def test_ranks_that_differ_from_one_in_the_same_way_are_told_once():
+    with pytest.raises(WorkerFailed) as caught:
+        run(late_ranks_call_something_else, 4)
+    said = str(caught.value)
+    assert said.count("all ranks of a group make the same collective calls") == 1
+    assert "ranks 1 to 3: rank 0 calls barrier at" in said
+    assert "but each of them calls all_reduce of 3 float32" in said
 
 
 def other_reduce_op(rank, world_size, name):

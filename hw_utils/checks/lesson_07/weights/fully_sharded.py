@@ -295,6 +295,8 @@ ERRORS = {
     r"one shape, got \w+ of shape \(\d+\) for \w+ of shape \(\d+\)": "two flat "
     "tensors of different lengths meet. In reduce_scatter each piece is as long as the shard: the gradient is padded "
     "at its end, to as many shards as there are ranks, before it is cut.",
+    r"Mismatch in shape: grad_output\[0\] has a shape of torch\.Size\(\[\d+\]\)": "a flat vector goes back into a "
+    "layer. layer.backward returns the gradient of x first, which the layer before takes, then the flat weight's.",
     "KeyError": "no gather of that layer is under way: it starts before use, also for the first of a pass.",
     r"expand\(torch\.\w+\{\[\d+, \d+\]\}|Tensor sizes: \[\d+, \d+\]": "a matrix stands where a flat vector belongs. "
     "layer.backward returns the gradient of x first, a matrix, then that of the flat weight: are they swapped?",
