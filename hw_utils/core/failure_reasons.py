@@ -29,7 +29,7 @@ def lost(line: str) -> str:
 
 _GPU = re.compile(
     r"not compiled with (CUDA|NCCL)|NCCL built in|No CUDA GPUs|NVIDIA driver|module 'torch._C' has no attribute '_cuda"
-    r"|invalid device ordinal|accelerator device when none|SymmetricMemory|symmetric memory|ProcessGroupNCCL"
+    r"|invalid device ordinal|accelerator device when none|SymmetricMemory|symmetric memory|ProcessGroupNCCL(?!::)"
 )
 NO_GPU = (
     'ranks have no GPU, and what needs one cannot run: device="cuda" if torch.cuda.is_available() else "cpu", '
