@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -165,7 +168,7 @@ def test_an_error_names_the_backend_that_was_asked_for():
     with pytest.raises(WorkerFailed, match=r"ProcessGroupNCCL::allgather: invalid tensor size") as caught:
         _on_devices(_of_two_sizes, 2)
     assert "have no GPU" not in str(caught.value)
-    assert "is asked for by its name" not in str(caught.value)
+    assert "is asked for by" not in str(caught.value)
 
 
 def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
@@ -179,6 +182,28 @@ def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
 
 def test_a_mean_of_whole_numbers_is_cut_towards_zero_as_nccl_has_it():
     assert list(_on_devices(_mean_of_whole_numbers, 2)) == [[1, -1]] * 2
+
+
+def _by_number(rank: int, world_size: int, is_apart: bool) -> list[object]:
+    device = torch.device(rank)
+    if is_apart:
+        SUM_OF_RANKS[0] += rank
+        dist.barrier()
+    dist.init_process_group("nccl", device_id=device)
+    ours = torch.full((1,), rank + 1.0, device=torch.device(torch.cuda.current_device()))
+    with torch.device(0):
+        ours = ours + torch.ones(1)
+    dist.all_reduce(ours)
+    again = pickle.loads(pickle.dumps(copy.deepcopy(device)))
+    kinds = [isinstance(again, torch.device), type(again) == torch.device, {type(again): 1}[torch.device]]  # noqa: E721
+    return [str(again), torch.device("cpu").type, torch.device(type="cuda", index=1).index, *kinds, ours.item()]
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_a_device_is_asked_for_by_its_number_alone(is_apart):
+    expected = [[f"cuda:{rank}", "cpu", 1, True, True, 1, 5.0] for rank in range(2)]
+    assert list(_on_devices(_by_number, 2, is_apart)) == expected
+    assert torch.device("cpu").__class__ is torch.device
 
 
 class _Doubled(torch.autograd.Function):
