@@ -29,7 +29,7 @@ def lost(line: str) -> str:
 
 _GPU = re.compile(
     r"not compiled with (CUDA|NCCL)|NCCL built in|No CUDA GPUs|NVIDIA driver|module 'torch._C' has no attribute '_cuda"
-    r"|invalid device ordinal|accelerator device when none|SymmetricMemory|symmetric memory|ProcessGroupNCCL"
+    r"|invalid device ordinal|accelerator device when none|SymmetricMemory|symmetric memory|ProcessGroupNCCL(?!::)"
 )
 NO_GPU = (
     'ranks have no GPU, and what needs one cannot run: device="cuda" if torch.cuda.is_available() else "cpu", '
@@ -37,8 +37,8 @@ NO_GPU = (
     'simulate(..., cluster="h100x8", compute="device"), or run --simulate --cluster h100x8'
 )
 VIRTUAL_GPU = (
-    'a virtual device is asked for by its name, torch.device("cuda", 0) or "cuda:0" for torch.device(0); what it does '
-    "not do is in docs/virtual_gpus.md"
+    'a virtual device is asked for by its name or number, as torch.device("cuda", 0), "cuda:0" or torch.device(0); '
+    "what it does not do is in docs/virtual_gpus.md"
 )
 
 

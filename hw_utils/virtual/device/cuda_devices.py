@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader
 from hw_utils.core.calls.patched import patched
 from hw_utils.core.hardware import Cluster
 from hw_utils.virtual.device import sharded_attention, sync_batch_norm, torch_cuda_api
+from hw_utils.virtual.device.numbered_devices import Device, TorchsOwn
 from hw_utils.virtual.device.streams import TimeLines
 
 _CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ _Generator = torch.Generator
 
 def is_cuda(device: Any) -> bool:
     """Whether a program means the GPU with it; a number is the GPU of that number."""
-    if isinstance(device, torch.device):
+    if isinstance(device, TorchsOwn):
         return device.type == "cuda"
     return (isinstance(device, str) and device.split(":")[0] == "cuda") or type(device) is int
 
@@ -85,7 +86,7 @@ class SaysCuda(TorchFunctionMode):
 
 def _names_cpu(args: tuple, kwargs: dict) -> bool:
     named = [*args[1:], kwargs.get("device")]
-    return any(value == "cpu" or (isinstance(value, torch.device) and value.type == "cpu") for value in named)
+    return any(value == "cpu" or (isinstance(value, TorchsOwn) and value.type == "cpu") for value in named)
 
 
 class _OfAnyDevice(type):
@@ -150,6 +151,7 @@ def _elsewhere(lines: TimeLines) -> list[tuple[Any, str, Any]]:
         (torch.cuda.nccl, "version", lambda: torch_cuda_api.NCCL),
         (torch.version, "cuda", torch_cuda_api.CUDA),
         (torch, "Stream", lines.Stream), (torch, "Event", lines.Event), (torch, "Generator", Generator),
+        (torch, "device", Device),
         (torch, "compile", _compiled), (torch.nn.Module, "compile", _nothing),
         (_Tensor, "record_stream", _nothing),
         (torch.UntypedStorage, "cuda", lambda self, *_, **__: self),

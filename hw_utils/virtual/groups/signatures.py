@@ -6,6 +6,7 @@ Each checks its arguments as torch's backend does and hands what travels to `_ca
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from hw_utils.core.calls.fitting_tensors import check_alike, check_exchange, che
 from hw_utils.core.calls.mismatch_text import late_text
 from hw_utils.core.calls.tensor_layout import require_one_order, sizes_of
 from hw_utils.core.versions import torch_version
+from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import several_tensors, sparse
 from hw_utils.virtual.traffic.work import together
 
@@ -77,10 +79,23 @@ class Collectives(dist.ProcessGroup):
             (outputs,), (inputs,) = outputs, inputs
         parts, inputs = outputs, [inputs]
         several_tensors.require_as_many(self, "allgather", parts)
-        if self.backend == "NCCL":  # which counts elements, whatever their shape
+        is_nccl = self.backend == "NCCL"
+        if is_nccl and len({part.numel() for part in parts}) > 1:
+            return self._allgather_of_sizes(parts, inputs[0])
+        if is_nccl:  # which counts elements, whatever their shape
             parts = [part.view(inputs[0].shape) if part.numel() == inputs[0].numel() else part for part in parts]
         check_alike(self.backend, "allgather", parts, inputs[0])
-        return self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
+        work = self._call("allgather", "all_gather", inputs, parts, sizes_of(inputs), in_profile=in_profile)
+        work.gives = partial(several_tensors.in_one, parts) if is_nccl else None
+        return work
+
+    def _allgather_of_sizes(self, parts: list[torch.Tensor], mine: torch.Tensor):
+        """As NCCL gathers tensors of several sizes: each rank's is broadcast."""
+        own = parts[self.rank()]
+        check_alike(self.backend, "allgather", [own.view(mine.shape) if own.numel() == mine.numel() else own], mine)
+        with torch.no_grad(), unseen():
+            own.copy_(mine.detach().view(own.shape))
+        return together([Collectives.broadcast(self, [part], root=root) for root, part in enumerate(parts)])
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         several_tensors.require_coalesced_outputs(self, outputs, inputs)
@@ -91,12 +106,15 @@ class Collectives(dist.ProcessGroup):
         return work
 
     def _allgather_base(self, output, input, opts=None, timeout=None):
+        whole = [output]
         if self._counts_elements and output.is_contiguous() and input.is_contiguous():
             output, input = output.view(-1), input.view(-1)
         parts = list(output.chunk(self.size(), 0))  # as gloo does: each as large as the input, and of its shape
         several_tensors.require_as_many(self, "allgather", parts)
         check_alike(self.backend, "allgather", parts, input)
-        return self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
+        work = self._call("_allgather_base", "all_gather", [input], parts, sizes_of(input))
+        work.gives = whole if self.backend == "NCCL" else None
+        return work
 
     all_gather_single = _allgather_base
 

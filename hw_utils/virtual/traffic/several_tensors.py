@@ -74,6 +74,12 @@ def all_gather(group, outputs: list[list[torch.Tensor]], inputs: list[torch.Tens
     )
 
 
+def in_one(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What NCCL's all_gather gives: one tensor of all parts, (parts, *shape)."""
+    with torch.no_grad(), unseen():
+        return [torch.stack([part.detach() for part in parts])]
+
+
 def as_list(tensors) -> list[torch.Tensor]:
     """A rank's tensors of a call, given as one or in a list."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)

@@ -136,13 +136,14 @@ class WithFuture:
     future: VirtualFuture | None = None
     held_in: dict | None = None  # where it is kept until somebody waits for it
     unfinished: tuple[Callable[[], None], ...] = ()  # what its result still wants, see finish_with
-    gives: list | None = None  # what its result is, if not the outputs as they travel
+    gives: list | Callable[[], list] | None = None  # what its result is, if not the outputs as they travel
     is_mute = False  # its result and its future are asked for in vain, as of a few of gloo's
 
     def result(self) -> list[torch.Tensor]:
         if self.is_mute:
             raise RuntimeError("result() not implemented.")
-        return list(self.outputs if self.gives is None else self.gives)
+        gives = self.gives() if callable(self.gives) else self.gives
+        return list(self.outputs if gives is None else gives)
 
     def get_future(self) -> VirtualFuture:
         if self.is_mute:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks import quantization_pertensor_hook
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -119,14 +123,52 @@ def test_gloo_refuses_other_shapes_also_on_devices():
         _on_devices(_flags, 2, "gloo")
 
 
+def _of_each_size(rank: int, world_size: int, is_apart: bool) -> list[list[float]]:
+    if is_apart:
+        SUM_OF_RANKS[0] += rank
+        dist.barrier()
+    dist.init_process_group("nccl")
+    found = [torch.zeros(r + 1, 2, device="cuda") for r in range(world_size)]
+    found[rank] += 0.5
+    dist.all_gather(found, found[rank])  # as Muon gathers matrices that it has updated
+    assert [part.unique().tolist() for part in found] == [[0.5]] * world_size
+    dist.all_gather(found, torch.ones(rank + 1, 2, device="cuda"), async_op=True).wait()
+    return [part.unique().tolist() for part in found]
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_nccl_gathers_tensors_of_several_sizes(is_apart):
+    run = _on_devices(_of_each_size, 3, is_apart, cluster="h100x3")
+    assert list(run) == [[[1.0]] * 3] * 3
+    assert sum(run.trace.bytes_sent(rank) for rank in range(3)) == 2 * 2 * (8 + 16 + 24)  # to two others, twice
+
+
+def _of_a_future(rank: int, world_size: int) -> tuple[list[float], list[float]]:
+    dist.init_process_group("nccl")
+    mine, parts, whole = torch.full((2,), rank + 1.0).cuda(), list(torch.zeros(2, 2).cuda()), torch.zeros(4).cuda()
+    of_list = dist.all_gather(parts, mine, async_op=True).get_future().wait()
+    of_one = dist.all_gather_into_tensor(whole, mine, async_op=True).get_future().wait()
+    model = DistributedDataParallel(nn.Linear(4, 4, bias=False).cuda())
+    model.register_comm_hook(dist.group.WORLD, quantization_pertensor_hook)
+    model(torch.ones(1, 4, device="cuda")).sum().backward()
+    torch.testing.assert_close(model.module.weight.grad, torch.ones(4, 4), rtol=0.02, atol=0.02)
+    return of_list[0].tolist(), of_one[0].tolist()
+
+
+def test_a_future_of_nccls_all_gather_has_one_tensor():
+    assert list(_on_devices(_of_a_future, 2)) == [([[1.0, 1.0], [2.0, 2.0]], [1.0, 1.0, 2.0, 2.0])] * 2
+
+
 def _of_two_sizes(rank: int, world_size: int) -> None:
     dist.init_process_group("nccl")
     dist.all_gather([torch.zeros(2, device="cuda") for _ in range(world_size)], torch.zeros(1, device="cuda"))
 
 
 def test_an_error_names_the_backend_that_was_asked_for():
-    with pytest.raises(WorkerFailed, match=r"ProcessGroupNCCL::allgather: invalid tensor size"):
+    with pytest.raises(WorkerFailed, match=r"ProcessGroupNCCL::allgather: invalid tensor size") as caught:
         _on_devices(_of_two_sizes, 2)
+    assert "have no GPU" not in str(caught.value)
+    assert "is asked for by" not in str(caught.value)
 
 
 def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
@@ -140,6 +182,28 @@ def _mean_of_whole_numbers(rank: int, world_size: int) -> list[int]:
 
 def test_a_mean_of_whole_numbers_is_cut_towards_zero_as_nccl_has_it():
     assert list(_on_devices(_mean_of_whole_numbers, 2)) == [[1, -1]] * 2
+
+
+def _by_number(rank: int, world_size: int, is_apart: bool) -> list[object]:
+    device = torch.device(rank)
+    if is_apart:
+        SUM_OF_RANKS[0] += rank
+        dist.barrier()
+    dist.init_process_group("nccl", device_id=device)
+    ours = torch.full((1,), rank + 1.0, device=torch.device(torch.cuda.current_device()))
+    with torch.device(0):
+        ours = ours + torch.ones(1)
+    dist.all_reduce(ours)
+    again = pickle.loads(pickle.dumps(copy.deepcopy(device)))
+    kinds = [isinstance(again, torch.device), type(again) == torch.device, {type(again): 1}[torch.device]]  # noqa: E721
+    return [str(again), torch.device("cpu").type, torch.device(type="cuda", index=1).index, *kinds, ours.item()]
+
+
+@pytest.mark.parametrize("is_apart", [False, True], ids=["together", "apart"])
+def test_a_device_is_asked_for_by_its_number_alone(is_apart):
+    expected = [[f"cuda:{rank}", "cpu", 1, True, True, 1, 5.0] for rank in range(2)]
+    assert list(_on_devices(_by_number, 2, is_apart)) == expected
+    assert torch.device("cpu").__class__ is torch.device
 
 
 class _Doubled(torch.autograd.Function):

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import batch_isend_irecv
 
 from hw_utils import Deadlock
 from tests.virtual.runs import run
@@ -168,17 +169,18 @@ def test_tags_tell_messages_apart():
     assert run(tagged, 2)[1] == [6.0, 5.0]
 
 
-def batch(rank, world_size):
+def batch(rank, world_size, is_torchs_own=False):
     x, y = torch.tensor([float(rank)]), torch.zeros(1)
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     ops = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]
-    for request in dist.batch_isend_irecv(ops):
+    for request in (batch_isend_irecv if is_torchs_own else dist.batch_isend_irecv)(ops):
         request.wait()
     return y.item()
 
 
-def test_a_batch_of_sends_and_receives_shows_as_isend_and_irecv():
-    done = run(batch, 4)
+@pytest.mark.parametrize("is_torchs_own", [False, True], ids=["short cut", "a name that torch's own had before"])
+def test_a_batch_of_sends_and_receives_shows_as_isend_and_irecv(is_torchs_own):
+    done = run(batch, 4, is_torchs_own)
     assert done.results == [3.0, 0.0, 1.0, 2.0]
     assert done.trace.ops == {"isend", "irecv"}
     assert done.trace.rounds == 1

@@ -241,11 +241,11 @@ class ShortCuts:
         send, isend = (sends(engine, name, long_way[name], is_blocking=name == "send") for name in ("send", "isend"))
         recv, irecv = (receives(engine, name, long_way[name], is_blocking=name == "recv") for name in ("recv", "irecv"))
         is_send = {isend: True, long_way["isend"]: True, irecv: False, long_way["irecv"]: False}
-        long_way_check = c10d._check_op
+        long_way_check, long_way_check_list = c10d._check_op, c10d._check_p2p_op_list
         op_isend, op_irecv, place_of = engine.rows.op("isend"), engine.rows.op("irecv"), engine.places.of
 
         def batch_isend_irecv(p2p_op_list):
-            c10d._check_p2p_op_list(p2p_op_list)
+            long_way_check_list(p2p_op_list)
             place, me, requests = place_of(sys._getframe(1)), engine.rank, []
             for p in p2p_op_list:
                 sends_it, tensor, peer = is_send[p.op], p.tensor, p.peer
@@ -264,8 +264,14 @@ class ShortCuts:
             if op not in is_send:
                 long_way_check(op)  # raises
 
+        def _check_p2p_op_list(p2p_op_list):
+            """Of torch's own batch_isend_irecv, which a program may have from before: it knows its own isend alone."""
+            long_way_check_list(p2p_op_list)
+            for p in p2p_op_list:
+                p.op = long_way["isend" if is_send[p.op] else "irecv"]
+
         self.functions = {f.__name__: f for f in (send, recv, isend, irecv, batch_isend_irecv)}
-        self.checks = {"_check_op": _check_op}
+        self.checks = {"_check_op": _check_op, "_check_p2p_op_list": _check_p2p_op_list}
 
     @contextmanager
     def installed(self):
