@@ -25,7 +25,9 @@ MEET = "/meet"
 SCRATCH = "/scratch"
 LAUNCHING = ("cells", "drive")  # have a fork server for ranks that is warm
 _WATCH_S = 0.05
-_FEW_PROCESSES, _COUNT_S = 20, 0.5  # whose mappings are not counted; how often others' are
+_WATCH_SHARE = 0.2  # of the time at most: many processes take long to look at
+_FEW_PROCESSES = 20  # whose mappings are not counted
+_COUNT_S, _COUNT_FOR_S = 0.5, 0.05  # how often others' are, and for how long: as many as go into it
 _ANSWERS_FILES = 1024
 
 
@@ -63,7 +65,8 @@ class JailStarter:
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_bytes = memory_in_use.of_process("self")
         self.count = 0 if students else 1  # odd numbers here, even ones there, or the other way round
-        self.watched_at, self.counted_at, self.in_mappings = 0.0, 0.0, 0
+        self.watch_next_at = self.count_next_at = 0.0
+        self.mappings: dict[str, tuple[float, int]] = {}  # process -> when they were counted, their bytes
 
     def serve(self) -> None:
         """Answers requests until the grader hangs up."""
@@ -83,9 +86,11 @@ class JailStarter:
             ready = {fd for fd, _ in poll.poll(1000 * _WATCH_S if alive else None)}
             for process in alive:
                 process.exited = process.fd in ready
-            if time.monotonic() >= self.watched_at + _WATCH_S:
+            began = time.monotonic()
+            if began >= self.watch_next_at:
                 self._watch_memory([p for p in alive if not p.exited])
-                self.watched_at = time.monotonic()
+                took = time.monotonic() - began
+                self.watch_next_at = time.monotonic() + max(_WATCH_S, took / _WATCH_SHARE - took)
             if self.control.fileno() in ready and not self._answer():
                 return
 
@@ -191,10 +196,7 @@ class JailStarter:
             return
         names = [name for name in os.listdir("/proc") if name.isdigit()]
         in_use = sum(max(0, memory_in_use.of_process(name) - self.own_bytes) for name in names)
-        if len(names) > _FEW_PROCESSES and time.monotonic() >= self.counted_at + _COUNT_S:
-            self.in_mappings = sum(map(memory_in_use.of_mappings, names))  # of few it is little, and it takes longer
-            self.counted_at = time.monotonic()
-        in_use += self.in_mappings if len(names) > _FEW_PROCESSES else 0
+        in_use += self._in_mappings(names) if len(names) > _FEW_PROCESSES else 0  # of few it is little
         in_use += sum(memory_in_use.of_sockets(process.pid) for process in alive)
         for process in alive:
             process.peak_bytes = max(process.peak_bytes, in_use)
@@ -202,6 +204,18 @@ class JailStarter:
             if in_use > process.limits.memory_bytes and not spared:
                 process.over_memory = True
                 signal.pidfd_send_signal(process.fd, signal.SIGKILL)
+
+    def _in_mappings(self, names: list[str]) -> int:
+        """Bytes as they were last counted; those first that were not for longest, as it takes a millisecond each."""
+        self.mappings = {name: self.mappings.get(name, (0.0, 0)) for name in names}
+        now = time.monotonic()
+        if now >= self.count_next_at:
+            for name in sorted(names, key=self.mappings.__getitem__):
+                self.mappings[name] = (time.monotonic(), memory_in_use.of_mappings(name))
+                if time.monotonic() > now + _COUNT_FOR_S:
+                    break
+            self.count_next_at = time.monotonic() + _COUNT_S
+        return sum(n_bytes for _, n_bytes in self.mappings.values())
 
     def _first_process(
         self, fd: int, role: str, limits: lockdown.Limits, branches: bool, meeting: str, bare: BareJail | None
