@@ -28,7 +28,7 @@ from hw_grader.notebook.run_cells import Ran, run_cells
 from hw_grader.notebook.sanitize import visible
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook
-from hw_grader.notebook.unused_cells import unused
+from hw_grader.notebook.unused_cells.unused import unused
 from hw_grader.sandbox.sandbox import Sandbox, SandboxError
 
 

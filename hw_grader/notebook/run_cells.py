@@ -12,7 +12,7 @@ from hw_grader.driving.driver_processes import Stop, why_stopped
 from hw_grader.notebook.sanitize import clean_outputs, n_bytes_of
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook
-from hw_grader.notebook.unused_cells import NOTE
+from hw_grader.notebook.unused_cells.unused import NOTE
 from hw_grader.sandbox.messages import WireError
 from hw_grader.sandbox.sandbox import Process, Sandbox
 

@@ -90,7 +90,7 @@ class TrustedNotebook:
     cells: tuple[Cell, ...]
     digest: str  # of everything a verdict depends on
     secret: bytes = field(default=b"", repr=False)  # the course's (see course_secret.py)
-    runs_all: bool = False  # cells that no answer uses are run too (see unused_cells.py)
+    runs_all: bool = False  # cells that no answer uses are run too (see unused_cells)
     only: frozenset[str] = frozenset()  # grade ids of the checks to run; all of them if empty
 
     @property

@@ -5,7 +5,7 @@
 Stock nbgrader takes the same seconds for each notebook, so it runs on a few of them only. Both print wall
 seconds a notebook, start-up included. Each student's notebook is lesson 01's solution with their number in every
 answer, so that no two of them are the same code. Cells that no answer uses are left out (see
-hw_grader/notebook/unused_cells.py). With --dask a scheduler and its workers are processes of their own, as on several
+hw_grader/notebook/unused_cells). With --dask a scheduler and its workers are processes of their own, as on several
 machines, and their memory counts too; --stock 0 leaves nbgrader out.
 """
 

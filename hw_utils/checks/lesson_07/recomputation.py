@@ -53,7 +53,7 @@ def _worker(
 
     def watch(k: int, what: str) -> None:
         calls.append((what, k))
-        if what == "backward" and n_examples == N and k % -(-n_layers // n_segments) == 0:
+        if what == "backward" and began and n_examples == N and k % -(-n_layers // n_segments) == 0:
             began[-1].append([k, layers[k].saved.clone()])
         most[0] = max(most[0], sum(layer.saved is not None for layer in layers))
 

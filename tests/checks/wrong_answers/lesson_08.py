@@ -721,15 +721,24 @@ def gpipe_receives_on_the_first_rank_too(stage, batches, rank, world_size):
     return _Schedule()(stage, batches, rank, world_size)
 
 
-@wrong("lesson_08.gpipe", says="send to each other.*Behind the first rank a receive comes before every forward pass")
-def gpipe_never_receives_an_activation(stage, batches, rank, world_size):
+def _all_forward(stage, batches, rank, world_size, *, receives):
+    """The forward half; whether ranks behind the first take what the one before sends. This rank's part of the loss."""
     n, loss = sum(map(len, batches)), 0.0
     for k, x in enumerate(batches):
+        if rank and receives:
+            x = torch.empty_like(x)
+            dist.recv(x, rank - 1)
         y = stage.forward(k, x)
         if rank < world_size - 1:
             dist.send(y, rank + 1)
         else:
             loss += y.item() * len(x) / n
+    return loss
+
+
+@wrong("lesson_08.gpipe", says="send to each other.*Behind the first rank a receive comes before every forward pass")
+def gpipe_never_receives_an_activation(stage, batches, rank, world_size):
+    n, loss = sum(map(len, batches)), _all_forward(stage, batches, rank, world_size, receives=False)
     for k, x in enumerate(batches):
         gradient = len(x) / n
         if rank < world_size - 1:
@@ -743,16 +752,7 @@ def gpipe_never_receives_an_activation(stage, batches, rank, world_size):
 
 @wrong("lesson_08.gpipe", says="it is zero: what backward gives is not sent|sends and receives do not match")
 def gpipe_keeps_the_gradient(stage, batches, rank, world_size):
-    n, loss = sum(map(len, batches)), 0.0
-    for k, x in enumerate(batches):
-        if rank:
-            x = torch.empty_like(x)
-            dist.recv(x, rank - 1)
-        y = stage.forward(k, x)
-        if rank < world_size - 1:
-            dist.send(y, rank + 1)
-        else:
-            loss += y.item() * len(x) / n
+    n, loss = sum(map(len, batches)), _all_forward(stage, batches, rank, world_size, receives=True)
     for k, x in enumerate(batches):
         stage.backward(k, len(x) / n if rank == world_size - 1 else torch.zeros_like(x))
     return loss

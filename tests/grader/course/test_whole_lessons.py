@@ -11,7 +11,7 @@ from hw_grader.course.grading import grade_bytes
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import read_trusted
-from hw_grader.notebook.unused_cells import unused
+from hw_grader.notebook.unused_cells.unused import unused
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from hw_grader.notebook.pure_functions import PURE
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.trusted_notebook import Call, Cell, TrustedNotebook, read_trusted
-from hw_grader.notebook.unused_cells import MAX_CELLS, unused
+from hw_grader.notebook.unused_cells.pure_functions import PURE
+from hw_grader.notebook.unused_cells.unused import MAX_CELLS, unused
 from tests.grader.small_course import (
     SETUP,
     as_bytes,

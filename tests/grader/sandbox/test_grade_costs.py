@@ -14,10 +14,10 @@ from hw_grader.course import batch
 from hw_grader.course.grading import grade_bytes
 from hw_grader.course.grading_records import Record, Verdict
 from hw_grader.notebook import run_cells
-from hw_grader.notebook.cell_names import facts_of
 from hw_grader.notebook.submission import Submission
 from hw_grader.notebook.time_limits import TimeLimits
 from hw_grader.notebook.trusted_notebook import TrustedNotebook, read_trusted
+from hw_grader.notebook.unused_cells.cell_names import facts_of
 from hw_grader.sandbox.sandbox import Sandbox
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.small_course import MAX_POINTS, as_bytes, make_course, submission

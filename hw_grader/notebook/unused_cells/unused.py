@@ -22,9 +22,9 @@ from functools import lru_cache
 
 from nbformat import NotebookNode
 
-from hw_grader.notebook.cell_names import Facts, facts_of
-from hw_grader.notebook.pure_functions import PURE
 from hw_grader.notebook.trusted_notebook import TrustedNotebook
+from hw_grader.notebook.unused_cells.cell_names import Facts, facts_of
+from hw_grader.notebook.unused_cells.pure_functions import PURE
 
 NOTE = "not run for grading: unchanged, and no answer uses it"
 _HARMLESS = """
