@@ -114,7 +114,8 @@ def slip(got: Any, expected: float) -> str:
 _ERRORS = {
     r"still busy after.*while .*(?:perf_counter|monotonic|time)\(": "a loop looks at the clock until it is late "
     "enough, but where computing is free only time.sleep takes time.",
-    r"TimeoutError: still busy after": "a loop whose end never comes: print what its condition looks at.",
+    r"still busy after": "its line is never left: a loop whose end never comes (print what its condition looks at), or "
+    "one call that takes so long.",
     r"called sys\.exit": "return ends the function; exit() and SystemExit end the rank itself.",
     r"Expected parameter .tensor. of type torch\.Tensor\s+but got <class 'int'>": "recv and irecv fill the tensor that "
     "they are given; what recv gives back is the sender's rank: go on with the tensor.",

@@ -99,6 +99,19 @@ def test_a_loop_that_looks_at_a_clock_that_stands_still_is_put_into_words():
     assert "only time.sleep takes time" in cause_of_error(str(failed.value))
 
 
+def _goes_round(rank, world_size):
+    n = 0
+    while n < 3:
+        n = n * 1
+
+
+def test_a_loop_without_an_end_is_told_wherever_it_runs():
+    with pytest.raises(WorkerFailed) as failed:
+        simulate(_goes_round, 1, timeout_s=0.5)
+    assert "a loop whose end never comes" in cause_of_error(str(failed.value))
+    assert "a loop whose end never comes" in cause_of_error("TimeoutError: still busy after 15 s")
+
+
 def test_a_search_without_a_cut_to_take_is_put_into_words():
     def leaves_out_the_last_place(layer_s, n_stages):
         best = None
