@@ -146,6 +146,7 @@ def safe_html(html: str) -> str:
     return f'<div class="tex2jax_ignore">{whole}</div>' if is_much_tex(html) else whole
 
 
+_SVG_TAG = re.compile(r"</svg>|<svg(?=[\s/>])[^<>]*>")
 _TOO_DEEP = "<p>[HTML with many elements in one another, or not closed, is left out]</p>"
 _TOO_HEAVY = "[a drawing with many parts made of parts is left out]"
 
@@ -165,12 +166,22 @@ def _put_aside(html: str) -> tuple[str, list[str]]:
             parts.append(html[end : inside + 1])
             end = inside + 1
             continue
-        if (close := html.find("</svg>", inside)) < 0:
+        if (close := _end_of_drawing(html, inside)) < 0:
             break
         parts += [html[end:begin], f"\ue000{len(drawings)}\ue001"]
         drawings.append(_as_image(attributes, box[1], html[inside + 1 : close]))
         end = close + len("</svg>")
     return "".join([*parts, html[end:]]), drawings
+
+
+def _end_of_drawing(html: str, inside: int) -> int:
+    """Where the drawing whose first tag ends at `inside` is closed, with those in it; -1 where it is not."""
+    n_open = 1
+    for tag in _SVG_TAG.finditer(html, inside):
+        n_open += -1 if tag[0] == "</svg>" else not tag[0].endswith("/>")
+        if n_open == 0:
+            return tag.start()
+    return -1
 
 
 def _as_image(attributes: str, box: str, parts: str) -> str:

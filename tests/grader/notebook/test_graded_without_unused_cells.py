@@ -14,7 +14,7 @@ from hw_grader.course.grading import grade_bytes
 from hw_grader.course.grading_records import Record
 from hw_grader.course.reference_solution import measure
 from hw_grader.notebook.time_limits import TimeLimits
-from hw_grader.notebook.unused_cells import NOTE
+from hw_grader.notebook.unused_cells.unused import NOTE
 from hw_grader.sandbox.sandbox import SHARED
 from tests.grader.in_sandbox import needs_sandbox
 from tests.grader.notebook.test_unused_cells import PICTURE_01, ROOT, with_picture
