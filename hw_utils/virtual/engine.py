@@ -19,6 +19,7 @@ from hw_utils.virtual.ranks.greenlets_or_threads import CarryingThreads
 from hw_utils.virtual.ranks.turns import Stop, Turns
 from hw_utils.virtual.stores.store_contents import Stores
 from hw_utils.virtual.traffic import collectives
+from hw_utils.virtual.traffic.changed_in_flight import InFlight
 from hw_utils.virtual.traffic.folding import FoldedCall, Folding
 from hw_utils.virtual.traffic.ledger_rows import Rows
 from hw_utils.virtual.traffic.messages.queues import Queues
@@ -30,10 +31,10 @@ class Engine:
     """The virtual cluster. `rank` is the one that runs; `world_size` stands for the scheduler.
 
     agenda: who is due when; its list `clock` has the time of each rank. turns: how a turn passes on. compute: what
-    ranks compute in between. ports: when the links are free. queues: messages that wait for their other end. rows: the
-    ledger's; places: the lines in them. groups, stores: where ranks meet. threads: which carry ranks, as `carrier`
-    has them do. folding: which ranks run for others, None if all run. lines: the streams of the ranks' devices, None if
-    they have none. ending: how the run ends.
+    ranks compute in between. ports: when the links are free. queues: messages that wait for their other end.
+    in_flight: tensors of collectives that nobody has waited for. rows: the ledger's; places: the lines in them. groups,
+    stores: where ranks meet. threads: which carry ranks, as `carrier` has them do. folding: which ranks run for others,
+    None if all run. lines: the streams of the ranks' devices, None if they have none. ending: how the run ends.
     """
 
     Agenda, ComputeTime, Queues = Agenda, ComputeTime, Queues
@@ -50,7 +51,7 @@ class Engine:
         self.turns = Turns(world_size, [world_size] if lamp is None else lamp, own_seeds=own_seeds)
         self.compute = self.ComputeTime(self, compute)
         self.ports, self.places, self.rows = ports_of(world_size, network), Places(), Rows(world_size)
-        self.queues = self.Queues(self, eager_bytes)
+        self.queues, self.in_flight = self.Queues(self, eager_bytes), InFlight()
         self.folding = None if fold is None else Folding(self, fold)
         self.Call = collectives.Call if fold is None else FoldedCall
         self.groups, self.stores = GroupRegistry(self), Stores(self)

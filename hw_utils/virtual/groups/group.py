@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from functools import partial
 from types import FunctionType, SimpleNamespace
 
 import torch
@@ -234,6 +235,10 @@ class VirtualGroup(Collectives):
         post = Post(name, site, kind, inputs, outputs, root, reduce_op, n_bytes)
         post.limit_s = self.members.limit_s if limit_s is None else limit_s
         group = self.of_objects if self.of_objects is not None and name in OBJECT_OPS else self
+        if outer is not None and _is_async(outer):
+            engine = self.engine
+            text = partial(post.text, engine.rank, engine.places)
+            post.watched = engine.in_flight.watch(engine.rank, (*inputs[:1], *outputs[:1]), text)
         with profiled(method, in_profile or inputs) if is_profiled() and in_profile != [] else nullcontext():
             work = self.engine.collective(group, post, outer)
         return work if outer is not None else self._hold(work)
@@ -280,6 +285,16 @@ class VirtualGroup(Collectives):
         KERNELS.install()
         self.front = self.front or Front(self)
         return getattr(self.front, name)(*arguments, **named)
+
+
+def _is_async(outer) -> bool:
+    """Whether torch.distributed's function, which `outer` may only lead to, is to give back a work."""
+    frame = sys._getframe(2)
+    while "async_op" not in frame.f_code.co_varnames:
+        if frame is outer:
+            return False
+        frame = frame.f_back
+    return bool(frame.f_locals.get("async_op"))
 
 
 SHOWN = (

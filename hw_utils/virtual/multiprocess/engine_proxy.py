@@ -16,6 +16,7 @@ from hw_utils.virtual.multiprocess.compute_time import ThreadTime
 from hw_utils.virtual.multiprocess.remote_work import RemoteWork
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic.changed_in_flight import InFlight
 
 _start = threading.Thread.start  # a program's threads begin as `rank_main` says
 
@@ -109,7 +110,7 @@ class EngineProxy:
         self.compute, self.places = ThreadTime(self, job["compute"]), Places()
         self.clock = self.compute.clock
         self.groups, self.stores = RemoteGroups(self), RemoteStores(self)
-        self.queues, self.threads = RemoteQueues(), OwnThreads(self)
+        self.queues, self.threads, self.in_flight = RemoteQueues(), OwnThreads(self), InFlight()
         self.introduced = _Introduced()
         self.introduced.is_known = True
         self.speaking, self.hearing = threading.Lock(), threading.Condition()
@@ -202,6 +203,7 @@ class EngineProxy:
         }  # fmt: skip
         number, by_shape = self.ask("collective", group.members.number, spec), post.kind in reductions.BY_SHAPE
         work = self.Work(self, number, post.name, list(post.outputs), by_shape=by_shape)
+        work.watched = post.watched
         self.under_way[work.number] = work
         return work
 

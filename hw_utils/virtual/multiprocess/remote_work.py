@@ -26,7 +26,7 @@ class RemoteWork(WithFuture, Work):
         self.by_shape = by_shape  # what comes is in the order of the outputs' shapes, not of their memory
         self.proxy, self.number, self.name, self.outputs = proxy, number, name, outputs
         self.is_done, self.has_outputs, self.source, self.done_s = False, False, -1, -1.0
-        self.members = None
+        self.members, self.watched = None, None
         self.sent = None if sent is None else (sent, _bytes_of(sent))
         self.text = ""
         self.lock = threading.Lock()  # several threads may ask: the first one does, the others find what it got
@@ -53,9 +53,12 @@ class RemoteWork(WithFuture, Work):
         if data and not self.outputs:  # of sizes that nobody knew
             self.outputs = [packed_tensors.unpacked((torch.uint8, len(part), "cpu", part)) for part in data]
             return
+        touched = self.proxy.in_flight.look(self.proxy.rank, self.watched, self.outputs)
         with unseen():
             for tensor, part in zip(self.outputs, data):
                 packed_tensors.write(tensor, part, by_shape=self.by_shape)
+        for one in touched:
+            one.renew()
 
     def wait(self, timeout=None) -> bool:
         with self.lock:
@@ -68,6 +71,9 @@ class RemoteWork(WithFuture, Work):
                         f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
                         "or send a clone()"
                     )
+        watched, self.watched = self.watched, None
+        if watched is not None:
+            watched.require_unchanged()
         self.settle_future()
         self.let_go()
         return True
@@ -87,6 +93,7 @@ class RemoteWork(WithFuture, Work):
             self.lock.release()
         if not self.is_done:
             return False
+        self.watched = None
         self.settle_future()
         return not self.is_mute or self.members is not None
 

@@ -7,7 +7,8 @@ and scatter run message by message (rooted_collective.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -23,6 +24,7 @@ from hw_utils.core.calls.mismatch_text import (
 from hw_utils.core.errors import CollectiveMismatch
 from hw_utils.virtual.ranks.dispatch_modes import unseen
 from hw_utils.virtual.traffic import reductions
+from hw_utils.virtual.traffic.changed_in_flight import Watched
 from hw_utils.virtual.traffic.rooted_collective import Relay
 from hw_utils.virtual.traffic.work import VirtualWork
 
@@ -41,6 +43,7 @@ class Post:
         self.at_s, self.row = 0.0, -1
         self.limit_s: float | None = None  # seconds that a wait for it may take, where the program says so
         self.work: VirtualWork | None = None
+        self.watched: Watched | None = None  # until its owner waits, if it need not at once
         self.kept: list[torch.Tensor] = []  # copies of what it sends, where it may be gone before they are taken
 
     def fits(self) -> tuple:
@@ -114,13 +117,27 @@ class Call:
             return [p.n_bytes for p in posts]
         return [[t.nbytes for t in p.inputs] for p in posts]
 
+    @contextmanager
+    def _writing_to(self, posts: Iterable[Post]):
+        """What is written here is the backend's own doing."""
+        in_flight = self.engine.in_flight
+        if not in_flight.of_rank:
+            yield
+            return
+        touched = [one for p in posts for one in in_flight.look(p.work.owner, p.watched, p.outputs)]
+        try:
+            yield
+        finally:
+            for one in touched:
+                one.renew()
+
     # everybody needs everybody
 
     def _finish_together(self) -> None:
         engine, posts = self.engine, [self.posts[i] for i in range(len(self.posts))]
         try:
             self._require_fitting_pieces(range(len(posts)))
-            with torch.no_grad(), unseen():
+            with torch.no_grad(), unseen(), self._writing_to(posts):
                 reductions.TOGETHER[self.kind](posts)
         except Exception as failure:  # all members', as with gloo, whoever comes last
             for post in posts:
@@ -165,7 +182,7 @@ class Call:
 
     def _member_is_done(self, place: int, at_s: float) -> None:
         post, root_post = self.posts[place], self.posts.get(self.posts[place].root)
-        with unseen():  # whoever's turn it is may have a mode of torch
+        with unseen(), self._writing_to([post]):  # whoever's turn it is may have a mode of torch
             if self.kind != "gather":
                 reductions.deliver(self.kind, post, place, root_post)
             elif post is root_post:

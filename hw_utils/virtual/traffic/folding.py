@@ -196,7 +196,7 @@ class FoldedCall(Call):
                 for tensor in post.outputs:
                     forget(tensor)
             return
-        with torch.no_grad(), unseen():
+        with torch.no_grad(), unseen(), self._writing_to(own):
             everybody = [self.posts[at] if i == at else _twin(self.posts[at]) for i, at in enumerate(self.stand)]
             reductions.TOGETHER[self.kind](everybody)
 

@@ -204,7 +204,7 @@ class VirtualWork(WithFuture, Work):
         super().__init__()
         self.engine, self.owner, self.members, self.number = engine, rank, members, number
         self.row, self.outputs, self.name, self.site = post.row, post.outputs, post.name, post.site
-        self.done_s, self.limit_s = -1.0, post.limit_s
+        self.done_s, self.limit_s, self.watched = -1.0, post.limit_s, post.watched
         self.was_waited_for = self.is_alone = False  # is_alone: none of the other ranks that run has a part in it
         self.failure: Exception | None = None  # the same for all members
 
@@ -235,6 +235,9 @@ class VirtualWork(WithFuture, Work):
             engine.move_on(rank, self.done_s)
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         engine.compute.resume()  # other ranks' threads have run: what follows may wait and ask for the time
+        watched, self.watched = self.watched, None
+        if watched is not None and self.failure is None:
+            watched.require_unchanged()
         self.settle_future()
         self.let_go()
         engine.compute.resume()
@@ -253,6 +256,7 @@ class VirtualWork(WithFuture, Work):
         if is_done and not self.is_mute:
             _note_wait(engine, rank, self.row)  # who asks until it is over has waited
         if is_done:
+            self.watched = None
             self.settle_future()
         engine.compute.resume()
         return is_done and not self.is_mute
