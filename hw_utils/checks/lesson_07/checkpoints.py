@@ -21,7 +21,8 @@ from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.store import Store
 from hw_utils.simulate import simulate
 
-STEPS = (9_900_002, 33_554_434)  # not sorted as text, both even; the last one is no float16 or float32
+NEWEST = 33_554_442  # no float16 or float32
+OLDER = 9_900_002, 3_355_444  # the first is behind it as text, the second what it begins with; even, as it is
 MARK = 5000  # what a step's numbers begin with, times 1 or 2
 APART = 64  # drawn digits count so much: more than a float16 of this size rounds away
 NAME_LETTERS = 200  # of all names that a rank writes in a step
@@ -30,7 +31,7 @@ DTYPES = {"float16": torch.float16, "float64": torch.float64, "int64": torch.int
 
 def _vector(n_elements: int, step: int, dtype: str) -> torch.Tensor:
     """Numbers that tell their step and place; the last is a zero, as a weight may be, just before the padding."""
-    mark = MARK * (1 + STEPS.index(step)) + APART * torch.from_numpy(drawn_numbers.digits([n_elements], step))
+    mark = MARK * (1 + (step == NEWEST)) + APART * torch.from_numpy(drawn_numbers.digits([n_elements], step))
     vector = (mark + torch.arange(n_elements, dtype=torch.float64) + 1 / 3).to(DTYPES[dtype])
     if dtype == "int64":
         vector += MARK * 2**50  # no float64 holds these
@@ -86,19 +87,19 @@ def _moments(saved: list[dict[str, Any]], slow: int) -> tuple[list[str], list[di
     what it holds in the end. Also at the moments that there were if a rank wrote as late as it can, whatever time the
     others let pass."""
     rows = [row for run in saved for row in _in_time(run)]
-    first, second = ([row for row in rows if row[0] == step] for step in STEPS)
+    first, second = ([row for row in rows if (row[0] == NEWEST) == is_newest] for is_newest in (False, True))
     content = {name: torch.as_tensor(tensor) for _, name, tensor, *_ in first}
-    names, contents = [f"0 of {len(second)} writes of step {STEPS[1]}"], [dict(content)]
+    names, contents = [f"0 of {len(second)} writes of step {NEWEST}"], [dict(content)]
     for late in dict.fromkeys((slow, 0)):
         freed = _what_waits_for(saved[-1], second, late)
         others = [row for row in second if not _comes_after(row, freed)]
         for k in range(1, len(others) + (len(others) < len(second))):
             there = {name: torch.as_tensor(tensor) for _, name, tensor, *_ in others[:k]}
-            names.append(f"{k} of {len(second)} writes of step {STEPS[1]}, while rank {late} is late")
+            names.append(f"{k} of {len(second)} writes of step {NEWEST}, while rank {late} is late")
             contents.append(content | there)
     for k, (_, name, tensor, *_) in enumerate(second, start=1):
         content = content | {name: torch.as_tensor(tensor)}
-        names.append(f"{k} of {len(second)} writes of step {STEPS[1]}")
+        names.append(f"{k} of {len(second)} writes of step {NEWEST}")
         contents.append(content)
     return names, contents
 
@@ -133,8 +134,9 @@ def _in_time(run: dict[str, Any]) -> list[tuple[int, str, torch.Tensor, int, flo
 
 
 def _judge(
-    data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None
-) -> None:
+    data: Any, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None,
+    older: int = OLDER[0],
+) -> None:  # fmt: skip
     item = DTYPES[dtype].itemsize
     what = f"{n_elements} elements{'' if dtype == 'float64' else f' of {dtype}'} from {n_ranks(old)} to {n_ranks(new)}"
     what += f", the step before saved by {n_ranks(before)}" if before else ""
@@ -147,8 +149,8 @@ def _judge(
             f"{what}: after it was saved, a rank's shard has other numbers than before.",
             cause="the training goes on with that shard: write it as it is, and change a copy if you must.",
         )
-    for step in STEPS:
-        n = before if before and step == STEPS[0] else old
+    for step in (older, NEWEST):
+        n = before if before and step == older else old
         sent = [_written(each, step) for run in data["saved"] for each in run["results"]]
         share = -(-n_elements // n) * item
         if n > 1 and max(sent) > share + 256:
@@ -164,7 +166,7 @@ def _judge(
                 else "every rank writes its own shard, and nobody gathers.",
             )
     require_no_deadlock(data["whole"], f"{what}: loading what is whole")
-    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [STEPS[1]], dtype, old)
+    _judge_moment(f"{what}: loading", data["whole"]["results"], new, n_elements, [NEWEST], dtype, old)
     limit = -(-n_elements // new) * item + 256
     for rank, result in enumerate(data["whole"]["results"]):
         if result["reads"] > limit:
@@ -175,8 +177,8 @@ def _judge(
     require_no_deadlock(data["between"], f"{what}: loading while a step is being saved")
     for k, name in enumerate(data["names"][:-1]):
         results = [each[k] for each in data["between"]["results"]]
-        steps = STEPS[:1] if k == 0 else STEPS
-        in_two = _n_notes(data["saved"], STEPS[1]) > 1
+        steps = [older] if k == 0 else [older, NEWEST]
+        in_two = _n_notes(data["saved"], NEWEST) > 1
         _judge_moment(f"{what}: loading after {name}", results, new, n_elements, steps, dtype, in_two=in_two)
 
 
@@ -226,7 +228,7 @@ def _judge_moment(what: str, results: list, new: int, n_elements: int, steps: Se
     rank = next(k for k, (g, r) in enumerate(zip(shards, rights[-1])) if not _same(g, r))
     raise CheckFailed(
         f"{what}: rank {rank} has {_shown(shards[rank])}, expected {_shown(rights[-1][rank])}.",
-        cause=_why(shards[rank], rights[-1][rank], len(steps) == 1)
+        cause=_why(shards[rank], rights[-1][rank], steps)
         or _why_elsewhere(shards[rank], _vector(n_elements, steps[-1], dtype).numpy(), rank, new, old),
     )
 
@@ -243,7 +245,7 @@ def _shown(value: Any) -> str:
     return f"[{numbers}{', ...' if value.size > 4 else ''}] of shape {value.shape}, {value.dtype}"
 
 
-def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
+def _why(got: Any, right: np.ndarray, due_steps: Sequence[int]) -> str:
     if not isinstance(got, np.ndarray):
         return "load returns the rank's new shard, a flat tensor."
     if got.shape != right.shape:
@@ -255,7 +257,9 @@ def _why(got: Any, right: np.ndarray, is_whole: bool) -> str:
     if (right == 0).any() and np.array_equal(got[right > 0], right[right > 0]):
         return "what lies behind the last element is padding: zeros."
     steps = set((got[got > 0] // MARK).tolist())
-    if len(steps) > 1 or not is_whole:
+    if len(steps) > 1 and OLDER[1] in due_steps:
+        return f"that is a mixture of two steps: a name that begins with {OLDER[1]} may be that of step {NEWEST}."
+    if len(steps) > 1 or len(due_steps) > 1:
         return "that is a mixture of two steps: a step's shards have names of their own, and replace nobody's."
     due = set((right[right > 0] // MARK).tolist())
     if due and steps and due != steps:
@@ -297,6 +301,7 @@ def _why_elsewhere(got: np.ndarray, flat: np.ndarray, rank: int, new: int, old: 
             (6, 4, 7, 5),
         )
     ]
+    + [{"old": 12, "new": 5, "n_elements": 31, "slow": 3, "older": OLDER[1]}]
     + [{"old": 3, "new": 5, "n_elements": 4, "slow": 1, "dtype": dtype} for dtype in ("float16", "int64")]
     + [{"old": a, "new": 2, "n_elements": 12, "slow": 1, "before": b} for a, b in ((2, 3), (4, 2))],
     ok="shards are the same to the bit on other ranks, read once, and whole at every moment of a save.",
@@ -308,12 +313,13 @@ def _why_elsewhere(got: np.ndarray, flat: np.ndarray, rank: int, new: int, old: 
     look="save 6 elements on 2 ranks, and print what each of 3 ranks reads.",
 )
 def shards(
-    save, load, /, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None
-):
-    """Two steps saved on `old` ranks (the first one on `before`, if given), and loaded on `new` ones at every moment
-    of the second save."""
+    save, load, /, old: int, new: int, n_elements: int, slow: int, dtype: str = "float64", before: int | None = None,
+    older: int = OLDER[0],
+):  # fmt: skip
+    """Steps `older` and NEWEST saved on `old` ranks (the first one on `before`, if given), and loaded on `new` ones at
+    every moment of the second save."""
     saved: list[dict[str, Any]] = []
-    for n, steps in [(before, STEPS[:1]), (old, STEPS[1:])] if before else [(old, STEPS)]:
+    for n, steps in [(before, [older]), (old, [NEWEST])] if before else [(old, [older, NEWEST])]:
         content = {name: torch.as_tensor(tensor) for run in saved for _, name, tensor, *_ in _in_time(run)}
         args = (save, steps, content, n_elements, min(slow, n - 1), dtype)
         saved.append(observe(partial(simulate, _save, n, args, compute="free", echo=False)))
