@@ -63,13 +63,15 @@ def preload() -> None:
 
 
 def know_modules() -> None:
-    """Looks at what has been imported: a forked process that looks again looks at what is new."""
+    """Looks at what has been imported, and how torch draws: a forked process that looks again looks at what is new."""
     from hw_utils.virtual.ranks.clock import know_packages
+    from hw_utils.virtual.ranks.per_rank_state.random_states import moving_places
     from hw_utils.virtual.ranks.per_rank_state.replaced_functions import Replaced
     from hw_utils.virtual.ranks.per_rank_state.thread_locals import know_locals
 
     know_packages()
     know_locals()
+    moving_places()
     Replaced().learn()
 
 

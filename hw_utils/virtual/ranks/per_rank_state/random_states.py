@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -137,17 +138,26 @@ def _moving_parts(generator: torch.Generator) -> tuple[ctypes.Array | None, ctyp
     address = getattr(generator, "_cdata", 0)
     if not address:
         return None, None
-    whole = (ctypes.c_char * _WINDOW_BYTES).from_address(address)
+    if not (places := moving_places()):
+        return None, None
+    first, kept, last = places
+    return (
+        (ctypes.c_char * _HEAD_BYTES).from_address(address + first),
+        (ctypes.c_char * (last + 1 - kept)).from_address(address + kept),
+    )
+
+
+@functools.cache
+def moving_places() -> tuple[int, int, int] | tuple[()]:
+    """From which byte of a generator on it moves, from which on a number is kept, and the last byte."""
+    generator = torch.default_generator
+    before = generator.get_state()
+    whole = (ctypes.c_char * _WINDOW_BYTES).from_address(generator._cdata)
     looks = [whole.raw]
     # two normal numbers are made at a time: the second draw takes the one that was kept
     for draw in (torch.rand, torch.randn, torch.randn):
         draw(1, generator=generator)
         looks.append(whole.raw)
+    generator.set_state(before)
     moved = [[i for i in range(_WINDOW_BYTES) if a[i] != b[i]] for a, b in itertools.pairwise(looks)]
-    if not all(moved):
-        return None, None
-    first, kept, last = min(moved[0]), min(moved[2]), max(map(max, moved))
-    return (
-        (ctypes.c_char * _HEAD_BYTES).from_address(address + first),
-        (ctypes.c_char * (last + 1 - kept)).from_address(address + kept),
-    )
+    return (min(moved[0]), min(moved[2]), max(map(max, moved))) if all(moved) else ()

@@ -14,6 +14,7 @@ import sys
 import types
 from typing import Any
 
+from hw_utils.virtual.ranks.per_rank_state.dict_versions import Tables
 from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
 
 # What stands in a table and is a program's to call; a model that a class of torch's remembers is not.
@@ -34,8 +35,7 @@ _OURS = {
     "asyncio", "multiprocessing", "queue", "resource", "timeit", "subprocess", "_posixsubprocess", "atexit",
 }  # fmt: skip
 _WHOLE = "torch.distributed.fsdp._fully_shard"  # its modules and all of their classes
-_layers: dict[str, tuple[Any, dict[str, Any]]] = {}  # of this process: copying them takes milliseconds
-_standard: dict[str, tuple[Any, dict[str, Any]]] = {}
+_tables, _of_fsdp, _layers, _standard = Tables(), Tables(), Tables(), Tables()  # of this process
 _imports = Imports(all_are_new=True)  # of which the standard library's are among _standard
 _trusted: list[bool] = []  # of this process
 
@@ -49,43 +49,24 @@ class Replaced:
     """What torch's functions were when they were first seen."""
 
     def __init__(self) -> None:
-        self.tables: dict[str, tuple[Any, dict[str, Any]]] = {}  # what it is -> names now, a copy
-        self.layers, self.standard = _layers, _standard
+        self.is_begun = False
         for tables in () if _trusted else (_layers, _standard):  # what has changed between two simulations
-            for what, (table, before) in tables.items():
-                if _differ(table, before):
-                    tables[what] = table, dict(table)
-        self.of_fsdp: dict[str, tuple[Any, dict[str, Any]]] = {}
+            tables.renew()
         self.sharded: dict[type, type] = {}  # torch's table of classes that FSDP2 has sharded
 
     def learn(self) -> None:
         """Remembers what has been imported since."""
         if _trusted:
             return
-        for name in _MODULES:
-            if name in sys.modules:
-                _remember(self.tables, f"the module {name}", vars(sys.modules[name]))
-        for name in (sys.stdlib_module_names - _OURS).intersection(_imports.new()):
-            _remember(self.standard, f"the module {name}", vars(sys.modules[name]))
-        _imports.mark()
-        for name, classes in _CLASSES.items():
-            for cls in classes if name in sys.modules else ():
-                _remember(self.tables, f"the class {cls}", vars(getattr(sys.modules[name], cls)))
-        _remember(self.layers, "the class Tensor", vars(sys.modules["torch"].Tensor))
-        for name in _AT_THE_END:
-            module = sys.modules.get(name)
-            if module is not None and f"the module {name}" not in self.layers:
-                _remember(self.layers, f"the module {name}", vars(module))
-                for cls in list(vars(module).values()):
-                    if isinstance(cls, type):
-                        _remember(self.layers, f"the class {cls.__name__}", vars(cls))
-        whole = sys.modules.get(_WHOLE)
-        for module in [whole, *vars(whole).values()] if whole else ():
-            if isinstance(module, types.ModuleType) and module.__name__.startswith(_WHOLE):
-                _remember(self.of_fsdp, f"the module {module.__name__}", vars(module))
-                for cls in list(vars(module).values()):
-                    if isinstance(cls, type) and cls.__module__ == module.__name__:
-                        _remember(self.of_fsdp, f"the class {cls.__name__}", vars(cls))
+        if not self.is_begun:
+            self.is_begun = True
+            _tables.renew()
+            _of_fsdp.renew()
+        if new := _imports.new():
+            for name in (sys.stdlib_module_names - _OURS).intersection(new):
+                _standard.add(f"the module {name}", vars(sys.modules[name]))
+            _imports.mark()
+            _learn_torchs()
         self.sharded = getattr(sys.modules.get(f"{_WHOLE}._fully_shard"), "cls_to_fsdp_cls", {})
 
     def changed(self, everywhere: bool, at_the_end: bool = False) -> str:
@@ -95,33 +76,55 @@ class Replaced:
         """
         if _trusted or not (everywhere or at_the_end or self.sharded):
             return ""
-        found = self._changed(self.of_fsdp)
-        found = found or (self._changed(self.tables) if everywhere or at_the_end else "")
-        return found or (self._changed(self.layers) or self._of_the_standard_library() if at_the_end else "")
+        found = _changed(_of_fsdp)
+        found = found or (_changed(_tables) if everywhere or at_the_end else "")
+        return found or (_changed(_layers) or _of_the_standard_library() if at_the_end else "")
 
-    def _of_the_standard_library(self) -> str:
-        """A public name that is new there, or stands for something else: not what a module fills in by itself."""
-        for what, (table, before) in self.standard.items():
-            if _differ(table, before):
-                for name, value in list(table.items()):
-                    is_new = before.get(name) is None and (name in before or isinstance(value, types.ModuleType))
-                    if not name.startswith("_") and before.get(name) is not value and not is_new:
-                        return f"{name} of {what}"
-                self.standard[what] = table, dict(table)
-        return ""
 
-    def _changed(self, tables: dict[str, tuple[Any, dict[str, Any]]]) -> str:
-        for what, (table, before) in tables.items():
-            if _differ(table, before):
-                for name, value in before.items():
-                    now = table.get(name)
-                    if now is not value and isinstance(value, _CODE) and not _is_known(now, value):
-                        return f"{name} of {what}"
-                new = [n for n, v in table.items() if n not in before and not n.startswith("_") and not _is_known(v)]
-                if new and (what.startswith("the class") or tables is self.layers):
-                    return f"{new[0]} of {what}"
-                tables[what] = table, dict(table)
-        return ""
+def _learn_torchs() -> None:
+    for name in _MODULES:
+        if name in sys.modules:
+            _tables.add(f"the module {name}", vars(sys.modules[name]))
+    for name, classes in _CLASSES.items():
+        for cls in classes if name in sys.modules else ():
+            _tables.add(f"the class {cls}", vars(getattr(sys.modules[name], cls)))
+    _layers.add("the class Tensor", vars(sys.modules["torch"].Tensor))
+    for name in _AT_THE_END:
+        module = sys.modules.get(name)
+        if module is not None and f"the module {name}" not in _layers.known:
+            _layers.add(f"the module {name}", vars(module))
+            for cls in list(vars(module).values()):
+                if isinstance(cls, type):
+                    _layers.add(f"the class {cls.__name__}", vars(cls))
+    whole = sys.modules.get(_WHOLE)
+    for module in [whole, *vars(whole).values()] if whole else ():
+        if isinstance(module, types.ModuleType) and module.__name__.startswith(_WHOLE):
+            _of_fsdp.add(f"the module {module.__name__}", vars(module))
+            for cls in list(vars(module).values()):
+                if isinstance(cls, type) and cls.__module__ == module.__name__:
+                    _of_fsdp.add(f"the class {cls.__name__}", vars(cls))
+
+
+def _of_the_standard_library() -> str:
+    """A public name that is new there, or stands for something else: not what a module fills in by itself."""
+    for what, table, before in _standard.differing():
+        for name, value in list(table.items()):
+            is_new = before.get(name) is None and (name in before or isinstance(value, types.ModuleType))
+            if not name.startswith("_") and before.get(name) is not value and not is_new:
+                return f"{name} of {what}"
+    return ""
+
+
+def _changed(tables: Tables) -> str:
+    for what, table, before in tables.differing():
+        for name, value in before.items():
+            now = table.get(name)
+            if now is not value and isinstance(value, _CODE) and not _is_known(now, value):
+                return f"{name} of {what}"
+        new = [n for n, v in table.items() if n not in before and not n.startswith("_") and not _is_known(v)]
+        if new and (what.startswith("the class") or tables is _layers):
+            return f"{new[0]} of {what}"
+    return ""
 
 
 def _is_known(value: Any, before: Any = None) -> bool:
@@ -129,15 +132,3 @@ def _is_known(value: Any, before: Any = None) -> bool:
     home = getattr(value, "__globals__", {}).get("__name__", "")
     is_timed = hasattr(value, "hooked") and getattr(value, "__wrapped__", None) is before
     return isinstance(value, types.ModuleType) or home.startswith("hw_utils.") or is_timed
-
-
-def _remember(tables: dict, what: str, table: Any) -> None:
-    if what not in tables:
-        tables[what] = table, dict(table)
-
-
-def _differ(table: Any, before: dict[str, Any]) -> bool:
-    try:
-        return bool(table != before)
-    except Exception:  # an array among them: no single answer, and not the object that was there
-        return True
