@@ -16,20 +16,23 @@ from hw_utils.material.kept.values import hung_on
 
 
 class Keeper:
-    """One stage, watched: of an object in another process only the tensors that can be found there are known."""
+    """One stage, watched: of an object in another process only the tensors that can be found there are known.
 
-    def __init__(self, make: Any, module: torch.nn.Module) -> None:
+    looks: whether anybody asks for what it keeps; to see that, all of it may have to come from another process.
+    """
+
+    def __init__(self, make: Any, module: torch.nn.Module, *, looks: bool) -> None:
         self.before = Counter(hung_on([module]))
         self.stage, self.make, self.module = make(module), make, module
-        self.is_here, self.now = is_here(self.stage), -1
+        self.is_here, self.now, self.looks = is_here(self.stage), -1, looks
         self.watched: dict[int, list[StorageWeakRef]] = {}  # micro-batch -> what was made for it
         self.values: dict[int, list[torch.Tensor]] = {}  # micro-batch -> copies of its numbers
-        if self.is_here:
+        if self.is_here and looks:
             of_stage = Counter(hung_on([module]))
             for part in module.modules():
                 part.register_forward_hook(self._made)
             self.before += Counter(hung_on([module])) - of_stage
-        self.at_first = self.n_bytes()
+        self.at_first = self.n_bytes() if looks else 0
 
     def _made(self, part: torch.nn.Module, args: tuple, output: Any) -> None:
         if isinstance(output, torch.Tensor):
@@ -37,6 +40,8 @@ class Keeper:
 
     def watch(self, k: int, *tensors: torch.Tensor | None) -> None:
         """From now on these and their numbers are known to be micro-batch k's, whoever keeps them."""
+        if not self.looks:
+            return
         found = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
         floats = [tensor.detach().flatten().double().clone() for tensor in found if tensor.is_floating_point()]
         self.values.setdefault(k, []).extend(floats)

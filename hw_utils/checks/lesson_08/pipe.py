@@ -52,8 +52,9 @@ class Stopped(Exception):
 class Pipe:
     """All stages beside each other, or one alone; what goes from one to the next is copied, as a message is."""
 
-    def __init__(self, make: Any, **case: Any) -> None:
-        self.keepers = [Keeper(make, module) for module in modules_of(**case)]
+    def __init__(self, make: Any, *, looks: bool, **case: Any) -> None:
+        """looks: whether anybody asks for `kept`."""
+        self.keepers, self.looks = [Keeper(make, module, looks=looks) for module in modules_of(**case)], looks
         self.same_x, self.only = case["texts"] == "same x", case["only"]
         self.inputs: dict[tuple[int, int], torch.Tensor] = {}  # (part, micro-batch) in flight -> the caller's x
         self.needed: dict[int, list[int]] = {}  # of a micro-batch in flight: what each part keeps more since then
@@ -64,14 +65,16 @@ class Pipe:
 
     def forward(self, k: int, x: torch.Tensor) -> torch.Tensor:
         """The scores."""
-        before = [keeper.n_bytes() for keeper in self.keepers]
+        before = self._n_bytes()
         for place, keeper in enumerate(self.keepers):
             others = [t for (p, _), t in self.inputs.items() if p == place] if self.same_x else []
             x = self.inputs[place, k] = (others or [x])[0]
             x = self._forward(place, keeper, k, x)
-        now = [keeper.n_bytes() for keeper in self.keepers]
-        self.needed[k] = [max(0, b - a) for a, b in zip(before, now)]
+        self.needed[k] = [max(0, b - a) for a, b in zip(before, self._n_bytes())]
         return x
+
+    def _n_bytes(self) -> list[int]:
+        return [keeper.n_bytes() for keeper in self.keepers] if self.looks else []
 
     def _forward(self, place: int, keeper: Keeper, k: int, x: torch.Tensor) -> torch.Tensor:
         keeper.now, copy, settings, random = k, x.clone(), (keeper.settings(), keeper.weights()), torch.get_rng_state()

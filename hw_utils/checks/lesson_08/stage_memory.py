@@ -109,6 +109,6 @@ def stage_lets_go(make, /, **case: Any):
     """The same steps: what an output hangs on, and what is left of a micro-batch when it is back."""
     return observe(
         lambda: simulate(
-            run_stages, 1, (make, {**DEFAULTS, **case}, case["steps"] == _LOOKS_AGAIN), compute="free", echo=False
+            run_stages, 1, (make, {**DEFAULTS, **case}, True, case["steps"] == _LOOKS_AGAIN), compute="free", echo=False
         )
     )

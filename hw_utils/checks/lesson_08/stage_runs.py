@@ -44,9 +44,12 @@ def passes(order: str) -> list[tuple[str, int]]:
     return [(step[0], int(step[1:])) for step in order.split()]
 
 
-def run_stages(rank: int, world_size: int, make: Any, case: dict, looks_again: bool = False) -> dict:
-    pipe = Pipe(make, **case)
-    outputs, gradients, kept, looks = [], [], [], []
+def run_stages(
+    rank: int, world_size: int, make: Any, case: dict, looks: bool = False, looks_again: bool = False
+) -> dict:
+    """looks: at what is kept; again: of stages that are made for that alone."""
+    pipe = Pipe(make, looks=looks, **case)
+    outputs, gradients, kept, in_use = [], [], [], []
     try:
         for number, order in enumerate(case["steps"]):
             scores = {}
@@ -57,9 +60,9 @@ def run_stages(rank: int, world_size: int, make: Any, case: dict, looks_again: b
                     outputs.append([number, k, scores[k]])
                 else:
                     pipe.backward(k, y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F")))
-                    kept.append([number, k, *pipe.kept(k)])
+                    kept += [[number, k, *pipe.kept(k)]] if looks else []
             modules = [keeper.module for keeper in pipe.keepers]
-            looks.append(look_at(make, is_at_rest=True) if case["texts"] == "many rows" else None)
+            in_use.append(look_at(make, is_at_rest=True) if case["texts"] == "many rows" else None)
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     except Stopped as stopped:
         return {"stopped": list(stopped.args)}
@@ -67,7 +70,7 @@ def run_stages(rank: int, world_size: int, make: Any, case: dict, looks_again: b
     return {
         "stopped": None, "outputs": outputs, "gradients": gradients, "kept": kept, "graphs": sorted(pipe.graphs),
         "held": held, "left": [keeper.left_on_module() for keeper in pipe.keepers],
-        "touched": pipe.touched, "taken": taken(looks[0], looks[-1]),
+        "touched": pipe.touched, "taken": taken(in_use[0], in_use[-1]),
     }  # fmt: skip
 
 
