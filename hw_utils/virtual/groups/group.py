@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from hw_utils.core.calls.c10d_operations import Front, Kernels
 from hw_utils.core.calls.fingerprint import fingerprint, not_all_came, require_alike
-from hw_utils.core.calls.mismatch_text import closed_text, late_text
+from hw_utils.core.calls.mismatch_text import amounts_text, call_text, closed_text, late_text
 from hw_utils.core.calls.public_calls import OBJECT_OPS, caller, not_compiled
 from hw_utils.core.calls.tensor_layout import TAKE_GAPS, asks_its_class
 from hw_utils.core.source.students_files import is_students
@@ -237,7 +237,7 @@ class VirtualGroup(Collectives):
         group = self.of_objects if self.of_objects is not None and name in OBJECT_OPS else self
         if outer is not None and _is_async(outer):
             engine = self.engine
-            text = partial(post.text, engine.rank, engine.places)
+            text = partial(_text_of_call, engine.rank, name, n_bytes, partial(engine.places.where, site))
             post.watched = engine.in_flight.watch(engine.rank, (*inputs[:1], *outputs[:1]), text)
         with profiled(method, in_profile or inputs) if is_profiled() and in_profile != [] else nullcontext():
             work = self.engine.collective(group, post, outer)
@@ -285,6 +285,11 @@ class VirtualGroup(Collectives):
         KERNELS.install()
         self.front = self.front or Front(self)
         return getattr(self.front, name)(*arguments, **named)
+
+
+def _text_of_call(rank: int, name: str, n_bytes: int, where: Callable[[], str], tensor: torch.Tensor) -> str:
+    of = amounts_text([(tensor.numel(), str(tensor.dtype).removeprefix("torch."))], n_bytes)
+    return call_text(rank, name, of, where=where())
 
 
 def _is_async(outer) -> bool:

@@ -26,7 +26,7 @@ class RemoteWork(WithFuture, Work):
         self.by_shape = by_shape  # what comes is in the order of the outputs' shapes, not of their memory
         self.proxy, self.number, self.name, self.outputs = proxy, number, name, outputs
         self.is_done, self.has_outputs, self.source, self.done_s = False, False, -1, -1.0
-        self.members, self.watched = None, None
+        self.members = None
         self.sent = None if sent is None else (sent, _bytes_of(sent))
         self.text = ""
         self.lock = threading.Lock()  # several threads may ask: the first one does, the others find what it got
@@ -71,9 +71,8 @@ class RemoteWork(WithFuture, Work):
                         f"{self.text} and changes the tensor between isend and wait: wait() before you write to it, "
                         "or send a clone()"
                     )
-        watched, self.watched = self.watched, None
-        if watched is not None:
-            watched.require_unchanged()
+        if self.watched is not None:
+            self.watched.require_unchanged()
         self.settle_future()
         self.let_go()
         return True
@@ -93,7 +92,6 @@ class RemoteWork(WithFuture, Work):
             self.lock.release()
         if not self.is_done:
             return False
-        self.watched = None
         self.settle_future()
         return not self.is_mute or self.members is not None
 

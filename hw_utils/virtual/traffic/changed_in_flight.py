@@ -16,9 +16,9 @@ from hw_utils.virtual.traffic.tensor_bytes import writable
 
 
 class Watched:
-    """The tensors of one call, until somebody waits for it."""
+    """The tensors of one call, until somebody waits for it. text: what it says of the call, given the first of them."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor], text: Callable[[], str]) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor], text: Callable[[torch.Tensor], str]) -> None:
         self.tensors, self.text, self.is_changed = list(tensors), text, False
         self.renew()
 
@@ -44,8 +44,8 @@ class Watched:
         self.look()
         if self.is_changed:
             raise RuntimeError(
-                f"{self.text()}, and changes the tensor between the call and its wait: wait() before you write to it, "
-                "or hand in a clone()"
+                f"{self.text(self.tensors[0])}, and changes the tensor between the call and its wait: wait() before "
+                "you write to it, or hand in a clone()"
             )
 
 
@@ -55,7 +55,7 @@ class InFlight:
     def __init__(self) -> None:
         self.of_rank: dict[int, weakref.WeakSet[Watched]] = {}
 
-    def watch(self, rank: int, tensors: Iterable[torch.Tensor], text: Callable[[], str]) -> Watched | None:
+    def watch(self, rank: int, tensors: Iterable[torch.Tensor], text: Callable[[torch.Tensor], str]) -> Watched | None:
         """The first of what a call reads and of what it writes; None if nothing tells whether they change."""
         if not (found := [tensor for tensor in tensors if _tells(tensor)]):
             return None

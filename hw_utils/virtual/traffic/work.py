@@ -13,6 +13,7 @@ from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
 from hw_utils.core.errors import ranks_text
+from hw_utils.virtual.traffic.changed_in_flight import Watched
 from hw_utils.virtual.traffic.messages.requests import POLL_S
 
 
@@ -137,6 +138,7 @@ class WithFuture:
     held_in: dict | None = None  # where it is kept until somebody waits for it
     unfinished: tuple[Callable[[], None], ...] = ()  # what its result still wants, see finish_with
     gives: list | Callable[[], list] | None = None  # what its result is, if not the outputs as they travel
+    watched: Watched | None = None  # its tensors, until it is known to be over
     is_mute = False  # its result and its future are asked for in vain, as of a few of gloo's
 
     def result(self) -> list[torch.Tensor]:
@@ -173,6 +175,7 @@ class WithFuture:
         self.unfinished = (*self.unfinished, finish)
 
     def settle_future(self) -> None:
+        self.watched = None
         while self.unfinished:
             finish, *left = self.unfinished
             self.unfinished = tuple(left)
@@ -235,9 +238,8 @@ class VirtualWork(WithFuture, Work):
             engine.move_on(rank, self.done_s)
         engine.rows.note_wait(self.row, order, start_s, engine.clock[rank])
         engine.compute.resume()  # other ranks' threads have run: what follows may wait and ask for the time
-        watched, self.watched = self.watched, None
-        if watched is not None and self.failure is None:
-            watched.require_unchanged()
+        if self.watched is not None and self.failure is None:
+            self.watched.require_unchanged()
         self.settle_future()
         self.let_go()
         engine.compute.resume()
@@ -256,7 +258,6 @@ class VirtualWork(WithFuture, Work):
         if is_done and not self.is_mute:
             _note_wait(engine, rank, self.row)  # who asks until it is over has waited
         if is_done:
-            self.watched = None
             self.settle_future()
         engine.compute.resume()
         return is_done and not self.is_mute
