@@ -171,6 +171,8 @@ _ERRORS = {
     r"must have the same (?:number of bytes|dtype)": "the two ends of a message differ: receive into a tensor of the "
     "sender's shape and dtype (torch.empty_like), in the order in which it sends.",
     r"between isend and wait": "another tensor is needed to receive into: the one under way is not yours until wait().",
+    r"between the call and its wait": "it was written to while it was under way: after async_op=True a tensor is not "
+    "yours until wait(): no p.grad, and no buffer that is used again.",
     r"was given rank .* on rank": "every rank passes its own rank: whatever is made for a rank has that one in it.",
     r"with (\([^)]*\)) of (\w+) while rank \d+ calls [^\n]*? with \1 of (?!\2\b)": "ranks bring different dtypes: make "
     "the new tensor with the dtype of the one that it goes with (torch.zeros_like, x.new_zeros).",

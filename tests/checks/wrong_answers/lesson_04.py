@@ -617,7 +617,7 @@ def begins_with_zeros(model):
     all_reduce_mean(model)
 
 
-@wrong("lesson_04.all_reduce_mean", says="divided while it was under way")
+@wrong("lesson_04.all_reduce_mean", says="while it was under way")
 def divides_under_way(model):
     for p in model.parameters():
         if p.requires_grad:

@@ -424,7 +424,7 @@ def _times_the_last_wait(handles, parameters, n, optimizer):
 
 for _name, _then, _says in [
     ("steps_before_it_waits", _steps_and_waits, "no p.grad is yours until wait"),
-    ("divides_before_it_waits", _divides_and_waits, "no p.grad is yours until wait"),
+    ("divides_before_it_waits", _divides_and_waits, "a tensor is not yours until wait.*no p.grad"),
     ("times_the_last_wait", _times_the_last_wait, "comm_s.*under way from its start"),
 ]:
     wrong_values("lesson_05.profiled_training", _name, _starts_all(_then), says=_says)
