@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import gc
 import itertools
 import random
 import sys
@@ -31,6 +32,7 @@ from hw_utils.threads.turns import Stopped, Turns
 _STEP_LIMIT = 20_000
 _MOST_OUTCOMES = 100
 LOST_TRACE = "sys.settrace was called: then no other rank can be let in between two steps"
+_OBJECTS = 200_000  # between two collections: each goes through all that a notebook has imported
 _BATCH = 100  # orders that are run at a time
 
 
@@ -104,7 +106,8 @@ class Plan:
 class _Interleaving:
     """One run: lets the plan switch at the points of the student's code, and keeps the lines in their order."""
 
-    def __init__(self, turns: Turns, plan: Plan, shared: Set[Place]) -> None:
+    def __init__(self, turns: Turns, plan: Plan, shared: Set[Place] | None) -> None:
+        """shared: where tensors are changed in place that several ranks change; None if this run is to find out."""
         self.turns, self.plan, self.shared = turns, plan, shared
         self.changed = ChangedTensors()
         self.lines: list[tuple[int, str, int]] = []  # rank, file, line; or rank, what it did, 0
@@ -126,6 +129,8 @@ class _Interleaving:
                 stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
                 known = steppers[id(code)] = (stepper, is_of_a_library(code), opening_of(code), code)
             stepper, is_librarys, opening, _ = known
+            if stepper is None and opening is None:
+                return None
             if opening is not None and frame.f_back is not None and frame.f_back.f_trace is not None:
                 self._open(code, opening, mine)
             if stepper is None or (is_librarys and not comes_from_a_traced(frame.f_back)):
@@ -172,11 +177,14 @@ class _Interleaving:
 
         return on_step
 
-    def in_two_steps(self, rank: int) -> InTwoSteps:
+    def in_two_steps(self, rank: int) -> contextlib.AbstractContextManager:
         """For the thread of a rank: lets the plan switch while torch changes a tensor that others change, too."""
+        shared = self.shared
+        if shared is not None and not shared:
+            return contextlib.nullcontext()  # a mode of torch's costs a tenth of the time
 
         def pause(frame: FrameType, place: Place) -> bool:
-            if place not in self.shared or not self.plan.at_point():
+            if shared is None or place not in shared or not self.plan.at_point():
                 return False
             here = (rank, frame.f_code.co_filename, frame.f_lineno)
             self.turns.pause()
@@ -252,6 +260,8 @@ class Explorer:
 
     def __enter__(self) -> Explorer:
         self.stack.enter_context(self.turns)
+        self.stack.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(_OBJECTS, 50, 100)
         self.stack.enter_context(arrays_are_seen())
         closed_over = getattr(self.make, "__closure__", None) or ()
         students = [self.make, *(cell.cell_contents for cell in closed_over)]
@@ -266,7 +276,7 @@ class Explorer:
         self.turns.caller = _thread.get_ident()
         self.turns.gather()
         if self.shared is None:  # and Python 3.12 shows a thread's steps from the next thread on
-            first, changed = self._run_one(Plan(), frozenset())
+            first, changed = self._run_one(Plan(), None)
             if first.results is None:
                 return [first]
             self.shared = changed.shared()
@@ -277,7 +287,7 @@ class Explorer:
                 break
         return outcomes
 
-    def _run_one(self, plan: Plan, shared: Set[Place]) -> tuple[Outcome, ChangedTensors]:
+    def _run_one(self, plan: Plan, shared: Set[Place] | None) -> tuple[Outcome, ChangedTensors]:
         one = _Interleaving(self.turns, plan, shared)
 
         def work(rank: int) -> Any:
