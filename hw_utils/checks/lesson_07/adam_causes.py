@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import torch
+
+from hw_utils.checks.lesson_07.second_objects import LR, batch, tower
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 # (v, 1 - beta2**t) -> what m / (1 - beta1**t) is divided by
@@ -29,6 +31,7 @@ class _Adam:
             p -= self.lr * m / (1 - BETA1**self.t) / self.divisor(v, 1 - BETA2**self.t)
 
 
+_NO_SUMS = {"largest (MAX)": torch.maximum, "smallest (MIN)": torch.minimum, "product (PRODUCT)": torch.mul}
 _INSIDE = "eps belongs outside the root: sqrt(v / (1 - beta2**t)) + eps."
 _CAUSES: list[tuple[Divisor, str]] = [
     (
@@ -50,6 +53,29 @@ def with_eps_elsewhere() -> Iterator[tuple[Callable, str]]:
         eps = 10.0**-digits
         cause = f"that is Adam with an eps of {eps:g}: take the one that came in, which is {EPS:g} if nothing is said."
         yield partial(_Adam, divisor=lambda v, correction, eps=eps: (v / correction).sqrt() + eps), cause
+
+
+def why_no_sum(got: np.ndarray, widths: list[int], world_size: int) -> str:
+    """The cause of weights after one step that come of a reduction with another operation than SUM or AVG; "" if of
+    none."""
+    model = tower(widths)
+    parameters = list(model.parameters())
+    losses = [model(batch(rank, 0, widths[0])).square().mean() for rank in range(world_size)]
+    gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
+
+    def stepped(combine: Callable) -> np.ndarray:
+        flat = [p.detach().clone().requires_grad_() for p in parameters]
+        for p, *each in zip(flat, *gradients):
+            p.grad = reduce(combine, each)
+        torch.optim.Adam(flat, lr=LR).step()
+        return torch.cat([p.detach().flatten() for p in flat]).numpy()
+
+    right = stepped(torch.add)
+    for name, combine in _NO_SUMS.items() if world_size > 1 else ():
+        other = stepped(combine)
+        if abs(other - right).max() > LR and np.allclose(got, other, rtol=0, atol=LR / 20):
+            return f"that is Adam with the {name} of the ranks' gradients: their sum divided by N is asked, or AVG."
+    return ""
 
 
 def is_decay(difference: np.ndarray, weights: np.ndarray) -> bool:

@@ -26,7 +26,7 @@ from hw_utils.checks.kept_bytes import (
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
-from hw_utils.checks.lesson_07.adam_causes import are_others, is_decay, why_length, with_eps_elsewhere
+from hw_utils.checks.lesson_07.adam_causes import are_others, is_decay, why_length, why_no_sum, with_eps_elsewhere
 from hw_utils.checks.lesson_07.second_objects import LR, batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
@@ -256,12 +256,10 @@ def _why(got: np.ndarray, right: np.ndarray, widths: list[int], world_size: int,
         return "the last parameters never move: pad the flat vector, the remainder is part of a shard."
     if world_size > 1 and are_others(got[0], start, size, LR):
         return "some weights are others' now: rank r's shard is elements r * size to (r + 1) * size, of every vector."
+    if cause := why_no_sum(got[0], widths, world_size):
+        return cause
     turned = np.sign(got[0] - start) != np.sign(right[0] - start)
-    if (
-        turned.any()
-        and not turned.all()
-        and np.allclose(got[0] - start, np.sign(got[0] - start) * LR, rtol=1e-3, atol=0)
-    ):
+    if turned.any() and not turned.all() and np.allclose(abs(got[0] - start), LR, rtol=1e-3, atol=0):
         return (
             "every weight moves by lr, some of them in the wrong direction: gradients and weights of a shard lie at "
             "the same places of the flat vectors."

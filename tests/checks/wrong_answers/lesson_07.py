@@ -364,6 +364,7 @@ class _Adam:
     keeps_flat = False
     writes = True
     own_gradient = False
+    op = dist.ReduceOp.SUM
     other_shard = False
     floor = False
     eps_inside = False
@@ -387,7 +388,7 @@ class _Adam:
         flat = _flat([p.grad for p in self.parameters], n)[:n]
         if self.own_gradient:
             return flat[dist.get_rank() * self.size :][: self.size].clone()
-        dist.reduce_scatter(g, list(flat.split(self.size)))
+        dist.reduce_scatter(g, list(flat.split(self.size)), op=self.op)
         return g / dist.get_world_size() if self.mean else g
 
     def gathered(self, flat, w):
@@ -435,6 +436,8 @@ for _name, _change, _says in [
     ("DecaysWeights", {"decay": 0.01}, "that is weight decay, as AdamW has it"),
     ("WritesNothing", {"writes": False}, "the weights never move"),
     ("ReducesNothing", {"own_gradient": True}, "the rank's own gradients: they are never reduced"),
+    ("TakesTheLargestGradient", {"op": dist.ReduceOp.MAX}, r"the largest \(MAX\) of the ranks' gradients"),
+    ("MultipliesGradients", {"op": dist.ReduceOp.PRODUCT}, r"the product \(PRODUCT\) of the ranks' gradients"),
     ("StepsTheNextShard", {"other_shard": True}, "some weights are others' now"),
     ("HasEpsInTheRoot", {"eps_inside": True}, "eps belongs outside the root: sqrt"),
     ("HasEpsBeforeTheCorrection", {"eps_early": True}, r"eps is added to sqrt\(v\) before the bias correction"),
