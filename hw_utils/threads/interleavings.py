@@ -13,7 +13,6 @@ import contextlib
 import functools
 import gc
 import itertools
-import random
 import sys
 import threading
 from collections.abc import Callable, Iterator, Set
@@ -26,6 +25,7 @@ from hw_utils.core.source.lines import locate
 from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
+from hw_utils.threads.switch_plan import Plan
 from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, opening_of, points_in
 from hw_utils.threads.turns import Stopped, Turns
 
@@ -62,45 +62,6 @@ class Explored:
     outcomes: list[Outcome]
     n_interleavings: int
     n_points: int  # at which the turn could pass, in the plainest order
-
-
-class Plan:
-    """Who runs next: at most one unlucky switch at a given point, or random ones.
-
-    `turns`: for each time that a turn passed the points before it, the rank that gave it away (-1 at the start), and
-    those that could take it, a bit each.
-    """
-
-    def __init__(self, at: int = -1, to: int = 0, seed: int | None = None) -> None:
-        self.at, self.to, self.seen, self.switches = at, to, 0, 0
-        self.turns: list[tuple[int, int, int]] = []
-        self.is_unlucky = False  # the switch that comes now
-        self.random = None if seed is None else random.Random(seed)
-        self.rate = self.random.choice((0.02, 0.1, 0.3)) if self.random else 0.0
-
-    def at_point(self) -> bool:
-        """Whether to switch here."""
-        self.seen += 1
-        if self.random:
-            return self.random.random() < self.rate
-        self.is_unlucky = self.seen == self.at
-        return self.is_unlucky
-
-    def choose(self, runnable: list[int], rank: int) -> int:
-        self.turns.append((self.seen, rank, sum(1 << r for r in runnable)))
-        if len(runnable) == 1:
-            return runnable[0]
-        self.switches += rank in runnable
-        if self.random:
-            others = [r for r in runnable if r != rank]
-            return self.random.choice(others or runnable)
-        if self.is_unlucky:
-            self.is_unlucky = False
-            others = [r for r in runnable if r != rank]
-            return others[self.to % len(others)]
-        if rank in runnable:  # it sleeps: in a loop until others have done something, so all of them get their turn
-            return next((r for r in runnable if r > rank), runnable[0])
-        return runnable[0] if self.at < 0 else runnable[self.to % len(runnable)]
 
 
 class _Interleaving:
