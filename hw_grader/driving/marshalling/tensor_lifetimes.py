@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.core.source.students_files import students_frames
-from hw_utils.material.kept.tensors import is_among, kept_by_frames
+from hw_utils.material.kept.tensors import Memories, kept_by_frames
 
 _PACKAGE = os.path.join(Path(__file__).absolute().parents[2], "")  # ends with a separator
 
@@ -31,7 +31,7 @@ class Handed:
     def numbers(self, tensors: Sequence[torch.Tensor], lent: Sequence[torch.Tensor]) -> list[int | None]:
         """The number of each tensor's memory, which it keeps when it is handed over again; None for the driver's."""
         known = {ref.cdata: number for number, ref in self.alive.items()}
-        theirs = {tensor.untyped_storage()._cdata for tensor in lent}
+        theirs, of_lent = {tensor.untyped_storage()._cdata for tensor in lent}, Memories(lent)
         found: list[int | None] = []
         for tensor in tensors:
             storage = tensor.untyped_storage()
@@ -40,7 +40,7 @@ class Handed:
                 number = known[storage._cdata] = self.n_handed
                 self.alive[number], self.n_handed = StorageWeakRef(storage), self.n_handed + 1
             if number is not None:
-                self.contents[number] = tensor.detach().flatten()[: 0 if is_among(tensor, lent) else None].clone()
+                self.contents[number] = tensor.detach().flatten()[: 0 if of_lent.have(tensor) else None].clone()
             found.append(number)
         return found
 
@@ -48,8 +48,8 @@ class Handed:
         """The numbers of memory that nobody has any more, nor a copy in a variable; told once."""
         found = [number for number, ref in self.alive.items() if ref.expired()]
         frames = (f for f in students_frames() if not f.f_code.co_filename.startswith(_PACKAGE))
-        kept = kept_by_frames(frames) if found else []
-        found = [number for number in found if not is_among(self.contents[number], kept)]
+        kept = Memories(kept_by_frames(frames) if found else ())
+        found = [number for number in found if not kept.have(self.contents[number])]
         for number in found:
             del self.alive[number], self.contents[number]
         return found

@@ -12,7 +12,7 @@ from hw_utils.checks import drawn_numbers
 from hw_utils.core.source.students_files import students_frames
 from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
-from hw_utils.material.kept.tensors import is_among, kept_by_frames
+from hw_utils.material.kept.tensors import Memories, kept_by_frames
 
 
 def stage_weights(number: int, width: int) -> torch.Tensor:
@@ -23,7 +23,8 @@ def stage_weights(number: int, width: int) -> torch.Tensor:
 class WatchedStage(TimedStage):
     """Of its inputs at a pass, whoever kept them: `n_kept`, the most that were alive beside those in flight, and
     `kept_bytes`, the most memory in which they lay, in flight or not. A copy that the schedule keeps counts as the
-    input. `n_gradients`: the most that were alive of the gradients that earlier passes were given."""
+    input; one that went back and was found nowhere is not looked for again. `n_gradients`: the most that were alive of
+    the gradients that earlier passes were given."""
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
@@ -45,7 +46,7 @@ class WatchedStage(TimedStage):
         """As a timed stage."""
         self._count()
         if isinstance(x, torch.Tensor) and all(x.data_ptr() != y.data_ptr() for y in self._theirs):
-            numbers = x.new_empty(0) if is_among(x, self._theirs) else x.detach().clone()
+            numbers = x.new_empty(0) if Memories(self._theirs).have(x) else x.detach().clone()
             self._inputs[k] = StorageWeakRef(x.untyped_storage()), x.untyped_storage().nbytes(), numbers
         y = super().forward(k, x)
         self.crossed[f"F{k}"] = [self.kept[k], y.clone()]
@@ -65,12 +66,13 @@ class WatchedStage(TimedStage):
     def _count(self) -> None:
         # a grader's own frames hold what crosses
         frames = (f for f in students_frames() if not f.f_globals.get("__name__", "hw_").startswith("hw_"))
-        kept = kept_by_frames(frames)
+        kept = Memories(kept_by_frames(frames))
         alive = {
             k: (-k if ref.expired() else ref.cdata, n_bytes)
             for k, (ref, n_bytes, numbers) in self._inputs.items()
-            if not ref.expired() or is_among(numbers, kept)
+            if not ref.expired() or kept.have(numbers)
         }
+        self._inputs = {k: given for k, given in self._inputs.items() if k in alive or k in self.kept}
         self._gradients = [ref for ref in self._gradients if not ref.expired()]
         self.n_gradients = max(self.n_gradients, len({ref.cdata for ref in self._gradients}))
         in_flight = {place for k, place in alive.items() if k in self.kept}

@@ -22,6 +22,7 @@ from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
 _FEW_BYTES = 16  # letters in a name, flags
+_FEW_NUMBERS = 2_000  # to look through them costs as much as to ask for it
 _BY_ANY_NAME = {"globals", "vars"}  # what reaches global names that do not stand in the code
 _A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
 _OURS = "hw_"  # this course's packages: a communication layer, for example: what it keeps is no part of a layer
@@ -72,12 +73,27 @@ def kept_by_frames(frames: Iterable[FrameType]) -> list[torch.Tensor]:
     return list(_found(set(), waiting, _parts_of_notebook, with_numbers=True).values())
 
 
-def is_among(numbers: torch.Tensor, kept: Iterable[torch.Tensor]) -> bool:
-    """Whether some memory has all of these numbers, in any shape; of a constant nobody can say."""
-    flat = numbers.detach().flatten()
-    few = flat[[0, len(flat) // 2, -1]] if len(flat) else flat  # tell most memory apart, the first one most of that
-    holders = (value for value in kept if all(n_found(number, value) for number in few))
-    return any(n_found(flat, value) == len(flat) for value in holders) and len(flat.unique()) > 2
+class Memories:
+    """All the memory that some tensors are views of, as it is now, to look numbers up in."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        views = [memory for tensor in tensors if (memory := _memory_of_floats(tensor)) is not None]
+        memories = {(memory.data_ptr(), memory.dtype): memory for memory in views}.values()
+        small: dict[torch.dtype, list[torch.Tensor]] = {}  # looked through at once, one kind at a time
+        self._large = []
+        for memory in memories:
+            (self._large if len(memory) > _FEW_NUMBERS else small.setdefault(memory.dtype, [])).append(memory)
+        self._small = [(torch.cat(together), together) for together in small.values()]
+
+    def have(self, numbers: torch.Tensor) -> bool:
+        """Whether one of them has all of these, in any shape; of a constant nobody can say."""
+        flat = numbers.detach().flatten()
+        if not len(flat):
+            return False
+        few = flat[[0, len(flat) // 2, -1]]  # tell most memory apart, the first one most of that
+        memories = self._large + [m for joined, together in self._small if n_found(few, joined) == 3 for m in together]
+        holders = (memory for memory in memories if all(n_found(number, memory) for number in few))
+        return any(n_found(flat, memory) == len(flat) for memory in holders) and len(flat.unique()) > 2
 
 
 def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
@@ -114,13 +130,20 @@ def has_numbers(tensor: torch.Tensor) -> bool:
 
 def n_found(numbers: torch.Tensor, value: torch.Tensor) -> int:
     """How many of the numbers lie in the memory that a tensor is a view of."""
-    if not value.dtype.is_floating_point or value.layout != torch.strided:
+    memory = _memory_of_floats(value)
+    if memory is None:
         return 0
-    memory = torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
     numbers = numbers.to(value.dtype).flatten()
     if len(numbers) < 4:
         return sum(bool((memory == number).any()) for number in numbers)
     return int(torch.isin(numbers.double(), memory.double()).sum())
+
+
+def _memory_of_floats(value: torch.Tensor) -> torch.Tensor | None:
+    """All of it as one row, if floats lie in it."""
+    if not value.dtype.is_floating_point or value.layout != torch.strided or value.device.type != "cpu":
+        return None
+    return torch.empty(0, dtype=value.dtype).set_(value.detach().untyped_storage())
 
 
 def _found(

@@ -64,7 +64,8 @@ def outcomes(kind: Callable[[int], Any], method: str, args: list[tuple], case: d
     with _explorer(kind, world_size, method, brought, args[:1] * 2) as explorer:
         (outcome,) = explorer.run([(-1, 0, None)])["outcomes"]
     data["reshaped"] = {name: outcome[name] for name in ("results", "kind", "text", "line")}
-    is_pair = world_size == _OF_TWO_OBJECTS and all(o["results"] is not None for o in found)
+    is_pair = world_size == _OF_TWO_OBJECTS and case["n_interleavings"] > 1  # a race is to be told as one, before this
+    is_pair = is_pair and all(o["results"] is not None for o in found)
     are_three = world_size == RANKS_OF_WHOLE_NUMBERS and all(o["results"] is not None for o in found)
     data["whole numbers"] = _of_whole_numbers(kind, method, args) if are_three else None
     return {**data, "two objects": _two_objects(kind, method, args) if is_pair else None}
