@@ -7,9 +7,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-# Read when torch is imported: several test processes on few cores must not wait for their threads by spinning.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 import pytest
 from filelock import FileLock
 
