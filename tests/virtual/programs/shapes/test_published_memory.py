@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from hw_utils import simulate
 from tests.virtual.programs.shapes.megatron import MixedAdam, Shape, Stage
-from tests.virtual.runs import run
 
 GiB = 2**30
 FEWER = 8  # of the layers of a model in one stage, once it was run whole: 48 that are alike take half a minute
@@ -74,14 +74,17 @@ def first_stage(rank: int, world_size: int, row: Row, shape: Shape) -> float:
     return between_s
 
 
-def books(name: str, *, sequence_parallel: bool, recompute: str, of_layers: int = 1):
-    """of_layers: one layer of so many runs; they are alike, and each keeps the same."""
+def books(name: str, *, sequence_parallel: bool, recompute: str, of_layers: int = 1, fold: str | None = None):
+    """of_layers: one layer of so many runs; they are alike, and each keeps the same. So does each rank: see `fold`."""
     row = ROWS[name]
     shape = Shape(
         row.width, row.heads, row.layers // row.stages // row.chunks // of_layers, row.micro_batch,
         sequence_parallel=sequence_parallel, recompute=recompute,
     )  # fmt: skip
-    return run(first_stage, TENSOR_PARALLEL, row, shape, values="shapes", memory=True, timeout_s=600)
+    return simulate(
+        first_stage, TENSOR_PARALLEL, (row, shape), cluster="a100x8", compute="free", values="shapes", memory=True,
+        timeout_s=600, echo=False, isolate=False, fold=fold,
+    )  # fmt: skip
 
 
 def activations_GiB(found, rank: int = 0) -> float:
@@ -93,13 +96,13 @@ def activations_GiB(found, rank: int = 0) -> float:
 @pytest.mark.parametrize("name", ROWS)
 def test_states_and_activations_are_those_that_were_published(name: str):
     row = ROWS[name]
-    plain = books(name, sequence_parallel=False, recompute="none")
+    plain = books(name, sequence_parallel=False, recompute="none", fold="all")
     assert activations_GiB(plain) == pytest.approx(row.activations_GiB, rel=0.01)
     at_the_end = plain.memory.held_bytes(0)
     states = sum(at_the_end[owner] for owner in ("parameters", "gradients", "optimizer")) / GiB
     assert states == pytest.approx(row.states_GiB, rel=0.01)
     fewer = FEWER if row.stages == 1 else 1
-    both = books(name, sequence_parallel=True, recompute="selective", of_layers=fewer)
+    both = books(name, sequence_parallel=True, recompute="selective", of_layers=fewer, fold="all")
     assert fewer * activations_GiB(both) == pytest.approx(row.sequence_selective_GiB, rel=0.01)
 
 
