@@ -11,7 +11,9 @@ import pytest
 from filelock import FileLock
 
 from hw_utils.processes.copy_on_write import no_collections
-from tests.front_door.lab import CHROMIUM, FLAGS, require_chromium
+from tests.front_door.lab import CELL_MS, CHROMIUM, FLAGS, require_chromium
+
+_LINES = 40  # of a failure's text, when it happens; the whole text comes at the end
 
 
 @pytest.hookimpl(wrapper=True)
@@ -24,6 +26,24 @@ def pytest_collection():
         found = yield
     gc.freeze()
     return found
+
+
+@pytest.hookimpl(trylast=True)  # when there is a terminal to write to
+def pytest_configure(config):
+    if terminal := config.pluginmanager.get_plugin("terminalreporter"):
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
+class FailuresAtOnce:
+    """What has failed is told when it fails: whoever ends the run before it is over has seen which tests, and why."""
+
+    def __init__(self, terminal) -> None:
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            self.terminal.write_line(f"\n{report.nodeid} failed ({report.when}, {report.duration:.0f} s)")
+            self.terminal.write_line("\n".join(report.longreprtext.splitlines()[-_LINES:]))
 
 
 @pytest.fixture(scope="session")
@@ -70,6 +90,7 @@ def browser():
 def page(browser):
     """A page of its own; with SCREENSHOTS=folder it leaves a picture of how it looks at the end."""
     page = browser.new_page(viewport={"width": 1300, "height": 1000})
+    page.set_default_timeout(CELL_MS)  # the usual 30 s are over on a busy machine before a page has come
     yield page
     if directory := os.environ.get("SCREENSHOTS"):
         page.screenshot(path=f"{directory}/{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png")
