@@ -22,7 +22,15 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hw_grader.driving.forwarded_calls import SERVES, asking_functions, calling, forward_calls, rank_of_call, serving
+from hw_grader.driving.forwarded_calls import (
+    SERVES,
+    asking_functions,
+    calling,
+    forward_calls,
+    rank_of_call,
+    received,
+    serving,
+)
 from hw_grader.driving.marshalling.call_channel import HungUp, Line
 from hw_grader.driving.marshalling.exceptions import told
 from hw_grader.driving.marshalling.given_arguments import GivenArguments
@@ -249,8 +257,9 @@ class Call:
         if with_states:
             torch.set_rng_state(unpacker.unpack(reply["random"]))
             self.lent.set_states(unpacker.unpack(reply["states"]), with_settings=True)
-        for here, there in zip(mine, tensors):  # last: one may be a lent model's, which did not take part over there
-            here.detach().copy_(there)
+        with received(mine, self.served.under_way):
+            for here, there in zip(mine, tensors):  # last: one may be a lent model's, which did not take part there
+                here.detach().copy_(there)
         return result, mine
 
     def ask_for_function(self, number: int, args: tuple, options: dict) -> Any:
