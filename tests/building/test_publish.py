@@ -30,10 +30,11 @@ ADDRESS = "https://git.example.org/a-school/its-course"
 MISTAKE = Wrong("greets_from_the_wrong_rank", "lesson_01.hello", "", ())
 
 
-@pytest.fixture
-def course(tmp_path):
-    """A course of one tiny lesson with the real hw_utils."""
-    root = tmp_path / "course"
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """A course of one tiny lesson with the real hw_utils, and in `students` beside it what is published of it."""
+    folder = tmp_path_factory.mktemp("once")
+    root = folder / "course"
     shutil.copytree(FIXTURE.parent, root / "lessons")
     shutil.copytree(ROOT / "hw_utils", root / "hw_utils", ignore=shutil.ignore_patterns("__pycache__"))
     (root / "docs").mkdir()
@@ -41,13 +42,21 @@ def course(tmp_path):
         (root / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, root / name)
     build(root, unchecked=True)
-    return root
+    publish(folder / "students", root, ADDRESS)
+    assert find_leaks(folder / "students", [read_lesson(FIXTURE)], [MISTAKE]) == []
+    return folder
 
 
 @pytest.fixture
-def published(course, tmp_path):
-    publish(tmp_path / "students", course, ADDRESS)
-    return tmp_path / "students"
+def course(once, tmp_path):
+    """A copy of the course, for a test to change."""
+    return Path(shutil.copytree(once / "course", tmp_path / "course"))
+
+
+@pytest.fixture
+def published(once, tmp_path):
+    """A copy of what is published of it."""
+    return Path(shutil.copytree(once / "students", tmp_path / "students"))
 
 
 def plant(folder: Path, text: str, name: str = NOTEBOOK) -> None:
@@ -137,10 +146,8 @@ def _package(folder: Path, name: str) -> Path:
     ],
 )
 def test_a_planted_leak_is_found(published, text, name):
-    lessons = [read_lesson(FIXTURE)]
-    assert find_leaks(published, lessons, [MISTAKE]) == []
     plant(published, text, name)
-    leaks = find_leaks(published, lessons, [MISTAKE])
+    leaks = find_leaks(published, [read_lesson(FIXTURE)], [MISTAKE])
     assert leaks, f"{text!r} in {name} was not found"
     assert all(leak.startswith((name, name.split("/")[0])) for leak in leaks)
 
