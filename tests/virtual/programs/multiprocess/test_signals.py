@@ -89,6 +89,6 @@ def told_before_the_end(rank: int, world_size: int, path: str) -> None:
 def test_a_rank_whose_program_handles_sigusr1_is_asked_where_it_is_all_the_same(engine, tmp_path):
     path = str(tmp_path / "handled")
     with pytest.raises((TimedOut, WorkerFailed, RuntimeError), match=r"threading\.Event") as caught:
-        engine(told_before_the_end, 2, (path,), timeout_s=2, echo=False)
+        engine(told_before_the_end, 2, (path,), timeout_s=8, echo=False)
     assert "for ever" in str(caught.value)
     assert not os.path.exists(path)
