@@ -48,7 +48,7 @@ def _check(name: str) -> Check:
 
 def _with_few_orders(case: dict) -> dict:
     """Of threads: all are made for the references; of many right answers each has the plain ones and some."""
-    return {**case, "n_interleavings": min(case["n_interleavings"], 200)} if "n_interleavings" in case else case
+    return {**case, "n_interleavings": min(case["n_interleavings"], 100)} if "n_interleavings" in case else case
 
 
 @pytest.mark.parametrize("lesson", lessons(), ids=lambda lesson: lesson.name)
