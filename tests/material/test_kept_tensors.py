@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from hw_utils.material.kept.tensors import has_numbers, kept_by_frames, kept_elsewhere, kept_tensors
+from hw_utils.material.kept.tensors import Memories, has_numbers, kept_by_frames, kept_elsewhere, kept_tensors
 from hw_utils.threads.rendezvous import Rendezvous
 from hw_utils.threads.turns import Turns
 
@@ -183,3 +183,26 @@ def test_places_masks_and_random_states_are_no_numbers():
 def test_an_array_of_any_kind_is_found():
     kept = SimpleNamespace(whole=np.linspace(0, 1, 64).view("i4"), wide=np.linspace(0, 1, 64, dtype=np.longdouble))
     assert {path: has_numbers(t) for path, t in kept_tensors(kept).items()} == {"whole": True, "wide": True}
+
+
+@pytest.mark.parametrize("n_beside", [0, 5_000], ids=["small", "large"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_are_found_in_any_shape_of_any_memory(n_beside: int, dtype: torch.dtype):
+    draw = torch.Generator().manual_seed(1)
+    numbers, others = (torch.randn(4, 3, generator=draw, dtype=torch.float32).double() for _ in range(2))
+    memory = torch.zeros(12 + n_beside, dtype=dtype)
+    memory[n_beside // 2 :][:12] = numbers.flatten().to(dtype)
+    kept = Memories([torch.arange(9), memory[:1], torch.ones(2), torch.zeros(0)])  # a view keeps all of its memory
+    assert kept.have(numbers)
+    assert kept.have(numbers.T)
+    assert not kept.have(others)
+    assert not kept.have(torch.cat([numbers, others]))
+    assert not kept.have(torch.zeros(3))  # of a constant nobody can say
+    assert not kept.have(torch.zeros(0))
+    assert not Memories([]).have(numbers)
+
+
+def test_the_parts_of_numbers_in_two_memories_are_none_of_them():
+    draw = torch.Generator().manual_seed(2)
+    numbers = torch.randn(6, generator=draw)
+    assert not Memories([numbers[:3].clone(), numbers[3:].clone()]).have(numbers)
