@@ -142,7 +142,9 @@ def test_other_right_layers_pass_too():
                 self.boxes[group_id, rank, to].put(tensor.clone())
             return [self.boxes[group_id, source, rank].get() for source in range(self.world_size)]
 
-    checks.lesson_06.all_gather(WithoutALock)
+    checks.lesson_06.all_gather(
+        WithoutALock, cases=[{"world_size": n, "calls": 2, "n_interleavings": 300} for n in (2, 3)]
+    )
     case = {"world_size": 2, "calls": 1, "n_interleavings": 300}
     checks.lesson_06.all_gather(ByMailboxesOfC, cases=[case])
     checks.lesson_06.all_gather(WithACondition, cases=[case])
