@@ -56,7 +56,7 @@ SUBTLE = (
     "KeepsAllThatAPassGathers", "KeepsAllWholeGradients",
 )  # fmt: skip
 
-FEW_ORDERS = 150  # of threads: the plainest one, and a switch at each of the first points; the others are made nearby
+FEW_ORDERS = 60  # of threads: the plainest one, and a switch at each of the first points; the others are made nearby
 pytestmark = needs_sandbox
 
 
