@@ -171,22 +171,25 @@ def moment() -> float:
     return now_s
 
 
-def observe_memory(run: Callable[[], Run]) -> dict[str, Any]:
-    """What `observe` gives of a run that keeps memory, and `held`: each rank's bytes at its result's `moments`.
+def observe_memory(answer: Any, run: Callable[..., Run]) -> dict[str, Any]:
+    """What `observe` gives of `run(memory=True)`, and `held`: each rank's bytes at its result's `moments`.
 
-    None for a rank whose result has no `is_here`.
+    None for a rank whose result has no `is_here`. An answer in another process has no bytes in this run's books, which
+    would only be slow: none are kept then.
     """
     runs: list[Run] = []
+    has_books = not hasattr(type(answer), "CROSSES_AS")
 
     def run_once() -> Run:
-        runs.append(run())
+        runs.append(run(memory=has_books))
         return runs[-1]
 
     data = observe(run_once)
     if runs:
-        memory = runs[-1].memory
         data["held"] = [
-            [sum(memory.held_bytes(rank, at_s).values()) for at_s in result["moments"]] if result["is_here"] else None
+            [sum(runs[-1].memory.held_bytes(rank, at_s).values()) for at_s in result["moments"]]
+            if has_books and result["is_here"]
+            else None
             for rank, result in enumerate(runs[-1].results)
         ]
     return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -345,4 +346,4 @@ def sharded_adam(
     if is_large and share_nothing(make, world_size):  # and their code has run once
         observe(lambda: simulate(_worker, world_size, (make, SMALL, dtype, n_steps), compute="free", echo=False))
         share_nothing(make, world_size)
-    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+    return observe_memory(make, partial(simulate, _worker, world_size, args, compute="free", echo=False))

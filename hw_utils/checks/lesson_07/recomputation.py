@@ -281,4 +281,4 @@ def recomputed(
     if second:
         return second_objects.drive(second_objects.recompute, make, 1)
     args = (make, n_layers, n_segments, dropout, n_examples, evaluates)
-    return observe_memory(lambda: simulate(_worker, 1, args, compute="free", echo=False, memory=True))
+    return observe_memory(make, partial(simulate, _worker, 1, args, compute="free", echo=False))

@@ -314,4 +314,4 @@ def sharded_gradients(
     if many:
         return drive_many(make, world_size, widths, bucket_bytes)
     args = (make, widths, bucket_bytes, unused, order)
-    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+    return observe_memory(make, partial(simulate, _worker, world_size, args, compute="free", echo=False))

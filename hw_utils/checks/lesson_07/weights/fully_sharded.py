@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -330,4 +331,4 @@ def fully_sharded(
     if many:
         return held_in_a_pass.drive_many(make, world_size, many)
     args = (make, hidden, width, PASS_S, PASS_S, 2)
-    return observe_memory(lambda: simulate(train_steps, world_size, args, compute="free", echo=False, memory=True))
+    return observe_memory(make, partial(simulate, train_steps, world_size, args, compute="free", echo=False))

@@ -6,6 +6,7 @@ In this process the run's books of memory tell it; of an answer in another proce
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,7 +94,7 @@ def drive_many(make: Any, world_size: int, n_layers: int) -> dict[str, Any]:
     """One step through layers that are large: some of them are more than all else that is made."""
     share_nothing(make, world_size)
     args = (make, n_layers)
-    return observe_memory(lambda: simulate(_worker, world_size, args, compute="free", echo=False, memory=True))
+    return observe_memory(make, partial(simulate, _worker, world_size, args, compute="free", echo=False))
 
 
 def judge_many(data: Any, world_size: int, n_layers: int) -> None:
