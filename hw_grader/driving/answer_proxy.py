@@ -111,6 +111,9 @@ class Session:
             return Conversation(line, given, self).until_returned()
         except HungUp:
             raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from None
+        except BaseException:
+            self.lent.forget_states()
+            raise
         finally:
             line.close()
 

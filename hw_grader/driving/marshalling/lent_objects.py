@@ -1,10 +1,11 @@
 """What a driver lends to an answer, and what an answer keeps for a driver.
 
 The driver's models and optimizers are copied to the answer's process: weights, gradients, buffers and momentum cross
-with each call, with each question about them, and come back when it returns; so does whether a model is in training,
-and which parameters are new objects. Nothing else of them does. Functions stay where they are and are asked for, and so
-do the passes of a model whose class only the driver has. Settings and data sets are copied once. What an answer makes
-and is no plain value, a layer for example, stays in its process too: the driver has its number.
+with each call, with each question about them, and come back when it returns, of a model those that have changed; so
+does whether it is in training, and which parameters are new objects. Nothing else of them does. Functions stay where
+they are and are asked for, and so do the passes of a model whose class only the driver has. Settings and data sets are
+copied once. What an answer makes and is no plain value, a layer for example, stays in its process too: the driver has
+its number.
 
 Only the driver's side makes pickles; the other side answers in plain values, which change what is there.
 """
@@ -24,6 +25,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from hw_grader.driving.marshalling.model_and_optimizer_states import (
+    LastExchanged,
     move_memory,
     move_parameters,
     replace_parameters,
@@ -52,6 +54,7 @@ class Lent:
         self.built: list[torch.Tensor] = []  # parameters of the models among that
         self.parameters: dict[int, dict[str, nn.Parameter]] = {}  # of each model, as both sides know them
         self.addresses: dict[int, dict[str, int]] = {}  # of each model's tensors, when that was noted
+        self.exchanged: dict[int, LastExchanged] = {}  # of each model
         self.ask, self.of_number = ask, of_number
         self._n_dumped = 0
 
@@ -163,8 +166,14 @@ class Lent:
             _Pickler(file, self).dump(new)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise TypeError(f"a {type(new[0]).__name__} does not cross: {error}") from None
+        for number in range(self._n_dumped, len(self.things)):
+            self._note_pickled(number)
         self._n_dumped = len(self.things)
         return file.getvalue()
+
+    def _note_pickled(self, number: int) -> None:
+        if isinstance(self.things[number], nn.Module):
+            self.exchanged.setdefault(number, LastExchanged()).note_pickled(self.things[number])
 
     def load(self, things: bytes) -> None:
         """Takes over what the driver has dumped."""
@@ -173,6 +182,7 @@ class Lent:
             unpickler.persistent_load = self._known
             for thing in unpickler.load():
                 self.things.append(thing)
+                self._note_pickled(len(self.things) - 1)
                 if isinstance(thing, nn.Module):
                     self._note_parameters(len(self.things) - 1)
                     for path, part in thing.named_modules():
@@ -184,11 +194,24 @@ class Lent:
         return self.things[number] if kind == "lent" else Asking(self.ask, number)
 
     def states(self) -> list:
-        """The state of each thing that is kept equal; None for the others."""
+        """What has changed of each thing that is kept equal, to be sent; None for the others."""
         return [
-            {**state_of(thing), **self._placed_anew(number)} if isinstance(thing, KEPT_EQUAL) else None
+            self._state(number, thing) if isinstance(thing, KEPT_EQUAL) else None
             for number, thing in enumerate(self.things)
         ]
+
+    def _state(self, number: int, thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
+        state, placed = state_of(thing), self._placed_anew(number)
+        if isinstance(thing, nn.Module):
+            known = self.exchanged.setdefault(number, LastExchanged())
+            if any(placed.values()):  # the names are those of others now
+                known.forget()
+            state = known.changed(state)
+        return {**state, **placed}
+
+    def forget_states(self) -> None:
+        """A call has failed: what the other side has made of the things is not known, and all of them cross next."""
+        self.exchanged.clear()
 
     def _note_parameters(self, number: int) -> None:
         self.parameters[number] = dict(self.things[number].named_parameters(remove_duplicate=False))
@@ -222,16 +245,17 @@ class Lent:
         """
         if type(states) is not list or len(states) != len(self.things):
             raise TypeError("not the states of what was lent")
-        for thing, state in zip(self.things, states):
+        for number, (thing, state) in enumerate(zip(self.things, states)):
             if isinstance(thing, KEPT_EQUAL):
                 try:
                     replaced, moved, elsewhere = (state.pop(name) for name in ("replaced", "moved", "elsewhere"))
                     if isinstance(thing, nn.Module):
                         move_parameters(thing, moved)
+                        replace_parameters(thing, replaced)
                         move_memory(thing, elsewhere)
                     set_state(thing, state, with_settings=with_settings)
                     if isinstance(thing, nn.Module):
-                        replace_parameters(thing, replaced)
+                        self.exchanged.setdefault(number, LastExchanged()).note(state_of(thing), state)
                 except (AttributeError, IndexError, KeyError, RuntimeError, ValueError) as error:
                     raise TypeError(f"this {type(thing).__name__} does not cross: {error}") from None
         for number, thing in enumerate(self.things):  # of them all now: one may be a part of another

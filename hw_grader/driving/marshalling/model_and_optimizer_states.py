@@ -1,11 +1,61 @@
-"""What of a lent model or optimizer crosses, as plain values, and how its counterpart becomes the same."""
+"""What of a lent model or optimizer crosses, as plain values, and how its counterpart becomes the same.
+
+Of a model's tensors only those cross that have changed since both sides knew them last.
+"""
 
 from __future__ import annotations
 
+from ctypes import string_at
 from typing import Any
 
 import torch
 from torch import nn
+
+_TENSORS, _SETTINGS = ("tensors", "gradients"), ("followed", "training")
+
+
+class LastExchanged:
+    """What one side had of a model when its state crossed last, in either direction: the other side had the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def forget(self) -> None:
+        """The other side may have anything."""
+        self._known.clear()
+
+    def note_pickled(self, model: nn.Module) -> None:
+        """The model itself has crossed, without gradients."""
+        self._known = _fingerprints({"tensors": state_of(model)["tensors"], "gradients": {}})
+
+    def changed(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The same state, to be sent, with None for each tensor and each kind of settings that the other side has."""
+        before, self._known = self._known, _fingerprints(state)
+        same = {key for key, mark in self._known.items() if before.get(key) == mark}
+        parts = {kind: {n: None if (kind, n) in same else t for n, t in state[kind].items()} for kind in _TENSORS}
+        return parts | {kind: None if (kind, "") in same else state[kind] for kind in _SETTINGS}
+
+    def note(self, state: dict[str, Any], changed: dict[str, Any]) -> None:
+        """What came has been set, and `state` is what there is now."""
+        came = {kind: {n: t for n, t in state[kind].items() if changed[kind].get(n) is not None} for kind in _TENSORS}
+        stays = {(kind, name) for kind in _TENSORS for name in state[kind]} & self._known.keys()
+        settings = {kind: state[kind] for kind in _SETTINGS}
+        self._known = {key: self._known[key] for key in stays} | _fingerprints(came | settings)
+
+
+def _fingerprints(state: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """(kind, name) -> what tells another one from it."""
+    found: dict[tuple[str, str], Any] = {(kind, ""): state[kind] for kind in _SETTINGS if kind in state}
+    return found | {(kind, name): _fingerprint(t) for kind in _TENSORS for name, t in state[kind].items()}
+
+
+def _fingerprint(tensor: torch.Tensor) -> tuple:
+    """Equal for equal content; of what has no memory to be read, like no other."""
+    is_plain = type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
+    if not is_plain or not 0 < tensor.nbytes <= tensor.untyped_storage().nbytes():
+        return (object(),)
+    flat = tensor.contiguous()
+    return flat.dtype, flat.shape, hash(string_at(flat.data_ptr(), flat.nbytes))
 
 
 def state_of(thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
@@ -27,7 +77,7 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *, with_settings: bool = False) -> None:
-    """Makes it what `state_of` said of its counterpart; what is equal already is not touched.
+    """Makes it what `state_of` said of its counterpart; what is None, or equal already, is not touched.
 
     Raises:
         AttributeError, KeyError, RuntimeError, TypeError, ValueError: it has other parts, or they do not fit.
@@ -39,12 +89,15 @@ def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *
     tensors = tensors_of(thing)
     if state["tensors"].keys() != tensors.keys():
         raise ValueError("it has lost or gained tensors; change a copy of it (copy.deepcopy)")
+    followed, gradients = state["followed"], state["gradients"]
     for name, tensor in tensors.items():
-        _set(tensor, state["tensors"][name])
-        if tensor.is_leaf:
-            tensor.requires_grad_(bool(state["followed"][name]))
-            _set_gradient(tensor, state["gradients"].get(name))
-    for name, module in thing.named_modules():
+        if state["tensors"][name] is not None:
+            _set(tensor, state["tensors"][name])
+        if tensor.is_leaf and followed is not None:
+            tensor.requires_grad_(bool(followed[name]))
+        if tensor.is_leaf and (name not in gradients or gradients[name] is not None):
+            _set_gradient(tensor, gradients.get(name))
+    for name, module in thing.named_modules() if state["training"] is not None else ():
         module.training = bool(state["training"][name])
 
 

@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -107,6 +109,72 @@ def test_layers_in_another_order_are_the_same_objects_on_the_other_side():
     assert far[1].weight.hooked
     assert far[2].weight is not third
     assert equal(far, model)
+
+
+def crossing(side: Lent) -> int:
+    """How many tensors its states bring now."""
+    parcel = Parcel(side)
+    parcel.pack(side.states())
+    return len(parcel.tensors)
+
+
+def test_only_what_has_changed_crosses_again_until_a_call_has_failed():
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    (far,), here, there = both_sides(model)
+    n = len(state_of(model)["tensors"])
+    assert (crossing(here), crossing(there)) == (0, 0)
+    model[0].bias.data += 1  # no version of autograd's tells that
+    both_sides(here=here, there=there)
+    assert equal(far, model)
+    far[2].weight.grad = torch.ones(1, 3)
+    brought_back(here, there)
+    assert equal(far, model)
+    assert (crossing(here), crossing(there)) == (0, 0)
+    far[0].weight.data += 1  # in a call that does not return
+    here.forget_states()
+    assert crossing(here) == n + 1
+    here.forget_states()
+    both_sides(here=here, there=there)
+    assert equal(far, model)
+
+
+CHANGES = {
+    "weight": lambda m: m[0].weight.data.add_(1),
+    "back": lambda m: m[0].weight.data.sub_(1),
+    "by numpy": lambda m: m[2].bias.detach().numpy().fill(3),
+    "gradient": lambda m: setattr(m[0].bias, "grad", torch.ones(3)),
+    "no gradient": lambda m: m.zero_grad(),
+    "buffer": lambda m: m[1].running_mean.add_(2),
+    "frozen": lambda m: m[2].requires_grad_(False),
+    "evaluates": lambda m: m.train(not m.training),
+    "elsewhere": lambda m: setattr(m[2].weight, "data", m[2].weight.data.clone()),
+    "anew": lambda m: setattr(m[2], "bias", nn.Parameter(torch.zeros(3))),
+    "swapped": lambda m: m._modules.update({"0": m[2], "2": m[0]}),
+    "as wide": lambda m: setattr(m[0].weight, "data", m[0].weight.data.repeat(1, 1).t().contiguous().t()),
+}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(sorted(CHANGES)), max_size=4)), max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_whatever_either_side_does_in_turn_the_other_one_has_it(turns):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+    (far,), here, there = both_sides(model)
+    for is_drivers, changes in turns:
+        for name in changes:
+            CHANGES[name](model if is_drivers else far)
+        both_sides(here=here, there=there) if is_drivers else brought_back(here, there)
+        assert equal(far, model), changes
+
+
+@pytest.mark.parametrize("n_bytes", [0, 4])
+def test_a_weight_without_its_memory_ends_no_process(n_bytes):
+    model = nn.Linear(2, 2)
+    (far,), _, there = both_sides(model)
+    far.weight.untyped_storage().resize_(n_bytes)
+    assert there.states()[0]["tensors"]["weight"] is not None
+    far.bias = nn.Parameter(far.bias.to("meta"))
+    assert there.states()[0]["tensors"]["bias"] is not None
 
 
 def test_what_the_driver_noted_and_set_does_not_come_back():
