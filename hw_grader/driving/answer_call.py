@@ -64,7 +64,8 @@ class Conversation:
             if "returned" in message:
                 self._write_back(unpacker.unpack(message["changed"]))
                 self.lent.set_states(unpacker.unpack(message["states"]))
-                torch.set_rng_state(unpacker.unpack(message["random"]))
+                if message["random"] is not None:
+                    torch.set_rng_state(unpacker.unpack(message["random"]))
                 torch.set_grad_enabled(message["grad"] is True)
                 self._finish_models(unpacker.unpack(message["made"]))
                 self.session.install_hooks(message["hooks"])

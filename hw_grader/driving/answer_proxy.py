@@ -280,6 +280,10 @@ class FarObject:
         """The same, and what its class, global names and lent models have come to keep, floats of Python's included."""
         return self._ask({"anywhere": self._number})
 
+    def kept_both(self) -> list[dict[str, torch.Tensor]]:
+        """What hangs on its attributes, beside the lent models' memory, and what is kept anywhere, at one moment."""
+        return self._ask({"both": self._number})
+
     def kept_values(self) -> tuple[list[str], list[str]]:
         """As texts, what hangs on it, and what is held beside it, that is no tensor of floats."""
         own, beside = self._ask({"values": self._number})

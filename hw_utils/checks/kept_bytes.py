@@ -81,6 +81,14 @@ def floats_anywhere(thing: Any, model: torch.nn.Module | None = None) -> list[to
     return floats_kept(thing, model) if is_here(thing) else _floats(thing.kept_anywhere())
 
 
+def floats_both(thing: Any, model: torch.nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """`floats_kept` and `floats_anywhere` at one moment."""
+    if is_here(thing):
+        return (own := floats_kept(thing, model)), own
+    own, anywhere = thing.kept_both()
+    return _floats(own), _floats(anywhere)
+
+
 def _floats(kept: dict[str, torch.Tensor]) -> list[torch.Tensor]:
     numbers: dict[str, list[int]] = {}  # attribute -> how many floats of Python's in each of its lists
     for path, tensor in kept.items():

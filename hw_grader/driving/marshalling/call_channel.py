@@ -31,6 +31,7 @@ class Line:
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self._came = bytearray()  # and nobody has asked for yet
 
     def send(self, message: dict[str, Any], blob: bytes = b"") -> None:
         """Writes one message.
@@ -71,17 +72,26 @@ class Line:
         return message, memoryview(self._exactly(n_blob))
 
     def _exactly(self, n_bytes: int) -> bytearray:
-        data = bytearray(n_bytes)
-        rest = memoryview(data)
-        while rest:
-            try:
-                n_read = self.socket.recv_into(rest)
-            except ConnectionError:
-                n_read = 0
-            if not n_read:
-                raise HungUp("the answer's process has ended")
-            rest = rest[n_read:]
+        while len(self._came) < min(n_bytes, _SMALL_BYTES):
+            self._came += self._read(bytearray(_SMALL_BYTES))
+        data, self._came = self._came[:n_bytes], self._came[n_bytes:]
+        if len(data) < n_bytes:  # many: each is copied once
+            n_there = len(data)
+            data.extend(bytes(n_bytes - n_there))
+            rest = memoryview(data)[n_there:]
+            while rest:
+                rest = rest[len(self._read(rest)) :]
         return data
+
+    def _read(self, room: bytearray | memoryview) -> memoryview:
+        """What has been read into it."""
+        try:
+            n_read = self.socket.recv_into(room)
+        except ConnectionError:
+            n_read = 0
+        if not n_read:
+            raise HungUp("the answer's process has ended")
+        return memoryview(room)[:n_read]
 
     def close(self) -> None:
         self.socket.close()

@@ -149,7 +149,7 @@ class Call:
         unpacker = Unpacker(blob[:n_tensor_bytes], self.lent)
         self.args, self.options = unpacker.unpack(message["given"])
         tensors, memory = list(unpacker.tensors), list(unpacker.memory)
-        self.random = unpacker.unpack(message["random"])  # each rank's own, as in a process of its own
+        self.random = self.driver_has = unpacker.unpack(message["random"])  # each rank's own
         self.lent.set_states(unpacker.unpack(message["states"]), with_settings=True)
         self.given: GivenArguments | None = GivenArguments([*self.args, *self.options.values()], tensors, memory)
         self.printed, self.pid, self.asking = io.StringIO(), os.getpid(), threading.Lock()
@@ -178,11 +178,12 @@ class Call:
         torch.set_grad_enabled(self.message["grad"])
         with self.answers.busy.computing():
             value = self._do()
-        parcel = Parcel(self.lent, is_whole=not {"tensors", "anywhere", "get", "method"}.isdisjoint(self.message))
+        parcel = Parcel(self.lent, is_whole=not _WHOLE.isdisjoint(self.message))
         message = {"changed": self.given.changed(parcel), "states": parcel.pack(self.lent.states())}
-        message |= {"random": parcel.pack(torch.get_rng_state()), "grad": torch.is_grad_enabled()}
+        random = torch.get_rng_state()
+        message |= {"random": None if torch.equal(random, self.driver_has) else parcel.pack(random)}
         made = {str(k): {n: t.detach() for n, t in m.named_parameters()} for k, m in enumerate(self.served.made)}
-        message |= {"made": parcel.pack(made), "hooks": list(_hooks(self.lent.things))}
+        message |= {"made": parcel.pack(made), "hooks": [*_hooks(self.lent.things)], "grad": torch.is_grad_enabled()}
         try:
             message["returned"] = parcel.pack(value)  # last: the other side may ask more about it
             return message, parcel.blob()
@@ -219,6 +220,9 @@ class Call:
             return hung_on(models_of(self.lent))
         if "anywhere" in message:
             return self.answers.kept(kept[message["anywhere"]], self.served)
+        if "both" in message:
+            own = beside_models(kept_tensors(kept[message["both"]]), models_of(self.lent))
+            return [own, self.answers.kept(kept[message["both"]], self.served)]
         return self._hook(*message["hook"])
 
     def _hook(self, thing: int, name: str, kind: str) -> torch.Tensor | None:
@@ -246,7 +250,7 @@ class Call:
         if with_states:
             message["states"], message["random"] = parcel.pack(self.lent.states()), parcel.pack(torch.get_rng_state())
         with self.answers.busy.asking(), self.asking:  # one at a time, of the threads of a rank
-            self.random = torch.get_rng_state()
+            self.random, self.driver_has = torch.get_rng_state(), torch.zeros(0)  # equal to none
             self.line.send(message, parcel.blob())
             reply, blob = self.line.receive()
             torch.set_rng_state(self.random)
@@ -313,6 +317,7 @@ def _tell_of_step(optimizer: torch.optim.Optimizer, args: Any, options: Any) -> 
         calling().ask({"stepped": True}, [])
 
 
+_WHOLE = frozenset({"tensors", "anywhere", "both", "get", "method"})  # questions: a view comes with all it is a view of
 _UNREADABLE = "what your code returned cannot be read, it is a {} that is too large, too deep or without memory ({})"
 
 

@@ -13,8 +13,7 @@ from hw_utils.checks.kept_bytes import (
     ELSEWHERE,
     bytes_beside,
     bytes_in_lists,
-    floats_anywhere,
-    floats_kept,
+    floats_both,
     is_here,
     moment,
     observe_memory,
@@ -47,8 +46,8 @@ def _worker(
         else:
             came.append(k)
             whole += bytes_in_lists(gradients[0])
-            held.append(whole + bytes_beside(floats_kept(gradients[0], own), own))
-            anywhere.append(whole + bytes_beside(floats_anywhere(gradients[0], own), own))
+            for noted, floats in zip((held, anywhere), floats_both(gradients[0], own)):
+                noted.append(whole + bytes_beside(floats, own))
         moments.append(moment())
 
     def listen(own: torch.nn.Module) -> None:
