@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -165,12 +167,10 @@ class Conversation:
         """A model's output, and its buffers after that; what its backward pass needs is kept."""
         module = self._model_of(message["pass"])
         args, options, state, names, training = unpacker.unpack(message["given"])
-        for part, is_training in zip(module.modules(), training, strict=True):
-            part.training = is_training is True
         inputs = [t for t in tensors_in([args, options]) if t.requires_grad]
         for name in names:
             inputs.append(state[name].requires_grad_())
-        with torch.set_grad_enabled(message["followed"] is True):
+        with _in_modes(module, training), torch.set_grad_enabled(message["followed"] is True):
             output = functional_call(module, state, tuple(args), options)
         outputs = [t for t in tensors_in(output) if t.requires_grad]
         if outputs:
@@ -224,6 +224,19 @@ class Conversation:
             send_with_things(self.line, {"done": tree, "random": random}, parcel, self.lent)
         else:
             self.line.send({"done": tree}, parcel.blob())
+
+
+@contextmanager
+def _in_modes(module: nn.Module, training: list) -> Iterator[None]:
+    """Within it each part is in training or not, as it is for the answer at this moment; it may be over soon."""
+    own = [(part, part.training) for part in module.modules()]
+    try:
+        for (part, _), is_training in zip(own, training, strict=True):
+            part.training = is_training is True
+        yield
+    finally:
+        for part, was in own:
+            part.training = was
 
 
 def _gradients(outputs: list, inputs: list, upstream: list) -> list:
