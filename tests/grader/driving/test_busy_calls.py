@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 
 import pytest
 
 from hw_grader.driving import busy_calls
+from hw_utils.virtual.ranks.clock import TAKEN, clock_of
 
 
 def loops(busy: busy_calls.BusyCalls, seen: list[str]) -> None:
@@ -51,3 +53,11 @@ def test_asking_outside_of_a_call_begins_none(busy):
     with busy.asking():
         pass
     assert busy._since_s == {}
+
+
+def test_its_clock_is_the_machines_where_the_answers_is_another_one():
+    """Else each call would ask the driver for it, and compare what it says with this machine's."""
+    own = busy_calls.thread_time, busy_calls.sleep
+    with clock_of(threading, dict.fromkeys(TAKEN, print)):
+        assert time.thread_time is print
+        assert (busy_calls.thread_time, busy_calls.sleep) == own
