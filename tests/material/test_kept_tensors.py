@@ -206,3 +206,13 @@ def test_the_parts_of_numbers_in_two_memories_are_none_of_them():
     draw = torch.Generator().manual_seed(2)
     numbers = torch.randn(6, generator=draw)
     assert not Memories([numbers[:3].clone(), numbers[3:].clone()]).have(numbers)
+
+
+FLOATS = sorted({str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and d.is_floating_point}.items())
+
+
+@pytest.mark.parametrize("dtype", [dtype for _, dtype in FLOATS], ids=[name for name, _ in FLOATS])
+def test_memory_of_floats_of_any_kind_can_be_looked_through(dtype):
+    is_packed = "float4" in str(dtype)  # two to a byte: nothing converts to it
+    kept = torch.arange(4, dtype=torch.uint8).view(dtype) if is_packed else torch.tensor([1.0, 2, 4, 8]).to(dtype)
+    assert Memories([kept, ONE]).have(torch.tensor([1.0, 2, 4, 8])) != is_packed
