@@ -145,8 +145,9 @@ class Session:
 
     def install_hooks(self, hooks: Any) -> None:
         """Makes our parameters call the hooks that the answer has put on its copies."""
+        parameters = {thing: dict(self.lent.things[thing].named_parameters()) for thing in {hook[0] for hook in hooks}}
         for thing, name, kind in hooks:
-            parameter = dict(self.lent.things[thing].named_parameters())[name]
+            parameter = parameters[thing][name]
             if (id(parameter), kind) not in self.hooked:
                 self.hooked[id(parameter), kind] = parameter  # as long as it lives nothing else has its id
                 hook = partial(self._hook, thing, parameter, kind)

@@ -184,7 +184,7 @@ class Lent:
                 self.things.append(thing)
                 self._note_pickled(len(self.things) - 1)
                 if isinstance(thing, nn.Module):
-                    self._note_parameters(len(self.things) - 1)
+                    self._note_parameters(len(self.things) - 1, tensors_of(thing))
                     for path, part in thing.named_modules():
                         if isinstance(part, Shell):
                             part.at = [len(self.things) - 1, path]
@@ -201,7 +201,8 @@ class Lent:
         ]
 
     def _state(self, number: int, thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
-        state, placed = state_of(thing), self._placed_anew(number)
+        state = state_of(thing)
+        placed = self._placed_anew(number, state.get("tensors", {}))
         if isinstance(thing, nn.Module):
             known = self.exchanged.setdefault(number, LastExchanged())
             if any(placed.values()):  # the names are those of others now
@@ -213,11 +214,11 @@ class Lent:
         """A call has failed: what the other side has made of the things is not known, and all of them cross next."""
         self.exchanged.clear()
 
-    def _note_parameters(self, number: int) -> None:
+    def _note_parameters(self, number: int, tensors: dict[str, torch.Tensor]) -> None:
         self.parameters[number] = dict(self.things[number].named_parameters(remove_duplicate=False))
-        self.addresses[number] = {name: t.data_ptr() for name, t in tensors_of(self.things[number]).items()}
+        self.addresses[number] = {name: t.data_ptr() for name, t in tensors.items()}
 
-    def _placed_anew(self, number: int) -> dict[str, Any]:
+    def _placed_anew(self, number: int, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
         """What has changed since the last exchange: "replaced", the names of parameters that are new objects, those of
         one together, "moved", name -> the name that the same object had (a model's layers in another order), and
         "elsewhere", the names of tensors that lie in other memory: who has a view of them does not see what they hold.
@@ -225,7 +226,7 @@ class Lent:
         known, replaced, moved = self.parameters.get(number), {}, {}
         lay, elsewhere = self.addresses.get(number, {}), []
         if isinstance(self.things[number], nn.Module):
-            self._note_parameters(number)
+            self._note_parameters(number, tensors)
             names = {id(parameter): name for name, parameter in (known or {}).items()}
             for name, parameter in self.parameters[number].items() if known is not None else ():
                 if known.get(name) is not parameter and id(parameter) in names:
@@ -245,22 +246,31 @@ class Lent:
         """
         if type(states) is not list or len(states) != len(self.things):
             raise TypeError("not the states of what was lent")
+        came = False
         for number, (thing, state) in enumerate(zip(self.things, states)):
             if isinstance(thing, KEPT_EQUAL):
                 try:
-                    replaced, moved, elsewhere = (state.pop(name) for name in ("replaced", "moved", "elsewhere"))
-                    if isinstance(thing, nn.Module):
-                        move_parameters(thing, moved)
-                        replace_parameters(thing, replaced)
-                        move_memory(thing, elsewhere)
-                    set_state(thing, state, with_settings=with_settings)
-                    if isinstance(thing, nn.Module):
-                        self.exchanged.setdefault(number, LastExchanged()).note(state_of(thing), state)
+                    came |= self._set(number, thing, state, with_settings=with_settings)
                 except (AttributeError, IndexError, KeyError, RuntimeError, ValueError) as error:
                     raise TypeError(f"this {type(thing).__name__} does not cross: {error}") from None
-        for number, thing in enumerate(self.things):  # of them all now: one may be a part of another
-            if isinstance(thing, nn.Module):
-                self._note_parameters(number)
+        for number, (thing, state) in enumerate(zip(self.things, states)):  # of all: one may be a part of another
+            if came and isinstance(thing, nn.Module):
+                own = state_of(thing)
+                self.exchanged[number].note(own, state)
+                self._note_parameters(number, own["tensors"])
+
+    def _set(self, number: int, thing: nn.Module | torch.optim.Optimizer, state: Any, *, with_settings: bool) -> bool:
+        """Whether anything of a model's came."""
+        replaced, moved, elsewhere = (state.pop(name) for name in ("replaced", "moved", "elsewhere"))
+        if isinstance(thing, nn.Module):
+            known = self.exchanged.setdefault(number, LastExchanged())
+            if not (replaced or moved or elsewhere) and known.has_all(state):
+                return False
+            move_parameters(thing, moved)
+            replace_parameters(thing, replaced)
+            move_memory(thing, elsewhere)
+        set_state(thing, state, with_settings=with_settings)
+        return isinstance(thing, nn.Module)
 
 
 class Drawn:

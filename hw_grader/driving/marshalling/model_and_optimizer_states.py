@@ -35,12 +35,19 @@ class LastExchanged:
         parts = {kind: {n: None if (kind, n) in same else t for n, t in state[kind].items()} for kind in _TENSORS}
         return parts | {kind: None if (kind, "") in same else state[kind] for kind in _SETTINGS}
 
+    def has_all(self, changed: dict[str, Any]) -> bool:
+        """Whether what came changes nothing."""
+        come = {(kind, name): t for kind in _TENSORS for name, t in changed[kind].items()}
+        come |= {(kind, ""): changed[kind] for kind in _SETTINGS}
+        return come.keys() == self._known.keys() and all(t is None for t in come.values())
+
     def note(self, state: dict[str, Any], changed: dict[str, Any]) -> None:
         """What came has been set, and `state` is what there is now."""
         came = {kind: {n: t for n, t in state[kind].items() if changed[kind].get(n) is not None} for kind in _TENSORS}
-        stays = {(kind, name) for kind in _TENSORS for name in state[kind]} & self._known.keys()
-        settings = {kind: state[kind] for kind in _SETTINGS}
-        self._known = {key: self._known[key] for key in stays} | _fingerprints(came | settings)
+        settings = {kind: state[kind] for kind in _SETTINGS if changed[kind] is not None}
+        stays = {(kind, name) for kind in _TENSORS for name in state[kind]} | {(kind, "") for kind in _SETTINGS}
+        known = {key: self._known[key] for key in stays & self._known.keys()}
+        self._known = known | _fingerprints(came | settings)
 
 
 def _fingerprints(state: dict[str, Any]) -> dict[tuple[str, str], Any]:
@@ -62,18 +69,30 @@ def state_of(thing: nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
     """All that an answer may change, as plain values and tensors."""
     if isinstance(thing, torch.optim.Optimizer):
         return thing.state_dict()
-    tensors = tensors_of(thing)
+    parts = list(thing.named_modules())
+    tensors = _tensors_in(parts)
     return {
         "tensors": {name: t.detach() for name, t in tensors.items()},
         "followed": {name: t.requires_grad for name, t in tensors.items()},
         "gradients": {name: t.grad.detach() for name, t in tensors.items() if t.is_leaf and t.grad is not None},
-        "training": {name: module.training for name, module in thing.named_modules()},
+        "training": {name: module.training for name, module in parts},
     }
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Name -> parameter or buffer."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """Name -> parameter or buffer, each once; the parameters first."""
+    return _tensors_in(list(module.named_modules()))
+
+
+def _tensors_in(parts: list[tuple[str, nn.Module]]) -> dict[str, torch.Tensor]:
+    found: tuple[dict[str, torch.Tensor], ...] = ({}, {})
+    seen: set[int] = set()
+    for path, part in parts:
+        for of_kind, own in zip(found, (part._parameters, part._buffers)):
+            new = {f"{path}.{name}" if path else name: t for name, t in own.items() if t is not None}
+            of_kind |= {name: t for name, t in new.items() if id(t) not in seen}
+            seen.update(map(id, new.values()))
+    return found[0] | found[1]
 
 
 def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *, with_settings: bool = False) -> None:
