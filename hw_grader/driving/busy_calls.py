@@ -9,13 +9,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from time import clock_gettime, sleep, thread_time  # our own: in an answer's call the clocks are the driver's
+from types import SimpleNamespace
 
 from hw_grader.driving.forwarded_calls import SERVES
 from hw_utils.threads.turns import raise_in
 
 LIMIT_S = 15.0  # of a processor, between two questions to the driver; the quickest right answers take milliseconds
 _LOOK_S = 1.0
+# The machine's, in no global name of a module: there the functions of `time` become the driver's (see forwarded_calls).
+_clock = SimpleNamespace(of_a_thread_s=time.clock_gettime, here_s=time.thread_time, sleep=time.sleep)
 
 
 class StillBusy(TimeoutError):
@@ -40,7 +42,7 @@ class BusyCalls:
     def computing(self) -> Iterator[None]:
         """Within it the calling thread computes for an answer."""
         thread = threading.current_thread()
-        self._since_s[thread] = thread_time()
+        self._since_s[thread] = _clock.here_s()
         try:
             yield
         finally:
@@ -53,11 +55,11 @@ class BusyCalls:
         was = self._since_s.pop(thread, None)
         yield
         if was is not None:
-            self._since_s[thread] = thread_time()
+            self._since_s[thread] = _clock.here_s()
 
     def _look(self) -> None:
         while True:
-            sleep(_LOOK_S)
+            _clock.sleep(_LOOK_S)
             for thread, since_s in list(self._since_s.items()):
                 if _seconds_of(thread) - since_s >= LIMIT_S:
                     raise_in(thread, StillBusy)  # again with the next look: an answer may catch it
@@ -66,5 +68,5 @@ class BusyCalls:
 def _seconds_of(thread: threading.Thread) -> float:
     """Its processor time; 0 once it has ended."""
     with contextlib.suppress(OSError):
-        return clock_gettime(time.pthread_getcpuclockid(thread.ident or 0)) if thread.is_alive() else 0.0
+        return _clock.of_a_thread_s(time.pthread_getcpuclockid(thread.ident or 0)) if thread.is_alive() else 0.0
     return 0.0

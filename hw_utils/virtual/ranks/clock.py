@@ -29,8 +29,7 @@ from hw_utils.virtual.ranks.per_rank_state.new_imports import Imports
 
 _CLOCK = ("perf_counter", "monotonic", "time")
 _TIMING = (timeit.Timer.__init__, timeit.timeit, timeit.repeat)  # have the clock among their defaults
-_LARGE = frozenset({"torch", "sympy", "numpy"})  # packages that take none, and many modules
-_OURS = "hw_"  # this course's packages, which mean the machine's clock
+_LARGE = frozenset({"torch", "sympy", "numpy", "hw_utils"})  # packages that take none, and many modules
 LOOK_S = 0.05  # real seconds in which another thread of the rank may end a wait
 _COMPUTED = ("process_time", "thread_time")  # on a real rank they stand still while it waits or sleeps
 MOST_S = 1e9  # that a rank's clock sleeps up to: far from zero a float loses the seconds that a run is asked for
@@ -131,8 +130,7 @@ class _Takers:
         self.imports.mark()
         for name in new:
             top, module = name.partition(".")[0], sys.modules.get(name)
-            has_none = top in _LARGE or top in sys.stdlib_module_names or top.startswith(_OURS)
-            if type(module) is types.ModuleType and not has_none:
+            if type(module) is types.ModuleType and top not in _LARGE and top not in sys.stdlib_module_names:
                 yield module
 
 

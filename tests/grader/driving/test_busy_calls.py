@@ -57,7 +57,6 @@ def test_asking_outside_of_a_call_begins_none(busy):
 
 def test_its_clock_is_the_machines_where_the_answers_is_another_one():
     """Else each call would ask the driver for it, and compare what it says with this machine's."""
-    own = busy_calls.thread_time, busy_calls.sleep
-    with clock_of(threading, dict.fromkeys(TAKEN, print)):
-        assert time.thread_time is print
-        assert (busy_calls.thread_time, busy_calls.sleep) == own
+    busy = busy_calls.BusyCalls()
+    with clock_of(threading, dict.fromkeys(TAKEN, None)), busy.computing(), busy.asking():
+        assert time.thread_time is time.sleep is None
