@@ -6,6 +6,7 @@ Inside there is a read-only system, this Python and `hw_utils`; no network, no h
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
@@ -105,11 +106,11 @@ def _course() -> list[str]:
 
 def _fonts() -> list[str]:
     """matplotlib's lists of the machine's fonts, which take it a second to make; none that names what is at home."""
-    home = str(Path.home())
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "matplotlib"
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "matplotlib"
     lists = sorted(Path(os.environ.get("MPLCONFIGDIR") or caches).glob("fontlist-*.json"))
-    open_to_all = [path for path in lists if f'"{home}/' not in path.read_text()]
-    return [part for path in open_to_all for part in ("--ro-bind", str(path), f"{_VALUES['MPLCONFIGDIR']}/{path.name}")]
+    at_home = json.dumps(f"{Path.home()}/")[:-1].encode()  # as such a list writes it
+    shown = [path for path in lists if at_home not in path.read_bytes()]
+    return [part for path in shown for part in ("--ro-bind", str(path), f"{_VALUES['MPLCONFIGDIR']}/{path.name}")]
 
 
 def _readable_parents(options: list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from hw_grader.sandbox import bubblewrap
 @pytest.fixture
 def fonts(monkeypatch, tmp_path):
     """A list of fonts such as matplotlib keeps, of what is at home or is not."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path / "jürgen"))
     monkeypatch.delenv("MPLCONFIGDIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tmp_path / "cache" / "matplotlib" / "fontlist-v1.json"
@@ -36,4 +36,4 @@ def test_matplotlib_finds_its_list_of_fonts_and_need_not_make_it(fonts):
 
 
 def test_fonts_at_home_are_nobodys_business(fonts, tmp_path):
-    assert shown(fonts(f"{tmp_path}/home/.fonts")) == []
+    assert shown(fonts(f"{tmp_path}/jürgen/.fonts")) == []
