@@ -167,7 +167,7 @@ lesson_06.plot_slots(run.results)
 checks.lesson_06.all_gather(DistributedContext)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.all_gather(
-    DistributedContext, cases=[{"world_size": 4, "calls": 3, "n_interleavings": 300, "seed": 9}]
+    DistributedContext, cases=[{"world_size": 4, "calls": 3, "n_interleavings": 200, "seed": 9}]
 )
 ### END HIDDEN TESTS
 
@@ -176,7 +176,7 @@ checks.lesson_06.all_reduce(DistributedContext)
 ### BEGIN HIDDEN TESTS
 checks.lesson_06.all_reduce(
     DistributedContext,
-    cases=[{"world_size": 4, "calls": 3, "n_interleavings": 300, "seed": 9, "ops": ["mean", "sum", "mean"]}],
+    cases=[{"world_size": 4, "calls": 3, "n_interleavings": 200, "seed": 9, "ops": ["mean", "sum", "mean"]}],
 )
 ### END HIDDEN TESTS
 

@@ -9,6 +9,8 @@ from hw_utils.core.source.lines import locate
 
 _WRITES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|[\]\w]\s*[-+*/]?=[^=]|\breturn\b")
 
+_STORES = re.compile(r"\bdel\b|\.(pop|clear|append|remove|update|setdefault|insert)\(|(\]|\.\w+)\s*[-+*/]?=[^=]")
+
 
 def source_of(file: str, line: int) -> str:
     """The text of a line of the student's code."""
@@ -28,11 +30,24 @@ def tell(
         if rank == upto_rank and (line or upto_text) and (not upto_text or (text == upto_text and not line)):
             break
         end -= 1
-    told: list[str] = []
-    for _, steps in itertools.groupby(lines[:end], key=lambda step: step[0]):
-        told += _told_turn(list(steps))
-    left = len(told) - n_lines
-    return ([f"({left} steps before)"] if left > 0 else []) + told[-n_lines:]
+    told: list[str | None] = []
+    last: dict[int, str] = {}  # what each rank was said to do last
+    again: dict[int, int] = {}  # where it stands that a rank goes on with that
+    for rank, steps in itertools.groupby(lines[:end], key=lambda step: step[0]):
+        turn = _told_turn(list(steps))
+        goes_on = turn[0] == last.get(rank)  # it is still in the line in which it was interrupted
+        last[rank] = turn[-1]
+        before = again.pop(rank, None)
+        if goes_on and before is not None:
+            told[before] = None
+        if goes_on and not _STORES.search(turn[0].partition(": ")[2]):
+            del turn[0]
+        elif goes_on and len(turn) == 1:
+            again[rank] = len(told)  # when it stored is known only when it goes on to the next line
+        told += turn
+    steps_told = [words for words in told if words is not None]
+    left = len(steps_told) - n_lines
+    return ([f"({left} steps before)"] if left > 0 else []) + steps_told[-n_lines:]
 
 
 def _told_turn(steps: list[tuple[int, str, int]]) -> list[str]:

@@ -272,12 +272,14 @@ class Explorer:
 
 
 def _orders(n_points: int, world_size: int, n: int, seed: int) -> Iterator[tuple]:
-    """After the plainest order: one switch, at every point and to every other rank; then random ones."""
+    """After the plainest order: one switch, at every point and to every other rank, if these are more than half of the
+    orders at so many of them, evenly spread; then random ones."""
     if world_size == 1:
         return
     single = [(at, to, None) for at in range(1, n_points + 1) for to in range(world_size - 1)]
-    yield from single[: n * 2 // 3]
-    for i in range(n - 1 - min(len(single), n * 2 // 3)):
+    n_single = min(len(single), n // 2)
+    yield from (single[k * len(single) // n_single] for k in range(n_single))
+    for i in range(n - 1 - n_single):
         yield -1, 0, seed * 1_000_003 + i
 
 

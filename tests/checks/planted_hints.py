@@ -219,7 +219,8 @@ HINTS: dict[str, dict[int, str]] = {
             "MakesSlotsInAFactory ClearsAfterTheLastBarrier "
             "RemembersSlotsByACache MakesSlotsInAContainerOfPythons CountsInAClosure "
             "MakesSlotsInALibrarysFunction MakesSlotsInAFunctionThatALibraryCalls "
-            "MakesABarrierWithEachList TidiesUpWithoutABarrier"
+            "MakesABarrierWithEachList TidiesUpWithoutABarrier "
+            "LooksAtAFlagAndThenSetsIt MakesItsLockWithoutALock TakesTheLockOnlyIfItIsFree"
         ),
         3: (
             "LetsOnlyRankZeroReachTheSecondBarrier WaitsInsideTheLock MakesABarrierACall MakesBarriersInAFactory "

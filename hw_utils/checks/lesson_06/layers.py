@@ -21,8 +21,8 @@ _RACES = [
     {"world_size": 1, "calls": 2, "n_interleavings": 1},
     {"world_size": 2, "calls": 2, "n_interleavings": 1},  # the plainest orders: what is wrong in them is told at once
     {"world_size": 3, "calls": 2, "n_interleavings": 1},
-    {"world_size": 2, "calls": 2, "n_interleavings": 800},
-    {"world_size": 3, "calls": 2, "n_interleavings": 1200},
+    {"world_size": 2, "calls": 2, "n_interleavings": 500},
+    {"world_size": 3, "calls": 2, "n_interleavings": 500},
 ]
 
 

@@ -304,6 +304,65 @@ class MakesTheBufferWithoutALock(_Context):
         return gathered
 
 
+class _UnderAFlag(_Context):
+    """Looks and makes between `enter` and `leave`, which two ranks can pass at a time after two unlucky switches."""
+
+    busy = False
+
+    def enter(self):
+        while self.busy:
+            time.sleep(0)
+        self.busy = True
+
+    def leave(self):
+        self.busy = False
+
+    def all_gather(self, tensor, rank, group_id):
+        self.enter()
+        if group_id not in self.buffers:
+            self.buffers[group_id] = [None] * self.world_size
+        self.leave()
+        self.buffers[group_id][rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="Look and make under one lock")
+class LooksAtAFlagAndThenSetsIt(_UnderAFlag):
+    pass
+
+
+@wrong(GATHER, says="Look and make under one lock")
+class MakesItsLockWithoutALock(_Context):
+    late = None
+
+    def all_gather(self, tensor, rank, group_id):
+        if self.late is None:
+            self.late = threading.Lock()
+        with self.late:
+            if group_id not in self.buffers:
+                self.buffers[group_id] = [None] * self.world_size
+        self.buffers[group_id][rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
+@wrong(GATHER, says="Look and make under one lock")
+class TakesTheLockOnlyIfItIsFree(_UnderAFlag):
+    def enter(self):
+        while self.lock.locked():
+            time.sleep(0)
+        self.lock.acquire(blocking=False)
+
+    def leave(self):
+        if self.lock.locked():
+            self.lock.release()
+
+
 @wrong(GATHER, says="give each rank copies of its own")
 class ReturnsOneListToAllRanks(_Context):
     def all_gather(self, tensor, rank, group_id):

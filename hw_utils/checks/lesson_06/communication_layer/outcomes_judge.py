@@ -246,6 +246,8 @@ def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
         return ""
     if any("timeout" in step for step in story):
         return _IN_TIME
+    if _both_make(story):
+        return LOST
     if _all_came(story, outcome["rank"], world_size):
         return _TWO_KEYS
     if outcome["number"] == 1 or not any(".wait(" in step for step in story):
