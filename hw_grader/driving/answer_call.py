@@ -64,20 +64,21 @@ class Conversation:
                 sys.stdout.write(str(message["printed"]))
             unpacker = Unpacker(blob, self.lent)
             if "returned" in message:
-                self._write_back(unpacker.unpack(message["changed"]))
-                self.lent.set_states(unpacker.unpack(message["states"]))
+                *changed, contents = message["changed"]
+                self._write_back(*map(unpacker.unpack_plain, changed), unpacker.unpack(contents))
+                self.lent.set_states(unpacker.unpack_plain(message["states"]))
                 if message["random"] is not None:
-                    torch.set_rng_state(unpacker.unpack(message["random"]))
+                    torch.set_rng_state(unpacker.unpack_plain(message["random"]))
                 torch.set_grad_enabled(message["grad"] is True)
-                self._finish_models(unpacker.unpack(message["made"]))
+                self._finish_models(unpacker.unpack_plain(message["made"]))
                 self.session.install_hooks(message["hooks"])
                 return unpacker.unpack(message["returned"])
             if "raised" in message:
                 raise_again(message)
             self._serve(message, unpacker)
 
-    def _write_back(self, changed: list) -> None:
-        moved, written, followed, contents = changed
+    def _write_back(self, moved: list, written: list, followed: list, contents: list) -> None:
+        """See `GivenArguments.changed`."""
         for tensor, new in zip(self.given.tensors, moved, strict=True):
             if new is not None:
                 tensor.data = new  # it lies elsewhere now, or has another shape
@@ -158,8 +159,8 @@ class Conversation:
         args, options = unpacker.unpack(message["given"])
         given = list(unpacker.tensors)
         self.session.held.take(message["handed"], given, message["gone"])
-        self.lent.set_states(unpacker.unpack(message["states"]))
-        torch.set_rng_state(unpacker.unpack(message["random"]))
+        self.lent.set_states(unpacker.unpack_plain(message["states"]))
+        torch.set_rng_state(unpacker.unpack_plain(message["random"]))
         result = at_line(lambda: function(*args, **options), message)
         self._reply(result, given, with_states=True)
 

@@ -113,11 +113,11 @@ def set_state(thing: nn.Module | torch.optim.Optimizer, state: dict[str, Any], *
         if state["tensors"][name] is not None:
             _set(tensor, state["tensors"][name])
         if tensor.is_leaf and followed is not None:
-            tensor.requires_grad_(bool(followed[name]))
+            tensor.requires_grad_(followed[name] is True)
         if tensor.is_leaf and (name not in gradients or gradients[name] is not None):
             _set_gradient(tensor, gradients.get(name))
     for name, module in thing.named_modules() if state["training"] is not None else ():
-        module.training = bool(state["training"][name])
+        module.training = state["training"][name] is True
 
 
 def move_parameters(model: nn.Module, moved: Any) -> None:
@@ -156,7 +156,7 @@ def replace_parameters(model: nn.Module, groups: Any) -> None:
     if type(groups) is not list or not all(type(name) is str for names in groups for name in names):
         raise ValueError("not names of parameters")
     for names in groups:
-        old = model.get_parameter(names[0])
+        old, *_ = (model.get_parameter(name) for name in names)  # each of them there already
         new = nn.Parameter(old.detach().clone(), requires_grad=old.requires_grad)
         new.grad = old.grad
         for name in names:

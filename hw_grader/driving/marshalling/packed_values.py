@@ -168,6 +168,18 @@ class Unpacker:
             return self.lent.unpack(kind, content, lambda v: self.unpack(v, depth + 1))
         raise ValueError(f"not a packed value: {kind!r}"[:100])
 
+    def unpack_plain(self, tree: Any) -> Any:
+        """The value of a tree in which nothing is lent; behind a tensor of it lies no more memory than it has numbers.
+
+        Raises:
+            ValueError: something in it is lent, or it is not what `pack` makes.
+        """
+        lent, self.lent = self.lent, None
+        try:
+            return _without_more_behind(self.unpack(tree))
+        finally:
+            self.lent = lent
+
     def _tensor(self, dtype: str, shape: list, stride: list, first: int, place: list, is_followed: bool):
         kind, (number, n_bytes) = DTYPES[dtype], place
         numbers = [*shape, *stride, first, number, n_bytes]
@@ -190,6 +202,18 @@ class Unpacker:
         self.at += n_bytes
         self.memory.append(torch.empty(n_bytes, dtype=torch.uint8))  # torch's own memory: an answer may resize it
         self.memory[-1].numpy()[:] = np.frombuffer(part, np.uint8)
+
+
+def _without_more_behind(value: Any) -> Any:
+    """The same value, with a copy in the place of each tensor that is a view of more memory than its own numbers."""
+    if isinstance(value, torch.Tensor):
+        is_all = value.nbytes == value.untyped_storage().nbytes()
+        return value if is_all else value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, dict):
+        return {key: _without_more_behind(part) for key, part in value.items()}
+    return type(value)(map(_without_more_behind, value)) if isinstance(value, list | tuple) else value
 
 
 def _network(latency_s: float, bandwidth_Bps: float, ranks_per_host: int | None, inside: Network | None) -> Network:
