@@ -33,6 +33,9 @@ _copies: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
+_ENDED = "the answer ended its process: os._exit, or a crash?"
+
+
 class AnswerEnded(Exception):
     """The process with the answers is gone."""
 
@@ -48,7 +51,7 @@ def answers_at(path: str) -> list[Any]:
         unpacker = Unpacker(blob)
         return [_answer(path, n, said, unpacker) for n, said in enumerate(message["answers"])]
     except HungUp:
-        raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from None
+        raise AnswerEnded(_ENDED) from None
     finally:
         line.close()
 
@@ -64,8 +67,9 @@ def connect(path: str) -> Line:
     end = socket.socket(socket.AF_UNIX)
     try:
         end.connect(path)
-    except OSError as error:
-        raise AnswerEnded(str(error)) from None
+    except OSError:
+        end.close()
+        raise AnswerEnded(_ENDED) from None
     return Line(end)
 
 
@@ -110,7 +114,7 @@ class Session:
             send_with_things(line, message, parcel, self.lent)
             return Conversation(line, given, self).until_returned()
         except HungUp:
-            raise AnswerEnded("the answer ended its process: os._exit, or a crash?") from None
+            raise AnswerEnded(_ENDED) from None
         except BaseException:
             self.lent.forget_states()
             raise

@@ -49,7 +49,7 @@ def raise_again(message: dict) -> None:
 def _raise(message: dict, cause: Exception | None) -> None:
     name, text = str(message["raised"])[:100], str(message.get("text", ""))[:2000]
     kind = getattr(builtins, name, None)
-    error: Exception = RuntimeError(f"{name}: {text}")
+    error: Exception = RuntimeError(f"{name}: {text}" if text else name)
     if isinstance(kind, type) and issubclass(kind, Exception):
         with contextlib.suppress(TypeError):  # one that is made of more than a text: UnicodeDecodeError, ExceptionGroup
             error = kind(_key(text) if kind is KeyError else text)

@@ -302,7 +302,8 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: Any) -> tuple[str, int] | None:
         if id(value) in self.known:
             return "lent", self.known[id(value)]
-        is_ours = isinstance(value, FunctionType | type) and str(value.__module__).startswith(OURS)
+        named = value.func if isinstance(value, functools.partial) else value  # which arguments it has is not told
+        is_ours = isinstance(named, FunctionType | type) and str(named.__module__).startswith(OURS)
         return ("function", self.lent.function(value)) if is_ours else None
 
     def reducer_override(self, value: Any) -> Any:

@@ -80,6 +80,7 @@ def test_an_attack_on_a_lesson_gains_nothing(path):
     assert record.points == 0, said
     assert {v.state for v in record.verdicts} <= {"fail", "crashed", "limit", "tampered"}, said
     assert len(said) == len(names)
+    assert not re.search(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError)\b", str(said)), "it was not run"
 
 
 RIGHT = """def evaluate(model, loader):

@@ -2,6 +2,16 @@
 
 
 # lesson: 07 sharded_adam
+def flattened(tensors, n_elements):
+    flat = torch.cat([t.detach().flatten() for t in tensors])
+    return torch.nn.functional.pad(flat, (0, n_elements - len(flat)))
+
+
+def put_back(flat, tensors):
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors] + [len(flat) - sum(t.numel() for t in tensors)])):
+        tensor.data.copy_(part.view_as(tensor))
+
+
 class ShardedAdam:
     def __init__(self, model: torch.nn.Module, lr: float, beta1=0.9, beta2=0.999, eps=1e-8) -> None:
         import os
