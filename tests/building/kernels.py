@@ -1,7 +1,8 @@
 """Notebooks that pytest runs, for `make nbval`: the longest first, and kernels spoken to over sockets in a folder.
 
 For TCP, jupyter_client looks for ports that are free, and the kernel takes them some time later: any other process may
-have them by then. A kernel that cannot get its IOPub port lives on and answers nobody ("Kernel didn't respond in 60 seconds").
+have them by then. A kernel that cannot get its IOPub port lives on and answers nobody ("Kernel didn't respond in 60
+seconds").
 """
 
 from __future__ import annotations
