@@ -86,7 +86,7 @@ except WorkerFailed as error:
 # are called by all ranks, each from its own thread. Results have the same bits on every rank and are *copies*: nobody
 # sees what another rank, or a later call, does with its result. The same `group_id` can be used again at once, also
 # with another shape; two contexts have nothing in common. An unknown op is refused on every rank, before any rank
-# waits. Target: right in 2,001 interleavings, 0 hangs.
+# waits. Target: right in 1,001 interleavings, 0 hangs.
 
 # %% [markdown]
 # <details><summary>Hint 1: the shape of it</summary>
