@@ -66,15 +66,26 @@ class _Bare(nn.Module):
         for name in names:
             shape, kind = gradients_judge.PARAMETERS[name]
             parameter = nn.Parameter(torch.full(shape, rank + 1.0, dtype=dtype), requires_grad="frozen" not in kind)
-            gradient = gradients_judge.gradient(name, rank)
-            if gradient is not None:
-                parameter.grad = torch.from_numpy(gradient).to(dtype)
             self.register_parameter(name, parameter)
         self.register_buffer("running_mean", torch.full((3,), rank + 1.0))
+        self.go_back(rank)
+
+    def go_back(self, rank: int, factor: float = 1.0) -> None:
+        """A backward pass, by which so many times the gradients come, in new tensors."""
+        self.zero_grad()
+        for name, parameter in self.named_parameters():
+            gradient = gradients_judge.gradient(name, rank)
+            if gradient is not None:
+                parameter.grad = (factor * torch.from_numpy(gradient)).to(parameter.dtype)
 
 
-def _drive_sync(rank, world_size, sync, names, dtype="float32"):
+def _drive_sync(rank, world_size, sync, names, dtype="float32", again=False):
+    """again: of the same model other gradients were synchronised before."""
     model, carried = _Bare(names, rank, getattr(torch, dtype)), note_inputs()
+    if again:
+        model.go_back(rank, -2.0)
+        sync(model)
+        model.go_back(rank)
     sync(model)
     found = dict(model.named_parameters())
     return {
@@ -94,6 +105,7 @@ _GRADIENT_CASES = (
     {"world_size": 3, "names": ["branch", "bias", "twig"]},
     {"world_size": 2, "names": ["frozen_later", "bias"]},
     {"world_size": 2, "names": ["branch", "bias", "unused"], "dtype": "float64"},
+    {"world_size": 2, "names": ["bias", "branch", "weight"], "again": True},
 )
 _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names": [*ALL, "frozen"]})
 
@@ -110,9 +122,9 @@ _TRAFFIC_CASES = ({"world_size": 2, "names": ["bias"]}, {"world_size": 4, "names
     },
     look="print p.grad of every parameter on every rank, before and after.",
 )
-def gather_scatter(gather_scatter, /, world_size: int, names: list[str], dtype: str = "float32"):
+def gather_scatter(gather_scatter, /, world_size: int, names: list[str], dtype: str = "float32", again: bool = False):
     """The gradients that are left on every rank."""
-    return observed(_drive_sync, world_size, gather_scatter, names, dtype)
+    return observed(_drive_sync, world_size, gather_scatter, names, dtype, again)
 
 
 @check(
@@ -148,9 +160,9 @@ def gather_scatter_traffic(gather_scatter, /, world_size: int, names: list[str])
     },
     look="print p.grad of every parameter on every rank, before and after.",
 )
-def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str], dtype: str = "float32"):
+def all_reduce_mean(all_reduce_mean, /, world_size: int, names: list[str], dtype: str = "float32", again: bool = False):
     """The gradients that are left on every rank."""
-    return observed(_drive_sync, world_size, all_reduce_mean, names, dtype)
+    return observed(_drive_sync, world_size, all_reduce_mean, names, dtype, again)
 
 
 @check(

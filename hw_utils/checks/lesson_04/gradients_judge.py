@@ -47,8 +47,9 @@ def gradient(name: str, rank: int) -> np.ndarray | None:
 def judge_gradients(what: str, *, adds_itself: bool = False):
     """A judge of the gradients that `what` leaves on every rank. adds_itself: no call may add them up for it."""
 
-    def judge(data: Any, world_size: int, names: Sequence[str], dtype: str = "float32") -> None:
+    def judge(data: Any, world_size: int, names: Sequence[str], dtype: str = "float32", again: bool = False) -> None:
         who = _with(what, world_size) + f" and gradients in {dtype}" * (dtype != "float32")
+        who += ", the second call on one model" * again
         cause = "every rank must make the same calls, in the same order, for the same parameters."
         if {"unused", "branch", "twig"} & set(names):
             cause = "a rank that has no gradient (None) for a parameter must still take part: it counts as zeros."
@@ -66,7 +67,8 @@ def judge_gradients(what: str, *, adds_itself: bool = False):
                 for other in names
                 if other != name and PARAMETERS[other][0] == shape
             }
-            _judge_gradient(who, [got["gradients"].get(name) for got in each], name, alike, "gather" in trace.ops)
+            ends = [got["gradients"].get(name) for got in each]
+            _judge_gradient(who, ends, name, alike, "gather" in trace.ops, _ANEW if again else "")
             for rank, got in enumerate(each):
                 if not close(got["values"][name], rank + 1.0):
                     raise CheckFailed(
@@ -77,6 +79,10 @@ def judge_gradients(what: str, *, adds_itself: bool = False):
     return judge
 
 
+_ANEW = "a call begins anew: p.grad is another tensor after each backward, so nothing is kept from the call before."
+_ONE_FOR_ALL = (
+    "{0!r} ends with the same numbers: parameters without a gradient share one tensor of zeros; each needs its own."
+)
 _ADDS = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"})
 
 
@@ -100,9 +106,11 @@ def _require_waited(who: str, trace: Trace) -> None:
         )
 
 
-def _judge_gradient(who: str, got: list[Any], name: str, alike: dict[str, list[Any]], is_gathered: bool) -> None:
+def _judge_gradient(
+    who: str, got: list[Any], name: str, alike: dict[str, list[Any]], is_gathered: bool, cause: str
+) -> None:
     """got: what each rank ends with. alike: the same for the other parameters of this shape. is_gathered: whether a
-    root had all of them in a list."""
+    root had all of them in a list. cause: the one that is known before."""
     n = len(got)
     each = [gradient(name, rank) for rank in range(n)]
     if PARAMETERS[name][1] == "frozen later":
@@ -137,10 +145,7 @@ def _judge_gradient(who: str, got: list[Any], name: str, alike: dict[str, list[A
         raise CheckFailed(
             f"{who}: the gradient of {name!r} on rank {rank} is {came(_list(wrong[rank]))}, expected"
             f" {came(expected.tolist())}.",
-            cause=f"{same[0]!r} ends with the same numbers: parameters without a gradient share one tensor of zeros; "
-            "each needs its own."
-            if same
-            else _why_gradient(wrong, filled, name, is_gathered),
+            cause=cause or (_ONE_FOR_ALL.format(*same) if same else _why_gradient(wrong, filled, name, is_gathered)),
         )
 
 

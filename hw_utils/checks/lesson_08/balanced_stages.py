@@ -22,6 +22,13 @@ _AS_THEY_ARE = (
     "that stages can have, not steps of some size."
 )
 
+_WHOLE = "these fit whole seconds of each layer: a layer's seconds have fractions, and all of them count."
+_LEAVES_SOME_OUT = (
+    "of so many cuts a search that leaves some out misses the best one: go through all of them (stage by stage, "
+    "keeping the best for each number of layers), or through all sums that a stage can have, as a limit."
+)
+_SEVERAL = "several mistakes give this cut, and these are some: "
+
 
 def _edges(counts: Sequence[int]) -> list[tuple[int, int]]:
     return list(pairwise(accumulate(counts, initial=0)))
@@ -76,10 +83,7 @@ def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s:
         if all(_can_be_right(cause, **case) for case in _cases_before(layer_s, n_stages))
     ]
     if len(layer_s) > _FEW_LAYERS and not any(cause in _GREEDY for cause in causes):
-        return (
-            "of so many cuts a search that leaves some out misses the best one: go through all of them (stage by "
-            "stage, keeping the best for each number of layers), or through all sums that a stage can have, as a limit."
-        )
+        return f"{_SEVERAL}{_WHOLE} Or: {_LEAVES_SOME_OUT}" if _WHOLE in causes else _LEAVES_SOME_OUT
     if len(causes) < 2:
         return "".join(causes)
     if max(_stages_s(counts, layer_s)) <= _NEARLY * slowest_s:
@@ -87,7 +91,7 @@ def _why_slow(counts: list[int], layer_s: list[float], n_stages: int, slowest_s:
         if not searched:
             return _AS_THEY_ARE
         causes = [*searched[: _MOST_CAUSES - 1], _AS_THEY_ARE]
-    return "several mistakes give this cut, and these are some: " + " Or: ".join(causes[:_MOST_CAUSES])
+    return _SEVERAL + " Or: ".join(causes[:_MOST_CAUSES])
 
 
 def _causes(counts: list[int], layer_s: list[float], n_stages: int, slowest_s: float) -> Iterator[str]:
@@ -136,7 +140,7 @@ def _other_order(counts: list[int], layer_s: list[float], slowest_s: float) -> I
     if fit(sorted(layer_s), sorted(layer_s, reverse=True)):
         yield "these fit the layers sorted by their seconds: layers stay in their order."
     if fit(*([float(whole(s)) for s in layer_s] for whole in (math.floor, math.ceil, round))):
-        yield "these fit whole seconds of each layer: a layer's seconds have fractions, and all of them count."
+        yield _WHOLE
 
 
 def _other_goals(counts: list[int], layer_s: list[float]) -> Iterator[str]:

@@ -1,1 +1,4 @@
-"""What an answer keeps: tensors by their path, and all else as texts. Stands on nothing of ours."""
+"""What an answer keeps: tensors by their path, and all else as texts; and hooks and references that watch it.
+
+Stands on nothing of ours.
+"""

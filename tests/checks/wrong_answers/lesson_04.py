@@ -602,6 +602,41 @@ def averages_buffers_too(model):
         b /= dist.get_world_size()
 
 
+def _keeps_gradients(sync, name):
+    def answer(model):
+        if not hasattr(model, "mine"):
+            model.mine = [p for p in model.parameters() if p.requires_grad]
+            for p in model.mine:
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            model.mine_too = [p.grad for p in model.mine]
+        now = [p.grad for p in model.mine]
+        for p, gradient in zip(model.mine, model.mine_too):
+            p.grad = gradient
+        sync(model)
+        for p, gradient in zip(model.mine, now):
+            p.grad = gradient
+
+    answer.__name__ = name
+    return answer
+
+
+def _runs_once(sync, name):
+    def answer(model):
+        if not hasattr(model, "is_done"):
+            model.is_done = True
+            sync(model)
+
+    answer.__name__ = name
+    return answer
+
+
+for _check, _sync in (("gather_scatter", gather_scatter), ("all_reduce_mean", all_reduce_mean)):
+    for _change in (_keeps_gradients, _runs_once):
+        _name = f"{_check}{_change.__name__}"
+        wrong_values(f"lesson_04.{_check}", _name, _change(_sync, _name),
+                     says="the second call on one model: the gradient of 'bias'.*nothing is kept")  # fmt: skip
+
+
 @wrong("lesson_04.all_reduce_mean", says="p.grad is None on this rank")
 def forgets_zeros(model):
     all_reduce_mean(model)

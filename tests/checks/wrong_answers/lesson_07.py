@@ -757,6 +757,19 @@ class MakesDoubles(_Gradients):
         return [shard.double() for shard in super().wait()]
 
 
+@wrong("lesson_07.sharded_gradients", says="shard of bucket 0 is of float32, the model is of float64.*zeros_like")
+class FillsAnUnusedBucketInSingle(_Gradients):
+    def start_next(self):
+        self.dtype = torch.float32 if all(p.grad is None for p in self.buckets[len(self.shards)]) else None
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="shard of bucket 0 is of float32, the model is of float64")
+class ReturnsZerosInSingle(_Gradients):
+    def wait(self):
+        return [shard if shard.any() else shard.float() for shard in super().wait()]
+
+
 @wrong("lesson_07.sharded_gradients", says="reduce_scatter of bucket .*still under way when backward ends")
 class LeavesTheLastUnderWay(_Gradients):
     def wait(self):

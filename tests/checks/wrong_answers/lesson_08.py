@@ -1439,6 +1439,22 @@ class RecomputesWithOtherDraws:
         return x.grad
 
 
+@wrong(
+    "lesson_08.balance", says="gave .4, 3, 4, 3.*these are some: these fit whole seconds of each layer.* Or: of so many"
+)
+def searches_all_cuts_of_rounded_seconds(layer_s, n_stages):
+    whole = [round(s) for s in layer_s]
+    best = {(0, 0): (0, [])}
+    for stage in range(1, n_stages + 1):
+        for end in range(stage, len(whole) + 1):
+            best[stage, end] = min(
+                (max(best[stage - 1, k][0], sum(whole[k:end])), [*best[stage - 1, k][1], end - k])
+                for k in range(stage - 1, end)
+                if (stage - 1, k) in best
+            )
+    return best[n_stages, len(whole)][1]
+
+
 @wrong("lesson_08.balance", says="a search that leaves some out misses the best one")
 def moves_cuts_of_random_starts(layer_s, n_stages):
     draw, n = random.Random(0), len(layer_s)

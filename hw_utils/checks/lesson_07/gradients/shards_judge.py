@@ -10,7 +10,7 @@ from hw_utils.core.errors import CheckFailed
 
 
 def judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_size: int) -> None:
-    """Raises CheckFailed unless a rank got its own row of each bucket's."""
+    """Raises CheckFailed unless a rank got its own row of each bucket's, in the dtype of `right`."""
     if not isinstance(got, list) or len(got) != len(right):
         shown = f"{len(got)} shards" if isinstance(got, list) else "no list"
         raise CheckFailed(
@@ -33,6 +33,12 @@ def judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_
             raise CheckFailed(
                 f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
                 cause=_why(mine, whole, rank, world_size),
+            )
+        if mine.dtype != expected.dtype:
+            raise CheckFailed(
+                f"{what}: shard of bucket {k} is of {mine.dtype}, the model is of {expected.dtype}.",
+                cause="a shard has the dtype of its bucket's parameters: so have the zeros of those without a gradient "
+                "(torch.zeros_like(p)), and the vector that the shard arrives in.",
             )
 
 
