@@ -832,6 +832,81 @@ class LeavesUnusedOut(_Gradients):
         super().start_next()
 
 
+_LARGE = 10_000  # parameters: more than all small cases have
+
+
+class _SmallGradients(_Gradients):
+    """Works where there are few parameters alone."""
+
+    def __init__(self, model, bucket_bytes):
+        self.is_large = sum(p.numel() for p in model.parameters()) > _LARGE
+        super().__init__(model, bucket_bytes)
+
+    def there(self, k):
+        if not self.is_large:
+            super().there(k)
+
+    def wait(self):
+        return self.large() if self.is_large else super().wait()
+
+    def large(self):
+        return super().wait()
+
+
+@wrong("lesson_07.sharded_gradients", says="bytes of gradients stand in p.grad on rank 0, .* are two buckets")
+class LeavesLargeGradients(_SmallGradients):
+    def large(self):
+        return []
+
+
+@wrong("lesson_07.sharded_gradients", says="bytes of gradients stand in p.grad on rank 0, .* are two buckets")
+class SendsLargeOnesAtTheEnd(_SmallGradients):
+    pass
+
+
+@wrong("lesson_07.sharded_gradients", says="calls reduce_scatter 0 times in one step, for 12 buckets")
+class LetsLargeGradientsFall(_SmallGradients):
+    def there(self, k):
+        super().there(k)
+        for p in self.buckets[k] if self.is_large else ():
+            p.grad = None
+
+    def large(self):
+        return []
+
+
+@wrong("lesson_07.sharded_gradients", says="rank 0: shard of bucket 0 is .*it is zero")
+class SendsZerosOfLargeOnes(_Gradients):
+    def start_next(self):
+        bucket = self.buckets[len(self.shards)]
+        for p in bucket if sum(p.numel() for p in bucket) > _LARGE else ():
+            p.grad.zero_()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="rank 0: shard of bucket 0 from number 180 on is .*0. +0. +0..*expected")
+class SendsNoLargeWeights(_Gradients):
+    def start_next(self):
+        for p in self.buckets[len(self.shards)]:
+            if p.grad is not None and p.numel() > _LARGE:
+                p.grad.zero_()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="called all_gather; reduce_scatter is enough")
+class GathersLargeOnesAlone(_Gradients):
+    """In a group of one rank, whose call keeps them."""
+
+    def start_next(self):
+        parts = [p.grad for p in self.buckets[len(self.shards)] if p.grad is not None and p.numel() > _LARGE]
+        if parts and not hasattr(self, "alone"):
+            groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+            self.alone = groups[dist.get_rank()]
+        for part in parts:
+            dist.all_gather([torch.empty_like(part)], part, group=self.alone)
+        super().start_next()
+
+
 @wrong("lesson_07.sharded_gradients_in_time", says="calls of reduce_scatter on rank 0")
 class ReducesEachHalf(_Gradients):
     def __init__(self, model, bucket_bytes):
