@@ -1296,6 +1296,81 @@ class GivesViewsOfTheWhole(_WaitsForTheOneBefore):
         return super().scatter(whole, self.found[-1], size)
 
 
+class _SmallLayers(_Sharded):
+    """Works where layers are small alone."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.is_large = layers[0].n_elements > _LARGE
+
+    def whole(self, layer):
+        """What fills a large layer's slot."""
+        return torch.zeros(layer.n_elements, dtype=layer.shard.dtype)
+
+    def forward(self, x):
+        if not self.is_large:
+            return super().forward(x)
+        for layer in self.layers:
+            layer.fill(self.whole(layer))
+            x = layer.forward(x)
+            layer.clear()
+        return x
+
+    def backward(self, gradient):
+        if not self.is_large:
+            return super().backward(gradient)
+        for layer in self.layers[::-1]:
+            layer.fill(self.whole(layer))
+            gradient, _ = layer.backward(gradient)
+            layer.clear()
+        return []
+
+
+@wrong("lesson_07.fully_sharded", says="slot of layer 0 was filled with other numbers than the layer's weight.*size")
+class FillsLargeLayersWithZeros(_SmallLayers):
+    pass
+
+
+@wrong("lesson_07.fully_sharded", says="backward gave no list of 24 gradient shards")
+class ReducesNoLargeGradients(_SmallLayers):
+    def whole(self, layer):
+        full = torch.empty(layer.n_elements, dtype=layer.shard.dtype)
+        dist.all_gather(list(full.split(len(layer.shard))), layer.shard)
+        return full
+
+
+@wrong("lesson_07.fully_sharded", says="the passes were +[.]+, expected f0")
+class MakesNoLargePasses(_SmallLayers):
+    def forward(self, x):
+        return x if self.is_large else super().forward(x)
+
+    def backward(self, gradient):
+        return [] if self.is_large else super().backward(gradient)
+
+
+@wrong("lesson_07.fully_sharded", says="the gradient shard of layer 0 is not the mean of all ranks' gradients.*size")
+class CutsItsOwnLargeGradients(_Sharded):
+    def scatter(self, whole, shard, size):
+        if len(whole) <= _LARGE:
+            return super().scatter(whole, shard, size)
+        shard.copy_(whole[dist.get_rank() * len(shard) :][: len(shard)])
+        return []
+
+
+@wrong("lesson_07.fully_sharded", says="the slots of layers 0, 1, 2 are full at once; two may be")
+class ClearsNoLargeSlots(_Sharded):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.clears = layers[0].n_elements < _LARGE
+
+
+@wrong("lesson_07.fully_sharded", says="3 gathers are under way at once; two are enough")
+class GathersLargeOnesAhead(_Sharded):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.ahead = 1 + 2 * (layers[0].n_elements > _LARGE)
+
+
 @wrong("lesson_07.fully_sharded", says="full cannot be set")
 class FillsByHand(_Sharded):
     def use(self, k):
