@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -56,3 +57,13 @@ def digits(shape: Sequence[int], *names: int | str) -> np.ndarray:
     """Whole numbers from 0 to 7, int64, to add to known ones; zeros without a salt."""
     drawn = seed(0, *names)
     return np.random.default_rng(drawn).integers(8, size=tuple(shape)) if _Draws.salt else np.zeros(tuple(shape), "i8")
+
+
+def unknown_seed() -> int:
+    """A seed that nobody knows beforehand: a driver draws it, and hands it to the judge with what it saw."""
+    return secrets.randbits(48)
+
+
+def weighted_sum(numbers: np.ndarray, seed: int) -> np.ndarray:
+    """The sum of its rows, each times a drawn number: a few numbers tell whether very many are the right ones."""
+    return np.random.default_rng(seed).standard_normal(len(numbers)) @ numbers

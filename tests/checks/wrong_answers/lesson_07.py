@@ -845,6 +845,81 @@ class LeavesUnusedOut(_Gradients):
         super().start_next()
 
 
+_LARGE = 10_000  # parameters: more than all small cases have
+
+
+class _SmallGradients(_Gradients):
+    """Works where there are few parameters alone."""
+
+    def __init__(self, model, bucket_bytes):
+        self.is_large = sum(p.numel() for p in model.parameters()) > _LARGE
+        super().__init__(model, bucket_bytes)
+
+    def there(self, k):
+        if not self.is_large:
+            super().there(k)
+
+    def wait(self):
+        return self.large() if self.is_large else super().wait()
+
+    def large(self):
+        return super().wait()
+
+
+@wrong("lesson_07.sharded_gradients", says="bytes of gradients stand in p.grad on rank 0, .* are two buckets")
+class LeavesLargeGradients(_SmallGradients):
+    def large(self):
+        return []
+
+
+@wrong("lesson_07.sharded_gradients", says="bytes of gradients stand in p.grad on rank 0, .* are two buckets")
+class SendsLargeOnesAtTheEnd(_SmallGradients):
+    pass
+
+
+@wrong("lesson_07.sharded_gradients", says="calls reduce_scatter 0 times in one step, for 12 buckets")
+class LetsLargeGradientsFall(_SmallGradients):
+    def there(self, k):
+        super().there(k)
+        for p in self.buckets[k] if self.is_large else ():
+            p.grad = None
+
+    def large(self):
+        return []
+
+
+@wrong("lesson_07.sharded_gradients", says="rank 0: shard of bucket 0 is .*it is zero")
+class SendsZerosOfLargeOnes(_Gradients):
+    def start_next(self):
+        bucket = self.buckets[len(self.shards)]
+        for p in bucket if sum(p.numel() for p in bucket) > _LARGE else ():
+            p.grad.zero_()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="rank 0: shard of bucket 0 from number 180 on is .*0. +0. +0..*expected")
+class SendsNoLargeWeights(_Gradients):
+    def start_next(self):
+        for p in self.buckets[len(self.shards)]:
+            if p.grad is not None and p.numel() > _LARGE:
+                p.grad.zero_()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients", says="called all_gather; reduce_scatter is enough")
+class GathersLargeOnesAlone(_Gradients):
+    """In a group of one rank, whose call keeps them."""
+
+    def start_next(self):
+        parts = [p.grad for p in self.buckets[len(self.shards)] if p.grad is not None and p.numel() > _LARGE]
+        if parts and not hasattr(self, "alone"):
+            groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+            self.alone = groups[dist.get_rank()]
+        for part in parts:
+            dist.all_gather([torch.empty_like(part)], part, group=self.alone)
+        super().start_next()
+
+
 @wrong("lesson_07.sharded_gradients_in_time", says="calls of reduce_scatter on rank 0")
 class ReducesEachHalf(_Gradients):
     def __init__(self, model, bucket_bytes):
@@ -1232,6 +1307,81 @@ class GivesViewsOfTheWhole(_WaitsForTheOneBefore):
         memory = torch.empty(len(shard) * size, dtype=shard.dtype)
         self.found.append(memory[: len(shard)])
         return super().scatter(whole, self.found[-1], size)
+
+
+class _SmallLayers(_Sharded):
+    """Works where layers are small alone."""
+
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.is_large = layers[0].n_elements > _LARGE
+
+    def whole(self, layer):
+        """What fills a large layer's slot."""
+        return torch.zeros(layer.n_elements, dtype=layer.shard.dtype)
+
+    def forward(self, x):
+        if not self.is_large:
+            return super().forward(x)
+        for layer in self.layers:
+            layer.fill(self.whole(layer))
+            x = layer.forward(x)
+            layer.clear()
+        return x
+
+    def backward(self, gradient):
+        if not self.is_large:
+            return super().backward(gradient)
+        for layer in self.layers[::-1]:
+            layer.fill(self.whole(layer))
+            gradient, _ = layer.backward(gradient)
+            layer.clear()
+        return []
+
+
+@wrong("lesson_07.fully_sharded", says="slot of layer 0 was filled with other numbers than the layer's weight.*size")
+class FillsLargeLayersWithZeros(_SmallLayers):
+    pass
+
+
+@wrong("lesson_07.fully_sharded", says="backward gave no list of 24 gradient shards")
+class ReducesNoLargeGradients(_SmallLayers):
+    def whole(self, layer):
+        full = torch.empty(layer.n_elements, dtype=layer.shard.dtype)
+        dist.all_gather(list(full.split(len(layer.shard))), layer.shard)
+        return full
+
+
+@wrong("lesson_07.fully_sharded", says="the passes were +[.]+, expected f0")
+class MakesNoLargePasses(_SmallLayers):
+    def forward(self, x):
+        return x if self.is_large else super().forward(x)
+
+    def backward(self, gradient):
+        return [] if self.is_large else super().backward(gradient)
+
+
+@wrong("lesson_07.fully_sharded", says="the gradient shard of layer 0 is not the mean of all ranks' gradients.*size")
+class CutsItsOwnLargeGradients(_Sharded):
+    def scatter(self, whole, shard, size):
+        if len(whole) <= _LARGE:
+            return super().scatter(whole, shard, size)
+        shard.copy_(whole[dist.get_rank() * len(shard) :][: len(shard)])
+        return []
+
+
+@wrong("lesson_07.fully_sharded", says="the slots of layers 0, 1, 2 are full at once; two may be")
+class ClearsNoLargeSlots(_Sharded):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.clears = layers[0].n_elements < _LARGE
+
+
+@wrong("lesson_07.fully_sharded", says="3 gathers are under way at once; two are enough")
+class GathersLargeOnesAhead(_Sharded):
+    def __init__(self, layers):
+        super().__init__(layers)
+        self.ahead = 1 + 2 * (layers[0].n_elements > _LARGE)
 
 
 @wrong("lesson_07.fully_sharded", says="full cannot be set")

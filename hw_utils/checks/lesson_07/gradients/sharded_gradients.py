@@ -20,15 +20,16 @@ from hw_utils.checks.kept_bytes import (
 )
 from hw_utils.checks.lesson_06.shards import DTYPES, n_ranks
 from hw_utils.checks.lesson_07 import second_objects
+from hw_utils.checks.lesson_07.gradients.calls_judge import ITEM, judge_calls
 from hw_utils.checks.lesson_07.gradients.held_in_a_pass import MANY, drive_many, judge_many
-from hw_utils.checks.lesson_07.gradients.shards_judge import judge_shards
+from hw_utils.checks.lesson_07.gradients.shards_judge import judge_left, judge_shards
 from hw_utils.checks.lesson_07.second_objects import batch, tower
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
 from hw_utils.simulate import simulate
 
-ITEM, STEPS = 8, 2
+STEPS = 2
 
 
 def _worker(
@@ -126,24 +127,16 @@ def _judge(
     sizes = [sum(_numels(widths)[k] for k in bucket) for bucket in _buckets(widths, bucket_bytes)]
     pieces = [-(-size // world_size) for size in sizes]
     if many:
-        judge_many(data, world_size, pieces, ITEM)
-        return
+        return judge_many(data, world_size, pieces, _mean_shards(widths, bucket_bytes, unused, order, world_size, 0))
     what = f"{n_ranks(world_size)}, buckets of {bucket_bytes} bytes" + (", the last layer unused" if unused else "")
     what += ", layers used in another order than they stand in the model" if order else ""
     require_no_deadlock(
         data, what, cause="all ranks start the same buckets in one order: those that are not full in wait()."
     )
     trace = Trace.from_plain(data["trace"])
-    _judge_calls(what, trace, pieces, world_size)
+    judge_calls(what, trace, pieces, world_size, STEPS)
     for rank, result in enumerate(data["results"]):
-        if result["left"]:
-            raise CheckFailed(
-                f"{what}: after wait() the whole gradient of `{result['left'][0]}` still stands on rank {rank}.",
-                cause="buckets start in their order, whatever is full first: one that is full early waits for its turn."
-                if order
-                else "p.grad = None for every parameter of a bucket once its flat vector is made: others keep the "
-                "rest.",
-            )
+        judge_left(what, result["left"], rank, in_order=bool(order))
     for step in range(STEPS):
         right = _mean_shards(widths, bucket_bytes, unused, order, world_size, step)
         for rank, result in enumerate(data["results"]):
@@ -216,46 +209,6 @@ def _judge_held(
 
 def _numels(widths: list[int]) -> list[int]:
     return [p.numel() for p in tower(widths).parameters()]
-
-
-def _judge_calls(what: str, trace: Trace, pieces: list[int], world_size: int) -> None:
-    others = sorted(trace.ops - {"reduce_scatter", "reduce_scatter_tensor"})
-    if others:
-        raise CheckFailed(
-            f"{what}: called {', '.join(others)}; reduce_scatter is enough.",
-            cause="all_reduce sends twice as much, and gives each rank sums that it does not keep."
-            if "all_reduce" in others
-            else "a barrier makes all ranks wait for the slowest one: each bucket waits for its own sums anyway."
-            if {*others} <= {"barrier", "monitored_barrier"}
-            else "one reduce_scatter a bucket, started in the hook, and nothing else.",
-        )
-    due = [(world_size - 1) * piece * ITEM for piece in pieces] * STEPS
-    for rank in range(world_size):
-        mine = trace.of_rank(rank).of_op("reduce_scatter", "reduce_scatter_tensor")
-        if world_size == 1 and not len(mine):
-            continue
-        sent = [e.sent_bytes for e in mine]
-        if len(sent) != len(due):
-            cause = "a bucket is one message: its gradients in one flat vector."
-            if len(sent) < len(due):
-                cause = "buckets that are not full when backward ends are started in wait(), and wait() starts over."
-            raise CheckFailed(
-                f"{what}: rank {rank} calls reduce_scatter {len(sent)} times in two steps, for {len(due)} buckets.",
-                cause=cause,
-            )
-        if any(s > d for s, d in zip(sent, due)):
-            raise CheckFailed(
-                f"{what}: rank {rank} sends {sent} bytes, its buckets need {due}.",
-                cause="buckets go in their order, each padded to the next multiple of the number of ranks.",
-            )
-        left = {k % len(pieces) for k, e in enumerate(mine) if e.waited is None}
-        if left:
-            raise CheckFailed(
-                f"{what}: rank {rank} did not wait for the reduce_scatter of bucket {min(left)}.",
-                cause="the last bucket is still under way when backward ends: wait() waits for it, too."
-                if left == {len(pieces) - 1}
-                else "keep every handle, and wait for each.",
-            )
 
 
 _SECOND = {"world_size": 3, "widths": second_objects.WIDTHS, "bucket_bytes": second_objects.BUCKET_BYTES,

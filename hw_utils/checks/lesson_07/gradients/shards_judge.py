@@ -9,6 +9,17 @@ import numpy as np
 from hw_utils.core.errors import CheckFailed
 
 
+def judge_left(what: str, left: list[str], rank: int, *, in_order: bool = False) -> None:
+    """Raises CheckFailed if parameters still have their gradient. in_order: some bucket is full before its turn."""
+    if left:
+        raise CheckFailed(
+            f"{what}: after wait() the whole gradient of `{left[0]}` still stands on rank {rank}.",
+            cause="buckets start in their order, whatever is full first: one that is full early waits for its turn."
+            if in_order
+            else "p.grad = None for every parameter of a bucket once its flat vector is made: others keep the rest.",
+        )
+
+
 def judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_size: int) -> None:
     """Raises CheckFailed unless a rank got its own row of each bucket's, in the dtype of `right`."""
     if not isinstance(got, list) or len(got) != len(right):
@@ -30,8 +41,11 @@ def judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_
                               cause="a shard is flat, 1/N of the bucket padded to the next multiple of N: -(-n // N) "
                               "numbers, not one more where N divides.")  # fmt: skip
         if not _same(mine, expected):
+            first = int((~_near(mine, expected)).argmax())
+            first = 0 if first < 3 else first
             raise CheckFailed(
-                f"{what}: shard of bucket {k} is {mine[:3]}..., expected {expected[:3]}...",
+                f"{what}: shard of bucket {k}{f' from number {first} on' * bool(first)} is "
+                f"{mine[first : first + 3]}..., expected {expected[first : first + 3]}...",
                 cause=_why(mine, whole, rank, world_size),
             )
         if mine.dtype != expected.dtype:
@@ -44,7 +58,11 @@ def judge_shards(what: str, got: Any, right: list[np.ndarray], rank: int, world_
 
 def _same(mine: Any, right: np.ndarray) -> bool:
     is_alike = isinstance(mine, np.ndarray) and mine.shape == right.shape
-    return is_alike and np.allclose(mine, right, rtol=1e-10, atol=1e-12)
+    return is_alike and bool(_near(mine, right).all())
+
+
+def _near(mine: np.ndarray, right: np.ndarray) -> np.ndarray:
+    return np.isclose(mine, right, rtol=1e-10, atol=1e-12)
 
 
 def _why(mine: np.ndarray, whole: np.ndarray, rank: int, world_size: int) -> str:

@@ -16,8 +16,15 @@ from hw_utils.checks.kept_bytes import ELSEWHERE, moment, observe_memory
 from hw_utils.checks.lesson_04.collective_contents import note_inputs
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07 import second_objects, watched_layers
-from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS, WatchedLayer
+from hw_utils.checks.lesson_07.watched_layers import GATHERS, WatchedLayer
 from hw_utils.checks.lesson_07.weights import held_in_a_pass
+from hw_utils.checks.lesson_07.weights.calls_judge import (
+    ITEM,
+    judge_bytes,
+    judge_calls,
+    judge_kinds,
+    judge_passes,
+)
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.core.trace import Trace
@@ -25,7 +32,7 @@ from hw_utils.material.by_hand.interface import interface
 from hw_utils.material.by_hand.layers import SlotLayer, drawn_weights
 from hw_utils.simulate import simulate
 
-ITEM, EXAMPLES = 8, 6  # examples: as many as there are ranks in no case
+EXAMPLES = 6  # examples: as many as there are ranks in no case
 SLACK = 16  # bytes
 PASS_S = 1e-3  # so that what is called before a pass and after it has different times
 
@@ -98,14 +105,7 @@ def _judge(
     what = f"{n_ranks(world_size)}, {len(hidden)} layers of {', '.join(str(h * width) for h in hidden)} elements"
     require_no_deadlock(data, what, cause="all ranks gather and reduce the same layers in one order.")
     trace = Trace.from_plain(data["trace"])
-    others = sorted(trace.ops - {*GATHERS, *SCATTERS})
-    if others:
-        raise CheckFailed(
-            f"{what}: called {', '.join(others)}.",
-            cause="a barrier makes all ranks wait for the slowest one: each gather waits for its own layer anyway."
-            if {*others} <= {"barrier", "monitored_barrier"}
-            else "all_gather for the weights and reduce_scatter for their gradients are all that is needed.",
-        )
+    judge_kinds(what, trace)
     for rank, result in enumerate(data["results"]):
         judge_passes(f"{what}: rank {rank}", result["log"], len(hidden))
         if result["changed"]:
@@ -127,7 +127,7 @@ def _judge(
         _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
     require_waits(trace, what)
     sizes = [-(-h * width // world_size) for h in hidden]
-    _judge_calls(what, trace, sizes, world_size)
+    judge_calls(what, trace, sizes, world_size, 2)
     for rank, result in enumerate(data["results"]):
         _judge_memory(f"{what}: rank {rank}", result, trace.of_rank(rank), sizes, world_size)
         grown = result["anywhere"]
@@ -135,19 +135,7 @@ def _judge(
             saved = len(hidden) * EXAMPLES * width * ITEM
             grown = [there - at[0] - (0 if k % 2 else saved) for k, there in enumerate(at[1:])]
         _judge_elsewhere(f"{what}: rank {rank}", max(grown), max(result["kept"]), sizes, world_size)
-    _judge_bytes(what, trace, sizes, world_size)
-
-
-def judge_passes(what: str, log: list, n_layers: int, n_steps: int = 2) -> None:
-    """Raises unless each step goes once through all layers, and once back."""
-    passes = [(name, k) for name, k, _ in log if name in ("forward", "backward")]
-    step = [("forward", k) for k in range(n_layers)] + [("backward", k) for k in reversed(range(n_layers))]
-    if passes != n_steps * step:
-        raise CheckFailed(
-            f"{what}: the passes were {' '.join(f'{name[0]}{k}' for name, k in passes[: len(step) + 1])} ..., "
-            f"expected {' '.join(f'{name[0]}{k}' for name, k in step)} in each step.",
-            cause="forward goes through the layers in their order, backward in the reverse one, each once.",
-        )
+    judge_bytes(what, trace, sizes, world_size, 2)
 
 
 def _judge_results(what: str, result: Any, step: int, output: np.ndarray, n_layers: int) -> None:
@@ -172,34 +160,6 @@ def _judge_shards(what: str, shards: list, step: int, owns: list[list[np.ndarray
                 cause=watched_layers.why_shards(
                     got, k, owns, [mine[step - 1][k] for mine in shards] if step else None, EXAMPLES
                 ),
-            )
-
-
-def least_gathers(n_layers: int, n_steps: int) -> int:
-    """Of a rank that never has more than two layers whole: it may keep these where it turns around."""
-    n_turns = 2 * n_steps - 1
-    return 2 * n_steps * n_layers - 2 * n_turns
-
-
-def _judge_calls(what: str, trace: Trace, sizes: list[int], world_size: int) -> None:
-    """sizes: numbers of a rank's part of each layer."""
-    n_layers = len(sizes)
-    least_bytes = (world_size - 1) * min(sizes) * ITEM  # who sends less has gathered no layer
-    gathered = sum(e.sent_bytes >= least_bytes for e in trace.of_rank(0).of_op(*GATHERS))
-    least = least_gathers(n_layers, 2)
-    if world_size > 1 and gathered < least:
-        raise CheckFailed(
-            f"{what}: rank 0 gathers a layer {gathered} times in two steps; who lets layers go needs {least}.",
-            cause="whole weights are kept from one pass to a later one, in whatever form: gather them again.",
-        )
-    for ops, most, cause in (
-        (GATHERS, 4 * n_layers, "each layer is gathered once for forward and once for backward."),
-        (SCATTERS, 2 * n_layers, "the gradient of a layer is one message: flat and whole."),
-    ):
-        calls = len(trace.of_rank(0).of_op(*ops))
-        if calls > most:
-            raise CheckFailed(
-                f"{what}: rank 0 calls {ops[0]} {calls} times in two steps, {most} are enough.", cause=cause
             )
 
 
@@ -278,17 +238,6 @@ def _cleared_late(log: list) -> bool:
         elif name == "clear":
             passed.discard(k)
     return False
-
-
-def _judge_bytes(what: str, trace: Trace, sizes: list[int], world_size: int) -> None:
-    limit = 2 * 3 * (world_size - 1) * sum(sizes) * ITEM
-    for rank in range(world_size):
-        sent = trace.bytes_sent(rank)
-        if sent > limit:
-            raise CheckFailed(
-                f"{what}: rank {rank} sends {sent} bytes in two steps, {limit} are enough.",
-                cause="a layer costs three times (N - 1)/N of its bytes: two gathers and one reduce_scatter.",
-            )
 
 
 ERRORS = {

@@ -9,7 +9,8 @@ from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.lesson_04.collective_contents import require_sources
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS
-from hw_utils.checks.lesson_07.weights.fully_sharded import ERRORS, ITEM, judge_passes, least_gathers, train_steps
+from hw_utils.checks.lesson_07.weights.calls_judge import ITEM, judge_passes, least_gathers
+from hw_utils.checks.lesson_07.weights.fully_sharded import ERRORS, train_steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Event, Trace
