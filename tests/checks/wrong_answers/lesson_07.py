@@ -843,6 +843,40 @@ class ReducesEachHalf(_Gradients):
         dist.reduce_scatter(torch.empty(1), list(torch.zeros(dist.get_world_size()).split(1)), async_op=True).wait()
 
 
+@wrong("lesson_07.sharded_gradients_in_time", says="seconds that are due, but puts other numbers into reduce_scatter")
+class SendsTheFirstGradientForEach(_Gradients):
+    def start_next(self):
+        (p,) = self.buckets[len(self.shards)]
+        self.first = self.first if self.shards else p.grad.clone()
+        p.grad = self.first.clone()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="starts reduce_scatter of bucket 1 at 1 s, .* is there at 2 s")
+class WorksOutGradientsAheadOfTheirHooks(_Gradients):
+    waits_before = False
+
+    def there(self, k):
+        if not self.shards:
+            (p,) = self.buckets[k]
+            whole = p.grad * p.detach()
+            for (q,) in self.buckets:
+                q.grad = (whole / q.detach()).clone()
+                self.start_next()
+
+    def wait(self):
+        for bucket in self.buckets:
+            bucket[0].grad = None
+        return super().wait()
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="wait.. gave 0 shards, expected 4")
+class GivesNoShards(_Gradients):
+    def wait(self):
+        super().wait()
+        return []
+
+
 @wrong("lesson_07.sharded_gradients_in_time", says="nothing is sent before the second backward ends")
 class OverlapsOnlyAtFirst(_Gradients):
     def wait(self):
