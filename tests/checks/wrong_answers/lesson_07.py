@@ -450,6 +450,24 @@ for _name, _change, _says in [
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
 
 
+@wrong("lesson_07.recomputed", says="recomputed layers draw other dropout masks")
+class DrawsMasksAnewFromTheSeed(_Recomputed):
+    restores, step = False, 0
+
+    def again(self, k):
+        now = torch.get_rng_state()
+        torch.manual_seed(7 + self.step)
+        for _ in range(k * len(self.segments[0])):
+            torch.rand(len(self.starts[k][0]), 5)
+        super().again(k)
+        torch.set_rng_state(now)
+
+    def backward(self, gradient):
+        gradient = super().backward(gradient)
+        self.step += 1
+        return gradient
+
+
 @wrong("lesson_07.recomputed", says="segments are cut otherwise: each of ceil")
 class CutsTooManySegments(_Recomputed):
     def __init__(self, layers, n_segments):
