@@ -79,12 +79,12 @@ def require_sources(
 
 def require_in_time(
     who: str, calls: Sequence[Any], starts_s: Sequence[float], buckets: Sequence[Any], there_s: Sequence[float],
-    cause: str,
+    cause: str, name: str = "bucket",
 ) -> None:  # fmt: skip
     """Raises CheckFailed unless each call carries another bucket, and none before its last gradient can be there.
 
     calls: one rank's of `note_inputs`, and when each starts; buckets: of each the sources, as `require_sources` has
-    them, and when its last gradient is there.
+    them, and when its last gradient is there. name: what they are called.
     """
     left = dict(enumerate(buckets))
     for (kind, inputs), start_s in zip(calls, starts_s, strict=True):
@@ -94,9 +94,9 @@ def require_in_time(
             raise CheckFailed(f"{who} takes the seconds that are due, but puts other numbers into {kind}.", cause=cause)
         if start_s < there_s[found] * (1 - 1e-6):
             raise CheckFailed(
-                f"{who} starts {kind} of bucket {found} at {start_s:g} s, its last gradient is there at "
+                f"{who} starts {kind} of {name} {found} at {start_s:g} s, its last gradient is there at "
                 f"{there_s[found]:g} s.",
-                cause="a bucket goes off when its gradients are there: the hook of the last one of them starts it.",
+                cause=f"a {name} goes off when its gradients are there: the last one of them starts it.",
             )
         del left[found]
 

@@ -1167,6 +1167,24 @@ class CutsThePaddingOff(_Sharded):
         return [s[: max(0, layer.n_elements - rank * len(s))] for s, layer in zip(shards, self.layers)]
 
 
+@wrong("lesson_07.fully_sharded_in_time", says="seconds that are due, but puts other numbers into reduce_scatter")
+class SendsTheFirstGradientForEachLayer(_Sharded):
+    def backward(self, gradient):
+        self.first = None
+        return super().backward(gradient)
+
+    def scatter(self, whole, shard, size):
+        self.first = whole if self.first is None else self.first
+        return super().scatter(self.first, shard, size)
+
+
+@wrong("lesson_07.fully_sharded_in_time", says="backward gave no list of 4 gradient shards")
+class GivesNoGradientShards(_Sharded):
+    def backward(self, gradient):
+        super().backward(gradient)
+        return []
+
+
 @wrong("lesson_07.fully_sharded_in_time", says="16 gathers.*the next one is k - 1|12 gathers.*the next one is k - 1")
 class GathersGradientsToo(_Sharded):
     def scatter(self, whole, shard, size):
