@@ -231,7 +231,7 @@ class Judging:
             case, n_ranks = cases[self.draw(f"{check} case") % len(cases)]
             case = {**case, "salt": self.draw(f"{check} numbers")}
             problem = self._repeated(cell, check, case, driving, n_ranks)
-            if problem is None and self.judge.follows_messages(check):
+            if problem is None and n_ranks > 1 and self.judge.follows_messages(check):
                 reply, data = driving.case_apart(case, n_ranks, alters=True)
                 is_right = "data" in reply and self.judge.judge(check, case, data, self.times.case_s).get("right")
                 problem = _verdict(cell, "fail", NOT_APART) if is_right else None

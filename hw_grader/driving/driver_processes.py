@@ -124,20 +124,23 @@ class Driving:
         return (ended, b"") if ended else (reply, data)
 
     def to_repeat(self, check: str) -> list[tuple[dict, int]]:
-        """Cases of the check, and how many ranks each has, of which one tells more in a process for each rank."""
-        several = [one for one in self.driven.get(check, []) if one[1] > 1]
+        """Cases of the check, and how many ranks each has, of which one tells more in a process for each rank; where
+        none has several, those with numbers that a salt changes."""
+        driven = self.driven.get(check, [])
+        several = [one for one in driven if one[1] > 1] or [one for one in driven if one[2]]
         drawn = [(case, n) for case, n, is_drawn in several if is_drawn] or [(case, n) for case, n, _ in several]
         fewest = min((n for _, n in drawn), default=0)
         return [one for one in drawn if one[1] in FEW_RANKS] or [one for one in drawn if one[1] == fewest]
 
     def case_apart(self, case: dict, n_ranks: int, *, alters: bool = False) -> tuple[dict, bytes]:
-        """The same, with a process behind walls of its own for each of so many ranks' copies of the answers.
+        """The same, with a process behind walls of its own for each of so many ranks' copies of the answers, or for
+        those that no rank calls.
 
         alters: torch.distributed brings other numbers than were sent.
         """
         for served in self.served:
             served.end()
-        paths = self.jails.new_paths(n_ranks)
+        paths = self.jails.new_paths(max(n_ranks, 1))
         self.served = [self.stack.enter_context(self.jails.answers(path)) for path in paths]
         reply = self._opened(self.served, paths)
         return self.case(case, paths, alters=alters) if "opened" in reply else (reply, b"")

@@ -73,9 +73,37 @@ def require_sources(
         if kind not in kinds:
             continue
         sent = np.concatenate([np.asarray(t, "f8") for t in inputs])
-        fitting = [[_padded(one, sent.size) for one in mixed] for mixed in sources if mixed[0].size <= sent.size]
-        if not any(is_made_of(sent, mixed) for mixed in fitting):
+        if not _is_of(sent, sources):
             raise CheckFailed(f"{who} takes the seconds that are due, but puts other numbers into {kind}.", cause=cause)
+
+
+def require_in_time(
+    who: str, calls: Sequence[Any], starts_s: Sequence[float], buckets: Sequence[Any], there_s: Sequence[float],
+    cause: str, name: str = "bucket",
+) -> None:  # fmt: skip
+    """Raises CheckFailed unless each call carries another bucket, and none before its last gradient can be there.
+
+    calls: one rank's of `note_inputs`, and when each starts; buckets: of each the sources, as `require_sources` has
+    them, and when its last gradient is there. name: what they are called.
+    """
+    left = dict(enumerate(buckets))
+    for (kind, inputs), start_s in zip(calls, starts_s, strict=True):
+        sent = np.concatenate([np.asarray(t, "f8") for t in inputs])
+        found = next((k for k, sources in left.items() if _is_of(sent, sources)), None)
+        if found is None:
+            raise CheckFailed(f"{who} takes the seconds that are due, but puts other numbers into {kind}.", cause=cause)
+        if start_s < there_s[found] * (1 - 1e-6):
+            raise CheckFailed(
+                f"{who} starts {kind} of {name} {found} at {start_s:g} s, its last gradient is there at "
+                f"{there_s[found]:g} s.",
+                cause=f"a {name} goes off when its gradients are there: the last one of them starts it.",
+            )
+        del left[found]
+
+
+def _is_of(sent: np.ndarray, sources: Sequence[Sequence[np.ndarray]]) -> bool:
+    fitting = ([_padded(one, sent.size) for one in mixed] for mixed in sources if mixed[0].size <= sent.size)
+    return any(is_made_of(sent, mixed) for mixed in fitting)
 
 
 def _padded(vector: np.ndarray, size: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_04.seconds import judge_seconds
@@ -204,13 +205,14 @@ def _why_report(said: Any, expected: list[str], losses: list[float]) -> str:
 
 
 def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
-    scores, y = evaluation(sizes)
+    x, weight, y = evaluation(sizes)
+    scores = x.astype("f8") @ weight.astype("f8").T
     if data["training"]:
         cause = "the model is still in training mode: model.eval() first, or dropout and batch norm do as in training."
         raise CheckFailed("evaluate: the model is called in training mode.", cause=cause)
     if data["graph"]:
         raise CheckFailed("evaluate: the forward pass records gradients.", cause="wrap it in `with torch.no_grad():`.")
-    if not data["follows"] or data["weight"] != 1:
+    if not data["follows"] or not np.array_equal(data["weight"], weight):
         raise CheckFailed(
             "evaluate: afterwards the model's parameters are not what they were.",
             cause="a test changes nothing: torch.no_grad() around the forward pass, no requires_grad_() and no step.",
@@ -225,9 +227,10 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         raise CheckFailed(
             "evaluate returned (accuracy, loss).", cause="the other way round: the mean loss comes first."
         )
-    if data["n_seen"] < len(y):
+    n_shown = len({*map(tuple, x.tolist())}.intersection(map(tuple, data["shown"])))
+    if n_shown < len(y):
         raise CheckFailed(
-            f"evaluate: the model was shown {data['n_seen']} of {len(y)} examples.",
+            f"evaluate: the model was shown {n_shown} of {len(y)} examples.",
             cause="model(x) gives the scores of a batch, and all batches count.",
         )
     parts = np.split(np.arange(len(y)), np.cumsum(sizes)[:-1])
@@ -255,6 +258,7 @@ def judge_evaluate(data: Any, sizes: Sequence[int]) -> None:
         / (sizes[0] * len(sizes)),
         "cross_entropy takes the scores as they are, and does the softmax itself.": cross_entropy(_shares(scores), y),
         "the sum is divided by the number of batches: count the examples.": expected_loss * len(y) / len(sizes),
+        "that is the loss of the examples themselves: model(x) gives the scores.": cross_entropy(x, y),
     })  # fmt: skip
     if type(returned[1]) is int and share == int(expected_share):
         raise CheckFailed(
@@ -297,12 +301,14 @@ def _require_mean(what: str, got: float, expected: float, causes: Mapping[str, f
         raise CheckFailed(f"evaluate: {what} is {got:.4f}, expected {expected:.4f}.", cause=cause)
 
 
-def evaluation(sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Scores (n, 3) and labels (n,) to evaluate; the last batch of several is harder than the others."""
-    random = np.random.RandomState(43)  # with it the usual mistakes all give different numbers
+def evaluation(sizes: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Examples float32 (n, 3), a model's weight (3, 3) that makes scores of them, and labels (n,) to evaluate; the last
+    batch of several is harder than the others."""
+    random = np.random.RandomState(drawn_numbers.seed(43, "scores") % 2**32)  # 43: usual mistakes all differ
     n = sum(sizes)
     y = random.randint(0, 3, n)
     scores = random.randn(n, 3) + 1.2 * np.eye(3)[y]
     if len(sizes) > 1:
         scores[n - sizes[-1] + 1 :] *= -1  # all but one of them
-    return scores, y
+    weight = np.linalg.qr(random.randn(3, 3))[0]  # its inverse is its transpose
+    return (scores @ weight).astype("f4"), weight.astype("f4"), y

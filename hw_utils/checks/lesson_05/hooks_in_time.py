@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import Any
@@ -9,13 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_in_time
+from hw_utils.checks.lesson_05.drawn_chains import chain, gradients_of, input_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
-from hw_utils.core.trace import Trace
-from hw_utils.material.timed_layers import TimedChain
+from hw_utils.core.trace import Event, Trace
 from hw_utils.simulate import simulate
 
 _N_BYTES = 8 * 120  # of a bucket
@@ -24,18 +24,15 @@ _N_BYTES = 8 * 120  # of a bucket
 def _timed_worker(
     rank: int, world_size: int, make: Any, n_layers: int, n_elements: int, backward_s: float, order: list[int],
     in_no_sync: bool, is_second: bool,
-) -> tuple[float, list]:  # fmt: skip
-    """When the step began that is timed, and what went into collectives."""
+) -> tuple[float, list, list]:  # fmt: skip
+    """When the step began that is timed, what went into collectives, and the gradients that are left."""
     carried = note_inputs()
-    if order:  # a bucket a layer
-        model = TimedChain(n_layers, n_elements, backward_s)
-        gradients = make(model, 8 * n_elements)
+    a_bucket = _layers_a_bucket(order)
+    model = chain(a_bucket * n_layers, n_elements // a_bucket, backward_s / a_bucket)
+    parameters, x = list(model.parameters()), input_of(rank, n_elements // a_bucket)
+    gradients = make(model, 8 * n_elements)
+    if order:
         model.layers = torch.nn.ModuleList(model.layers[n_layers - 1 - bucket] for bucket in reversed(order))
-        x = input_of(rank, n_elements)
-    else:
-        model = TimedChain(2 * n_layers, n_elements // 2, backward_s / 2)
-        gradients = make(model, 8 * n_elements)  # a bucket holds two of these half layers
-        x = input_of(rank, n_elements // 2)
     if in_no_sync:
         with gradients.no_sync():
             model(x).backward()
@@ -45,13 +42,12 @@ def _timed_worker(
     began_s = time.perf_counter()
     model(x).backward()
     gradients.wait()
-    return began_s, carried
+    return began_s, carried, [p.grad for p in parameters]
 
 
-def input_of(rank: int, n_elements: int) -> torch.Tensor:
-    """What a TimedChain is given, and so the gradient of each of its layers, whose weights are ones."""
-    draw = torch.Generator().manual_seed(drawn_numbers.seed(40 + rank))
-    return torch.randn(n_elements, generator=draw, dtype=torch.float64)
+def _layers_a_bucket(order: list[int] | None) -> int:
+    """Two half layers, or a layer where they come in another order."""
+    return 1 if order else 2
 
 
 def _judge_in_time(
@@ -67,8 +63,8 @@ def _judge_in_time(
         what += ", the second step"
     require_no_deadlock(data, what)
     trace = Trace.from_plain(data["trace"])
-    began_s, _ = data["results"][0]
-    events = sorted(trace.of_rank(0).of_op("all_reduce"), key=lambda e: e.start_s)[n_layers * is_second :]
+    began_s, *_ = data["results"][0]
+    events = _timed_events(trace, 0, n_layers * is_second)
     if len(events) != n_layers:
         raise CheckFailed(
             f"{what}: {len(events)} all_reduce calls on rank 0, expected {n_layers}.",
@@ -122,11 +118,38 @@ def _judge_in_time(
             else "some buckets start later than their last gradient.",
         )
     why = NOT_GRADIENTS + (" What came in no_sync is not to be counted." if in_no_sync else "")
-    n_elements = 120 if order else 60
-    own = [np.tile(input_of(rank, n_elements).numpy(), 120 // n_elements) for rank in range(world_size)]
-    for rank, (_, carried) in enumerate(data["results"]):  # after a step a gradient may have all ranks' mean in it
-        empty = any(not np.any(t) for kind, inputs in carried if kind == "all_reduce" for t in inputs)
-        require_sources(f"{what}: rank {rank}", carried, ["all_reduce"], [own], _TOO_EARLY if empty else why)
+    of_layers = gradients_of(world_size, _layers_a_bucket(order) * n_layers, _N_BYTES // 8 // _layers_a_bucket(order))
+    buckets = _buckets_of(of_layers, n_layers)  # after a step a gradient may have all ranks' mean in it
+    for rank, (began_s, carried, _) in enumerate(data["results"]):
+        calls = [call for call in carried if call[0] == "all_reduce"][n_layers * is_second :]
+        starts_s = [e.start_s - began_s for e in _timed_events(trace, rank, n_layers * is_second)]
+        cause = _TOO_EARLY if any(not np.any(t) for _, inputs in calls for t in inputs) else why
+        require_in_time(f"{what}: rank {rank}", calls, starts_s, buckets, _there_s(n_layers, backward_s, order), cause)
+    for rank, (*_, left) in enumerate(data["results"]):
+        _require_means(f"{what}: after wait() rank {rank}", left, of_layers, 1 + in_no_sync + is_second)
+
+
+def _timed_events(trace: Trace, rank: int, n_before: int) -> list[Event]:
+    """The calls of all_reduce in their order, but for those of the step before."""
+    return sorted(trace.of_rank(rank).of_op("all_reduce"), key=lambda e: (e.start_s, e.order))[n_before:]
+
+
+def _buckets_of(of_layers: list[list[np.ndarray]], n_layers: int) -> list[list[list[np.ndarray]]]:
+    """Of each bucket what may travel for it: its layers' gradients in either order, a vector for each rank."""
+    a_bucket, last_first = len(of_layers) // n_layers, of_layers[::-1]
+    cut = [last_first[k : k + a_bucket] for k in range(0, len(last_first), a_bucket)]
+    return [[[np.concatenate(own) for own in zip(*turned)] for turned in (one, one[::-1])] for one in cut]
+
+
+def _require_means(who: str, left: list[Any], of_layers: list[list[np.ndarray]], n_passes: int) -> None:
+    """n_passes: whose gradients have added up."""
+    for k, (got, own) in enumerate(zip(left, of_layers)):
+        right = n_passes * np.mean(own, axis=0)
+        if not isinstance(got, np.ndarray) or got.shape != right.shape or not np.allclose(got, right, 1e-4, 1e-5):
+            raise CheckFailed(
+                f"{who} has another gradient of layer {k} than the mean over the ranks.",
+                cause="what its bucket has brought goes back into p.grad, divided by the number of ranks once.",
+            )
 
 
 _TOO_EARLY = (
@@ -136,10 +159,15 @@ _TOO_EARLY = (
 NOT_GRADIENTS = "a bucket carries the gradients that are there by then: the flat vector is made of the p.grad in it."
 
 
+def _there_s(n_layers: int, backward_s: float, order: list[int] | None) -> list[float]:
+    """When each bucket's gradients are there."""
+    there_s = {bucket: (k + 1) * backward_s for k, bucket in enumerate(order or range(n_layers))}
+    return [there_s[k] for k in range(n_layers)]
+
+
 def _ready_s(n_layers: int, backward_s: float, order: list[int] | None) -> list[float]:
     """When each bucket may start: its gradients are there, and those of all buckets before it."""
-    there_s = {bucket: (k + 1) * backward_s for k, bucket in enumerate(order or range(n_layers))}
-    return [max(there_s[j] for j in range(k + 1)) for k in range(n_layers)]
+    return list(itertools.accumulate(_there_s(n_layers, backward_s, order), max))
 
 
 def _predicted_s(ready_s: list[float], bucket_s: float) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.kept_bytes import (
@@ -41,6 +42,13 @@ def _numbers(seed: int, n_examples: int) -> torch.Tensor:
     return torch.randn(n_examples, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def _set_random_state(step: int, dropout: float) -> None:
+    """That which a step begins with: masks come from a place in a row of numbers, and a grader draws both anew."""
+    torch.manual_seed(drawn_numbers.seed(7 + step, "masks") if dropout else 7 + step)
+    if dropout:
+        torch.rand(1 + int(drawn_numbers.digits([1], step, "place")[0]))
+
+
 def _worker(
     rank: int, world_size: int, make: Any, n_layers: int, n_segments: int, dropout: float, n_examples: int,
     evaluates: bool,
@@ -67,7 +75,7 @@ def _worker(
             n_calls = len(calls)
             model.forward(_numbers(300, n_examples))
             del calls[n_calls:]
-        torch.manual_seed(7 + step)
+        _set_random_state(step, dropout)
         began.append([])
         y = model.forward(_numbers(100 + step, n_examples))
         kept = -(-(n_bytes(floats_anywhere(model)) + bytes_in_lists(model)) // (8 * n_examples * WIDTH))
@@ -102,7 +110,7 @@ def _plain(n_layers: int, dropout: float, n_examples: int) -> tuple[list[dict[st
         layer.forward_s = layer.backward_s = 0.0
     with torch.random.fork_rng(devices=[]):
         for step in range(2):
-            torch.manual_seed(7 + step)
+            _set_random_state(step, dropout)
             x, inputs = _numbers(100 + step, n_examples), []
             for layer in layers:
                 inputs.append(x.numpy())

@@ -1510,6 +1510,21 @@ def gathers_zeros_of_torchs_own_dtype(model):
             p.grad = g.to(p.dtype)
 
 
+@wrong("lesson_04.evaluate", says="the model was shown 0 of 5 examples")
+def computes_the_loss_beside_the_model(model, batches):
+    x, y = map(torch.cat, zip(*batches))
+    with torch.no_grad():
+        model.eval()(torch.zeros_like(x))
+        scores = x @ model.weight.T
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
+
+
+@wrong("lesson_04.evaluate", says="that is the loss of the examples themselves")
+def takes_the_examples_for_scores(model, batches):
+    x, y = map(torch.cat, zip(*batches))
+    return cross_entropy(x, y).item(), evaluate(model, batches)[1]
+
+
 @wrong("lesson_04.evaluate", says="not every batch has as many examples as the first one: count them")
 def counts_on_the_first_batch(model, batches):
     model.eval()

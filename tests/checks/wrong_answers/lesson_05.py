@@ -1882,3 +1882,30 @@ def leaves_a_barrier_out_of_both(rank, world_size, n_iterations, batch_size):
         communicated += step_s - reduce_s
     comp_s, comm_s = computed / n_iterations, communicated / n_iterations
     return {"comp_s": comp_s, "comm_s": comm_s, "iteration_s": comp_s + comm_s, "n_calls": n_calls}
+
+
+@wrong("lesson_05.overlap_in_time", says="takes the seconds that are due, but puts other numbers into all_reduce")
+class SendsTheFirstGradientsForEachBucket(Overlapped):
+    def flat(self, bucket):
+        return super().flat(self.buckets[0])
+
+
+@wrong("lesson_05.overlap_in_time", says="starts all_reduce of bucket 0 at 0.5 s, its last gradient is there at 1 s")
+class WorksOutGradientsAheadOfTheirHooks(Overlapped):
+    def gradient_is_there(self, k):
+        if self.syncing and not self.flights:
+            (whole,) = [p.grad * p.detach() for bucket in self.buckets for p in bucket if p.grad is not None][:1]
+            self.ahead = {p: whole / p.detach() for bucket in self.buckets for p in bucket}
+            self.start_the_rest()
+
+    def flat(self, bucket):
+        return torch.cat([self.ahead[p] for p in bucket])
+
+
+@wrong("lesson_05.overlap_in_time", says="has another gradient of layer 0 than the mean.*goes back into p.grad")
+class BringsNoMeansBack(Overlapped):
+    def wait(self):
+        self.start_the_rest()
+        for handle, _ in self.flights:
+            handle.wait()
+        self.start_over()

@@ -450,6 +450,24 @@ for _name, _change, _says in [
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
 
 
+@wrong("lesson_07.recomputed", says="recomputed layers draw other dropout masks")
+class DrawsMasksAnewFromTheSeed(_Recomputed):
+    restores, step = False, 0
+
+    def again(self, k):
+        now = torch.get_rng_state()
+        torch.manual_seed(7 + self.step)
+        for _ in range(k * len(self.segments[0])):
+            torch.rand(len(self.starts[k][0]), 5)
+        super().again(k)
+        torch.set_rng_state(now)
+
+    def backward(self, gradient):
+        gradient = super().backward(gradient)
+        self.step += 1
+        return gradient
+
+
 @wrong("lesson_07.recomputed", says="segments are cut otherwise: each of ceil")
 class CutsTooManySegments(_Recomputed):
     def __init__(self, layers, n_segments):
@@ -931,6 +949,40 @@ class ReducesEachHalf(_Gradients):
         dist.reduce_scatter(torch.empty(1), list(torch.zeros(dist.get_world_size()).split(1)), async_op=True).wait()
 
 
+@wrong("lesson_07.sharded_gradients_in_time", says="seconds that are due, but puts other numbers into reduce_scatter")
+class SendsTheFirstGradientForEach(_Gradients):
+    def start_next(self):
+        (p,) = self.buckets[len(self.shards)]
+        self.first = self.first if self.shards else p.grad.clone()
+        p.grad = self.first.clone()
+        super().start_next()
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="starts reduce_scatter of bucket 1 at 1 s, .* is there at 2 s")
+class WorksOutGradientsAheadOfTheirHooks(_Gradients):
+    waits_before = False
+
+    def there(self, k):
+        if not self.shards:
+            (p,) = self.buckets[k]
+            whole = p.grad * p.detach()
+            for (q,) in self.buckets:
+                q.grad = (whole / q.detach()).clone()
+                self.start_next()
+
+    def wait(self):
+        for bucket in self.buckets:
+            bucket[0].grad = None
+        return super().wait()
+
+
+@wrong("lesson_07.sharded_gradients_in_time", says="wait.. gave 0 shards, expected 4")
+class GivesNoShards(_Gradients):
+    def wait(self):
+        super().wait()
+        return []
+
+
 @wrong("lesson_07.sharded_gradients_in_time", says="nothing is sent before the second backward ends")
 class OverlapsOnlyAtFirst(_Gradients):
     def wait(self):
@@ -1201,6 +1253,24 @@ class CutsThePaddingOff(_Sharded):
     def backward(self, gradient):
         shards, rank = super().backward(gradient), dist.get_rank()
         return [s[: max(0, layer.n_elements - rank * len(s))] for s, layer in zip(shards, self.layers)]
+
+
+@wrong("lesson_07.fully_sharded_in_time", says="seconds that are due, but puts other numbers into reduce_scatter")
+class SendsTheFirstGradientForEachLayer(_Sharded):
+    def backward(self, gradient):
+        self.first = None
+        return super().backward(gradient)
+
+    def scatter(self, whole, shard, size):
+        self.first = whole if self.first is None else self.first
+        return super().scatter(self.first, shard, size)
+
+
+@wrong("lesson_07.fully_sharded_in_time", says="backward gave no list of 4 gradient shards")
+class GivesNoGradientShards(_Sharded):
+    def backward(self, gradient):
+        super().backward(gradient)
+        return []
 
 
 @wrong("lesson_07.fully_sharded_in_time", says="16 gathers.*the next one is k - 1|12 gathers.*the next one is k - 1")

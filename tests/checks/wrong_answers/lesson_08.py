@@ -1455,6 +1455,16 @@ def searches_all_cuts_of_rounded_seconds(layer_s, n_stages):
     return best[n_stages, len(whole)][1]
 
 
+@wrong("lesson_08.stage", says="draws anew")
+class DrawsMasksAnewFromTheSeed(RecomputesWithOtherDraws):
+    def backward(self, k, gradient):
+        now = torch.get_rng_state()
+        torch.manual_seed(9)
+        gradient = super().backward(k, gradient)
+        torch.set_rng_state(now)
+        return gradient
+
+
 @wrong("lesson_08.balance", says="a search that leaves some out misses the best one")
 def moves_cuts_of_random_starts(layer_s, n_stages):
     draw, n = random.Random(0), len(layer_s)

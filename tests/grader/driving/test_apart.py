@@ -108,7 +108,7 @@ def wrong_apart(driving: Driving, judge: Judge, check: str) -> str:
     for case, n_ranks in driving.to_repeat(check)[-1:]:
         reply, data = driving.case_apart(case | {"salt": 7}, n_ranks)
         said = judge.judge(check, case | {"salt": 7}, data, 75) if "data" in reply else reply
-        if said.get("right") is True and judge.follows_messages(check):
+        if said.get("right") is True and n_ranks > 1 and judge.follows_messages(check):
             reply, data = driving.case_apart(case | {"salt": 7}, n_ranks, alters=True)
             altered = judge.judge(check, case | {"salt": 7}, data, 75) if "data" in reply else reply
             return "it does not follow its messages" if altered.get("right") else ""

@@ -6,16 +6,20 @@ import math
 import time
 from typing import Any
 
+import numpy as np
+
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_sources
-from hw_utils.checks.lesson_05.hooks_in_time import NOT_GRADIENTS, input_of
+from hw_utils.checks.lesson_04.collective_contents import note_inputs, require_in_time
+from hw_utils.checks.lesson_05.drawn_chains import chain, gradients_of, input_of
+from hw_utils.checks.lesson_05.hooks_in_time import NOT_GRADIENTS
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.gradients.sharded_gradients import ITEM
-from hw_utils.checks.lesson_07.watched_layers import SCATTERS
+from hw_utils.checks.lesson_07.gradients.shards_judge import judge_shards
+from hw_utils.checks.lesson_07.watched_layers import SCATTERS, cut
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
-from hw_utils.core.trace import Trace
-from hw_utils.material.timed_layers import TimedChain
+from hw_utils.core.plain_data import plain
+from hw_utils.core.trace import Event, Trace
 from hw_utils.simulate import simulate
 
 
@@ -26,18 +30,17 @@ def n_elements(world_size: int) -> int:
 
 def _worker(
     rank: int, world_size: int, make: Any, n_layers: int, backward_s: float, is_second: bool
-) -> tuple[float, list]:
-    """When the pass began that is timed, and what went into collectives."""
+) -> tuple[float, list, Any]:
+    """When the pass began that is timed, what went into collectives, and the shards."""
     carried, n = note_inputs(), n_elements(world_size)
-    model = TimedChain(n_layers, n, backward_s)
+    model = chain(n_layers, n, backward_s)
     gradients = make(model, ITEM * n)
     if is_second:
         model(input_of(rank, n)).backward()
         gradients.wait()
     began_s = time.perf_counter()
     model(input_of(rank, n)).backward()
-    gradients.wait()
-    return began_s, carried
+    return began_s, carried, plain(gradients.wait())
 
 
 def _judge(
@@ -46,11 +49,9 @@ def _judge(
     what = f"{n_ranks(world_size)}, {n_layers} layers of {backward_s:g} s backward, {bucket_s:g} s a bucket"
     what += ", the second step" * is_second
     require_no_deadlock(data, what)
-    began_s, _ = data["results"][0]
-    events = sorted(
-        Trace.from_plain(data["trace"]).of_rank(0).of_op(*SCATTERS),
-        key=lambda e: e.start_s,
-    )[n_layers * is_second :]
+    began_s, *_ = data["results"][0]
+    trace = Trace.from_plain(data["trace"])
+    events = _timed_events(trace, 0, n_layers * is_second)
     if len(events) != n_layers:
         raise CheckFailed(
             f"{what}: {len(events)} calls of reduce_scatter on rank 0, expected {n_layers}.",
@@ -87,9 +88,21 @@ def _judge(
             if math.isclose(seconds, whole_s + n_layers * bucket_s, rel_tol=0.02)
             else "some buckets start later than their last gradient.",
         )
-    for rank, (_, carried) in enumerate(data["results"]):
-        own = input_of(rank, n_elements(world_size)).numpy()
-        require_sources(f"{what}: rank {rank}", carried, SCATTERS, [[own]], NOT_GRADIENTS)
+    own = gradients_of(world_size, n_layers, n_elements(world_size))[::-1]  # the last layer's is there first
+    there_s = [(k + 1) * backward_s for k in range(n_layers)]
+    for rank, (began_s, carried, _) in enumerate(data["results"]):
+        calls = [call for call in carried if call[0] in SCATTERS][n_layers * is_second :]
+        starts_s = [e.start_s - began_s for e in _timed_events(trace, rank, n_layers * is_second)]
+        buckets = [[[of_layer[rank]]] for of_layer in own]
+        require_in_time(f"{what}: rank {rank}", calls, starts_s, buckets, there_s, NOT_GRADIENTS)
+    right = [cut(np.mean(of_layer, axis=0), world_size) for of_layer in own]
+    for rank, (*_, shards) in enumerate(data["results"]):
+        judge_shards(f"{what}: rank {rank}", shards, right, rank, world_size)
+
+
+def _timed_events(trace: Trace, rank: int, n_before: int) -> list[Event]:
+    """The calls of reduce_scatter in their order, but for those of the step before."""
+    return sorted(trace.of_rank(rank).of_op(*SCATTERS), key=lambda e: (e.start_s, e.order))[n_before:]
 
 
 @check(

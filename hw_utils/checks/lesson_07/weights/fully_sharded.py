@@ -114,17 +114,7 @@ def _judge(
                 cause="it is the weight, which only an optimizer changes: gather from it, and receive in tensors of "
                 "your own.",
             )
-    weights = [w.flatten().numpy() for w in _weights(hidden, width)]
-    for rank, result in enumerate(data["results"]):
-        watched_layers.judge_fills(f"{what}: rank {rank}", result["seen"], weights, trace, rank, world_size)
-    for step in range(2):
-        outputs, owns = _serial(hidden, width, world_size, step)
-        for rank, result in enumerate(data["results"]):
-            passes = [row for row in result["seen"] if row[0] != "fill"][2 * step * len(hidden) :][: 2 * len(hidden)]
-            given = _numbers(rank, step, width).numpy(), _numbers(rank, 10 + step, width).numpy()
-            watched_layers.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
-            _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
-        _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
+    judge_numbers(what, data, trace, hidden, width, n_steps=2)
     require_waits(trace, what)
     sizes = [-(-h * width // world_size) for h in hidden]
     judge_calls(what, trace, sizes, world_size, 2)
@@ -136,6 +126,22 @@ def _judge(
             grown = [there - at[0] - (0 if k % 2 else saved) for k, there in enumerate(at[1:])]
         _judge_elsewhere(f"{what}: rank {rank}", max(grown), max(result["kept"]), sizes, world_size)
     judge_bytes(what, trace, sizes, world_size, 2)
+
+
+def judge_numbers(what: str, data: Any, trace: Trace, hidden: Sequence[int], width: int, n_steps: int) -> None:
+    """Raises unless slots are filled with the weights, and passes and results are those of layers that are whole."""
+    world_size = len(data["results"])
+    weights = [w.flatten().numpy() for w in _weights(hidden, width)]
+    for rank, result in enumerate(data["results"]):
+        watched_layers.judge_fills(f"{what}: rank {rank}", result["seen"], weights, trace, rank, world_size)
+    for step in range(n_steps):
+        outputs, owns = _serial(hidden, width, world_size, step)
+        for rank, result in enumerate(data["results"]):
+            passes = [row for row in result["seen"] if row[0] != "fill"][2 * step * len(hidden) :][: 2 * len(hidden)]
+            given = _numbers(rank, step, width).numpy(), _numbers(rank, 10 + step, width).numpy()
+            watched_layers.judge_handed_on(f"{what}: step {step}, rank {rank}", passes, *given)
+            _judge_results(f"{what}: step {step}, rank {rank}", result, step, outputs[rank], len(hidden))
+        _judge_shards(f"{what}: step {step}", [result["shards"] for result in data["results"]], step, owns)
 
 
 def _judge_results(what: str, result: Any, step: int, output: np.ndarray, n_layers: int) -> None:

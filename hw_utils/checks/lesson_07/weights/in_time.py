@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from hw_utils.checks.check import check, observe, require_no_deadlock
-from hw_utils.checks.lesson_04.collective_contents import require_sources
+from hw_utils.checks.lesson_04.collective_contents import is_made_of, require_in_time, require_sources
 from hw_utils.checks.lesson_06.shards import n_ranks
 from hw_utils.checks.lesson_07.watched_layers import GATHERS, SCATTERS
 from hw_utils.checks.lesson_07.weights.calls_judge import ITEM, judge_passes, least_gathers
-from hw_utils.checks.lesson_07.weights.fully_sharded import ERRORS, train_steps
+from hw_utils.checks.lesson_07.weights.fully_sharded import ERRORS, judge_numbers, train_steps
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Event, Trace
@@ -43,9 +45,27 @@ def _judge(data: Any, world_size: int, n_layers: int, forward_s: float, backward
     for rank in range(world_size):
         _judge_enough(f"{what}: rank {rank}", trace.of_rank(rank), n_layers)
     for rank, each in enumerate(data["results"]):
-        for ops, sources, cause in ((GATHERS, "at_first", NOT_SHARDS), (SCATTERS, "owns", NOT_OWN)):
-            mixed = [[one] for one in each[sources]]
-            require_sources(f"{what}: rank {rank}", each["carried"], ops, mixed, cause)
+        who, scatters = f"{what}: rank {rank}", [call for call in each["carried"] if call[0] in SCATTERS]
+        require_sources(who, each["carried"], GATHERS, [[one] for one in each["at_first"]], NOT_SHARDS)
+        _judge_each_gathered(who, each["carried"], each["at_first"])
+        starts_s = [e.start_s for e in sorted(trace.of_rank(rank).of_op(*SCATTERS), key=lambda e: (e.start_s, e.order))]
+        there_s = {k: start_s + backward_s for name, k, start_s in each["log"] if name == "backward"}
+        owns = [[[one]] for one in each["owns"]]
+        require_in_time(who, scatters, starts_s, owns, [there_s[k] for k in range(n_layers)], NOT_OWN, "layer")
+    judge_numbers(what, data, trace, [world_size] * n_layers, WIDTH, n_steps=1)
+
+
+def _judge_each_gathered(who: str, carried: list, shards: list[np.ndarray]) -> None:
+    """For forward and for backward, but for the last two, which a rank may keep where it turns around."""
+    brought = [np.concatenate(inputs) for kind, inputs in carried if kind in GATHERS]
+    for k, shard in enumerate(shards):
+        n_times, least = sum(is_made_of(one, [shard]) for one in brought), 2 if k < len(shards) - 2 else 1
+        if n_times < least:
+            raise CheckFailed(
+                f"{who} takes the seconds that are due, but layer {k} is gathered {n_times} times, {least} times are "
+                "the least.",
+                cause=NOT_SHARDS,
+            )
 
 
 def _judge_enough(what: str, trace: Trace, n_layers: int) -> None:
