@@ -20,14 +20,14 @@ from hw_utils.core.trace import Trace
 
 
 class _Looks(nn.Module):
-    """Gives its input back as scores, and counts the examples that it was shown.
+    """Gives its input as scores, for other classes, and counts the examples that it was shown.
 
     With drawn numbers each example's classes are others: nobody knows the scores of what it was not shown.
     """
 
     def __init__(self, n_examples: int) -> None:
         super().__init__()
-        self.n_seen, self.rolled = 0, torch.from_numpy(drawn_numbers.digits([n_examples], "classes"))
+        self.n_seen, self.rolled = 0, torch.from_numpy(_ROLLED + drawn_numbers.digits([n_examples], "classes"))
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -45,6 +45,7 @@ class _Looks(nn.Module):
         return self.scale.item() == 1 and self.scale.requires_grad and torch.is_grad_enabled()
 
 
+_ROLLED = 3  # classes, so that no example stands for its own scores
 _APART = 1e-3  # between the scores of one example and the next
 
 

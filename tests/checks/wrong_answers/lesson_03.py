@@ -1673,3 +1673,12 @@ def clips_the_gradient(model, optimizer, x, y, n_total, all_reduce=dist.all_redu
     torch.nn.utils.clip_grad_norm_(model.parameters(), 10.0)
     optimizer.step()
     mean_model(model, all_reduce)
+
+
+@wrong("lesson_03.test_accuracy", says="rank 0 says")
+def takes_the_examples_for_scores(model, test_set):
+    x, y = test_set[:]
+    with torch.no_grad():
+        model(x[dist.get_rank() :: dist.get_world_size()])
+    dist.all_reduce(torch.zeros(1))
+    return (x.argmax(1) == y).double().mean().item()

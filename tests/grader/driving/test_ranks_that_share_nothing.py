@@ -24,7 +24,8 @@ def driven(*cases: tuple[dict, int, bool]) -> Driving:
 
 def test_what_has_ranks_is_repeated_and_of_these_what_a_salt_changes():
     alone, plain, salted = ({"n": 1}, 1, True), ({"n": 2}, 2, False), ({"n": 3}, 3, True)
-    assert driven(alone).to_repeat("a check") == []
+    assert driven(({"n": 1}, 1, False)).to_repeat("a check") == []
+    assert driven(({"n": 1}, 1, False), alone).to_repeat("a check") == [({"n": 1}, 1)]
     assert driven(alone, plain).to_repeat("a check") == [({"n": 2}, 2)]
     assert driven(alone, plain, salted).to_repeat("a check") == [({"n": 3}, 3)]
 
