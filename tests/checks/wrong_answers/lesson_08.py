@@ -1111,6 +1111,35 @@ wrong_values(
 )
 
 
+@wrong(
+    "lesson_08.one_f_one_b_in_flight", says="24 micro-.*order of passes is right, but micro-batch 0 goes from stage 0"
+)
+def sends_nothing_of_many_rows(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def received(self, like, peer):
+            return torch.zeros_like(like) if len(like) > 1000 else super().received(like, peer)
+
+        def send(self, x, peer, sends):
+            if len(x) <= 1000:
+                super().send(x, peer, sends)
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="24 micro-batches.*called all_gather.*sent by one rank and received by")
+def gathers_many_rows_alone(stage, batches, rank, world_size):
+    groups = [dist.new_group([r]) for r in range(world_size)] if len(batches[0]) > 1000 else []
+
+    class Other(_OneFOneB):
+        def received(self, like, peer):
+            x = super().received(like, peer)
+            if groups:
+                dist.all_gather([torch.empty_like(x)], x, group=groups[rank])
+            return x
+
+    return Other()(stage, batches, rank, world_size)
+
+
 @wrong("lesson_08.one_f_one_b_in_flight", says="6 ranks.*that is GPipe")
 @wrong("lesson_08.one_f_one_b_in_time", says="6 ranks, 7 micro-batches.*the step takes 49.5 s, 46 s are enough")
 def knows_the_ranks_of_the_text(stage, batches, rank, world_size):
