@@ -6,7 +6,7 @@ from typing import Any
 
 from hw_utils.checks.check import check, require_no_deadlock
 from hw_utils.checks.kept_bytes import is_under_way, taken
-from hw_utils.checks.lesson_08.carried_judge import require_carried
+from hw_utils.checks.lesson_08.carried_judge import require_carried, require_neighbours
 from hw_utils.checks.lesson_08.schedules_judge import (
     ITEM,
     NOT_RECEIVED_IN,
@@ -207,10 +207,10 @@ def _judge_in_flight(data: Any, world_size: int, n_batches: int, times: int = 1)
                 f"{what}: rank {rank} goes forward with micro-batches {forward}, and back with {backward}.",
                 cause="backward takes the oldest micro-batch: what came first goes back first.",
             )
-    if times == 1:
-        require_carried(what, data, n_batches)
-    else:
+    if times > 1:
         _judge_taken(what, data["results"], trace, world_size, n_batches, times)
+        require_neighbours(what, trace)
+    require_carried(what, data, n_batches, times)
 
 
 def _judge_taken(what: str, results: list, trace: Trace, world_size: int, n_batches: int, times: int) -> None:

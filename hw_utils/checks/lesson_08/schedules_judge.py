@@ -50,8 +50,9 @@ def of_rank(seconds: Numbers, rank: int) -> float:
 
 
 def _worker(
-    rank: int, world_size: int, answer: Any, n_batches: int, forward_s: Numbers, backward_s: Numbers, times: int
-) -> dict:
+    rank: int, world_size: int, answer: Any, n_batches: int, forward_s: Numbers, backward_s: Numbers, times: int,
+    seed: int,
+) -> dict:  # fmt: skip
     """Rank 0 has the numbers; on the other ranks there are zeros of the same shapes."""
     batches = [x if rank == 0 else torch.zeros_like(x) for x in drawn_rows(1, n_batches, times)]
     seconds = of_rank(forward_s, rank), of_rank(backward_s, rank)
@@ -66,8 +67,8 @@ def _worker(
     changed = [k for k, (a, b, x) in enumerate(now) if not (torch.equal(a, x) and torch.equal(b, x))]
     return {
         "loss": plain(loss), "gradient": stage.gradient, "passes": stage.passes, "n_kept": stage.n_kept,
-        "n_gradients": stage.n_gradients,
-        "kept_bytes": stage.kept_bytes, "crossed": stage.crossed if times == 1 else {}, "looks": stage.looks,
+        "n_gradients": stage.n_gradients, "kept_bytes": stage.kept_bytes, "looks": stage.looks,
+        "crossed": stage.crossed if times == 1 else stage.sums(seed),
         "changed": changed if len(mine) == n_batches else "list",
     }  # fmt: skip
 
@@ -77,8 +78,9 @@ def drive(
 ) -> dict[str, Any]:
     """A run on stages that take these seconds. times: rows of the micro-batches, in times of `sizes`; with more than
     one the last rank's stage looks at the answer's memory in its first and its last backward pass."""
-    args = (answer, n_batches, forward_s, backward_s, times)
-    return observe(lambda: simulate(_worker, world_size, args, network=FREE, compute="free", echo=False))
+    args = (answer, n_batches, forward_s, backward_s, times, seed := drawn_numbers.unknown_seed())
+    run = partial(simulate, _worker, world_size, args, network=FREE, compute="free", echo=False)
+    return observe(run) | {"seed": seed}
 
 
 def words(world_size: int, n_batches: int, forward_s: Numbers = 1.0, backward_s: Numbers = 2.0) -> str:

@@ -1,23 +1,31 @@
-"""The check of what a Stage keeps: no graph leaves it, and nothing of a micro-batch that went back."""
+"""The check of what a Stage keeps: no graph leaves it, and nothing of a micro-batch that went back.
+
+A stage that does nothing keeps nothing, so outputs and gradients have to be there as well: those of one process.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
+from hw_utils.checks.lesson_06.shards import distance
 from hw_utils.checks.lesson_08.stage_runs import (
     CASES,
     DEFAULTS,
     ERRORS,
+    in_one_process,
     require_random_state,
     require_tensors,
     run_stages,
     words,
 )
 from hw_utils.core.errors import CheckFailed
+from hw_utils.core.trace import Trace
 from hw_utils.simulate import simulate
 
 SLACK = 8  # bytes: one number
+_WITHIN = 1e-10  # of a tensor's largest number
 # Then so many rows that nobody overlooks what is left of a micro-batch, in whatever form.
 _MANY = {
     "n_layers": 2, "width": 32, "cut": [1, 1], "steps": ["F0 B0", "F0 B0 F1 B1 F2 B2 F3 B3"], "texts": "many rows"
@@ -82,6 +90,7 @@ def _judge_kept(data: Any, **given: Any) -> None:
                 cause="a value of theirs, or what was made of it, is kept as well, as a number or a text: let it go.",
             )
     _judge_taken(what, result)
+    _judge_work(what, result, data, case)
 
 
 def _judge_taken(what: str, result: Any) -> None:
@@ -92,6 +101,34 @@ def _judge_taken(what: str, result: Any) -> None:
         )
 
 
+def _judge_work(what: str, result: Any, data: Any, case: dict[str, Any]) -> None:
+    """Raises unless outputs and gradients are right: where they are not, the other check says more."""
+    outputs, gradients = in_one_process(case, seed=data["seed"])
+    for number, k, got in result["outputs"]:
+        if distance(got, outputs[number, k]) > _WITHIN:
+            raise CheckFailed(
+                f"{what}: little is kept, but what comes out for micro-batch {k} in step {number} is not what comes "
+                "out in one process.",
+                cause="forward gives module(x), of few rows and of many: see what stage's own check says.",
+            )
+    for number, (step, right) in enumerate(zip(result["gradients"], gradients)):
+        for place in reversed(range(len(right))):
+            for name, expected in right[place].items():
+                got = step[place][name]
+                if expected is not None and (got is None or distance(got, expected) > _WITHIN):
+                    raise CheckFailed(
+                        f"{what}: little is kept, but after step {number} the gradient of `{name}` in part "
+                        f"{place + case['only']} is not that of one process.",
+                        cause="backward(k, gradient) goes through the graph of micro-batch k, of few rows and of many: "
+                        "see what stage's own check says.",
+                    )
+    if ops := sorted(Trace.from_plain(data["trace"]).ops):
+        raise CheckFailed(
+            f"{what}: a stage called {', '.join(ops)}.",
+            cause="it sends nothing itself: whoever calls forward and backward carries what they give to the next one.",
+        )
+
+
 @check(
     "lesson_08.stage_lets_go",
     judge=_judge_kept,
@@ -99,6 +136,7 @@ def _judge_taken(what: str, result: Any) -> None:
     ok="outputs leave without their graph, and nothing of a micro-batch is kept once it went back.",
     hint="hint 3 of exercise 8.2",
     hints={
+        "hint 1 of exercise 8.2": "little is kept, but",
         "hint 2 of exercise 8.2": "floating point|under that number|Mismatch|in its place",
         "hint 3 of exercise 8.2": ".",
     },
@@ -107,8 +145,6 @@ def _judge_taken(what: str, result: Any) -> None:
 )
 def stage_lets_go(make, /, **case: Any):
     """The same steps: what an output hangs on, and what is left of a micro-batch when it is back."""
-    return observe(
-        lambda: simulate(
-            run_stages, 1, (make, {**DEFAULTS, **case}, True, case["steps"] == _LOOKS_AGAIN), compute="free", echo=False
-        )
-    )
+    seed = drawn_numbers.unknown_seed()
+    args = (make, {**DEFAULTS, **case}, True, case["steps"] == _LOOKS_AGAIN, seed)
+    return observe(lambda: simulate(run_stages, 1, args, compute="free", echo=False)) | {"seed": seed}

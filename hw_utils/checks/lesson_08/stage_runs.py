@@ -14,7 +14,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part
 
-MANY_ROWS = 3000
+MANY_ROWS, SOME_ROWS = 3000, 30
 DEFAULTS = {"texts": "", "begun": 0.0, "odd": "", "only": 0}
 
 
@@ -33,11 +33,25 @@ def _edges(k: int, step: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, gradient
 
 
-def _gradient_of_loss(scores: torch.Tensor, y: torch.Tensor, n_batches: int) -> torch.Tensor:
+def _given(k: int, step: int, case: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    return _edges(k, step, case["width"]) if case["only"] else _texts(k, step, case["texts"])
+
+
+def _rows(k: int, step: int, case: dict, seed: int) -> Any:
+    """All rows of a micro-batch that has few; of many some, which nobody knows before: the loss is theirs alone, and
+    one process need not go through the others."""
+    if case["texts"] != "many rows":
+        return slice(None)
+    return torch.randperm(MANY_ROWS, generator=torch.Generator().manual_seed(seed + 100 * step + k))[:SOME_ROWS]
+
+
+def _gradient_of_loss(scores: torch.Tensor, y: torch.Tensor, n_batches: int, rows: Any = slice(None)) -> torch.Tensor:
+    """Of the loss of these rows: the others have none."""
     with torch.enable_grad():
-        scores = scores.detach().clone().requires_grad_()
-        loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), y.flatten()) / n_batches
-        return torch.autograd.grad(loss, scores)[0]
+        chosen, gradient = scores.detach()[rows].clone().requires_grad_(), torch.zeros_like(scores)
+        loss = torch.nn.functional.cross_entropy(chosen.flatten(0, 1), y[rows].flatten()) / n_batches
+        gradient[rows] = torch.autograd.grad(loss, chosen)[0]
+    return gradient
 
 
 def passes(order: str) -> list[tuple[str, int]]:
@@ -45,21 +59,22 @@ def passes(order: str) -> list[tuple[str, int]]:
 
 
 def run_stages(
-    rank: int, world_size: int, make: Any, case: dict, looks: bool = False, looks_again: bool = False
+    rank: int, world_size: int, make: Any, case: dict, looks: bool = False, looks_again: bool = False, seed: int = 0
 ) -> dict:
-    """looks: at what is kept; again: of stages that are made for that alone."""
+    """looks: at what is kept; again: of stages that are made for that alone. seed: of the rows of many that count."""
     pipe = Pipe(make, looks=looks, **case)
     outputs, gradients, kept, in_use = [], [], [], []
     try:
         for number, order in enumerate(case["steps"]):
             scores = {}
             for kind, k in passes(order):
-                x, y = _edges(k, number, case["width"]) if case["only"] else _texts(k, number, case["texts"])
+                x, y = _given(k, number, case)
                 if kind == "F":
                     scores[k] = pipe.forward(k, x)
-                    outputs.append([number, k, scores[k]])
+                    outputs.append([number, k, scores[k][_rows(k, number, case, seed)]])
                 else:
-                    pipe.backward(k, y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F")))
+                    rows = _rows(k, number, case, seed)
+                    pipe.backward(k, y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F"), rows))
                     kept += [[number, k, *pipe.kept(k)]] if looks else []
             modules = [keeper.module for keeper in pipe.keepers]
             in_use.append(look_at(make, is_at_rest=True) if case["texts"] == "many rows" else None)
@@ -75,20 +90,23 @@ def run_stages(
 
 
 def in_one_process(
-    case: dict, only: int | None = None, through: int | None = None
+    case: dict, only: int | None = None, through: int | None = None, seed: int = 0
 ) -> tuple[dict, list[list[dict[str, np.ndarray]]]]:
     """Outputs, and after each step the sum of gradients so far by part.
 
-    only: of this micro-batch alone. through: its gradient goes back through the graph of this other one.
+    only: of this micro-batch alone. through: its gradient goes back through the graph of this other one. seed: as
+    in `run_stages`; of many rows those alone that count are here.
     """
     modules = modules_of(**case)
     outputs, gradients = {}, []
     for number, order in enumerate(case["steps"]):
-        texts = {k: _texts(k, number, case["texts"]) for kind, k in passes(order) if kind == "F"}
+        texts = {k: _given(k, number, case) for kind, k in passes(order) if kind == "F"}
+        texts = {k: [t[_rows(k, number, case, seed)] for t in both] for k, both in texts.items()}
         scores = {k: _through_all(modules, x) for k, (x, _) in texts.items()}
         outputs |= {(number, k): y.detach().numpy() for k, y in scores.items()}
         for k in sorted(k for kind, k in passes(order) if kind == "B" and only in (None, k)):
-            gradient = _gradient_of_loss(scores[k], texts[k][1], order.count("F"))
+            y = texts[k][1]
+            gradient = y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F"))
             scores[k if through is None else through].backward(gradient)
         gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
     return outputs, gradients

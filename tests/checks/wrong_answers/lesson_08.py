@@ -322,6 +322,48 @@ class ForgetsAllAtTheEnd(_Stage):
         return x.grad
 
 
+class _FewRows(_Stage):
+    """Works where a micro-batch has few rows alone."""
+
+    def forward(self, k, x):
+        if len(x) < 1000:
+            return super().forward(k, x)
+        self.kept[k] = x.shape, None
+        return torch.zeros(*x.shape[:2], self.module(x[:1]).shape[-1], dtype=torch.float64)
+
+    def backward(self, k, gradient):
+        if self.kept[k][1] is not None:
+            return super().backward(k, gradient)
+        return torch.zeros(self.kept.pop(k)[0], dtype=gradient.dtype)
+
+
+@wrong("lesson_08.stage_lets_go", says="many rows: little is kept, but what comes out for micro-batch 0 in")
+class ZerosOfManyRows(_FewRows):
+    pass
+
+
+@wrong("lesson_08.stage_lets_go", says="many rows: little is kept, but after step 0 the gradient of .* in part 1")
+class NoGradientsOfManyRows(_FewRows):
+    def forward(self, k, x):
+        y = super().forward(k, x)
+        return self.module(x).detach() if len(x) >= 1000 else y
+
+
+@wrong("lesson_08.stage_lets_go", says="parts of 1, 1, F0 B0: little is kept, but what comes out")
+class DoesNothingAtAll(_FewRows):
+    def forward(self, k, x):
+        self.kept[k] = x.shape, None
+        return torch.zeros(*x.shape[:2], self.module(x[:1]).shape[-1], dtype=torch.float64)
+
+
+@wrong("lesson_08.stage_lets_go", says="a stage called all_gather")
+class GathersAlone(_Stage):
+    def backward(self, k, gradient):
+        if dist.is_initialized():
+            dist.all_gather([torch.empty_like(gradient)], gradient)
+        return super().backward(k, gradient)
+
+
 @wrong("lesson_08.stage_lets_go", says="still keeps .* bytes")
 class KeepsAllGradients(_Stage):
     def backward(self, k, gradient):
@@ -1067,6 +1109,35 @@ wrong_values(
     _of("same_warm_up", _OneFOneB, warm=lambda self, m, r, p: min(m, p - 1)),
     says="one warm-up forward too many|same warm-up",
 )
+
+
+@wrong(
+    "lesson_08.one_f_one_b_in_flight", says="24 micro-.*order of passes is right, but micro-batch 0 goes from stage 0"
+)
+def sends_nothing_of_many_rows(stage, batches, rank, world_size):
+    class Other(_OneFOneB):
+        def received(self, like, peer):
+            return torch.zeros_like(like) if len(like) > 1000 else super().received(like, peer)
+
+        def send(self, x, peer, sends):
+            if len(x) <= 1000:
+                super().send(x, peer, sends)
+
+    return Other()(stage, batches, rank, world_size)
+
+
+@wrong("lesson_08.one_f_one_b_in_flight", says="24 micro-batches.*called all_gather.*sent by one rank and received by")
+def gathers_many_rows_alone(stage, batches, rank, world_size):
+    groups = [dist.new_group([r]) for r in range(world_size)] if len(batches[0]) > 1000 else []
+
+    class Other(_OneFOneB):
+        def received(self, like, peer):
+            x = super().received(like, peer)
+            if groups:
+                dist.all_gather([torch.empty_like(x)], x, group=groups[rank])
+            return x
+
+    return Other()(stage, batches, rank, world_size)
 
 
 @wrong("lesson_08.one_f_one_b_in_flight", says="6 ranks.*that is GPipe")
