@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.core.source.students_files import students_frames
 from hw_utils.material.by_hand.layers import drawn_weights
 from hw_utils.material.by_hand.stages import TimedStage
 from hw_utils.material.kept.tensors import Memories, kept_by_frames
+from hw_utils.material.kept.watching import MemoryRef
 
 
 def stage_weights(number: int, width: int) -> torch.Tensor:
@@ -36,7 +36,7 @@ class WatchedStage(TimedStage):
         self.look: Callable[[], list[int] | None] | None = None  # at the memory of the answer's own process
         self.looks: list[tuple[list[int] | None, list[int]]] = []  # what it found, and each rank's place in the ledger
         # k -> its memory, bytes of that, and its numbers
-        self._inputs: dict[int, tuple[StorageWeakRef, int, torch.Tensor]] = {}
+        self._inputs: dict[int, tuple[MemoryRef, int, torch.Tensor]] = {}
 
     def is_theirs(self, batches: Sequence[torch.Tensor]) -> None:
         """The caller keeps these himself, whatever the schedule does."""
@@ -47,7 +47,7 @@ class WatchedStage(TimedStage):
         self._count()
         if isinstance(x, torch.Tensor) and all(x.data_ptr() != y.data_ptr() for y in self._theirs):
             numbers = x.new_empty(0) if Memories(self._theirs).have(x) else x.detach().clone()
-            self._inputs[k] = StorageWeakRef(x.untyped_storage()), x.untyped_storage().nbytes(), numbers
+            self._inputs[k] = MemoryRef(x.untyped_storage()), x.untyped_storage().nbytes(), numbers
         y = super().forward(k, x)
         self.crossed[f"F{k}"] = [self.kept[k], y.clone()]
         return y
@@ -59,7 +59,7 @@ class WatchedStage(TimedStage):
             self.looks.append((self.look(), list(dist.group.WORLD.engine.rows.order)))
         back = super().backward(k, gradient)
         if isinstance(gradient, torch.Tensor):
-            self._gradients.append(StorageWeakRef(gradient.untyped_storage()))
+            self._gradients.append(MemoryRef(gradient.untyped_storage()))
         self.crossed[f"B{k}"] = [torch.as_tensor(gradient).detach().clone(), back.clone()]
         return back
 

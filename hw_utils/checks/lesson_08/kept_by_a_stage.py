@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from hw_utils.checks.kept_bytes import bytes_beside, is_here
 from hw_utils.core.calls.dispatch import beneath_transforms
 from hw_utils.material.kept.tensors import NUMBERS, has_numbers, kept_elsewhere, kept_tensors
 from hw_utils.material.kept.values import hung_on
+from hw_utils.material.kept.watching import Hook, MemoryRef
 
 
 class Keeper:
@@ -25,12 +25,12 @@ class Keeper:
         self.before = Counter(hung_on([module]))
         self.stage, self.make, self.module = make(module), make, module
         self.is_here, self.now, self.looks = is_here(self.stage), -1, looks
-        self.watched: dict[int, list[StorageWeakRef]] = {}  # micro-batch -> what was made for it
+        self.watched: dict[int, list[MemoryRef]] = {}  # micro-batch -> what was made for it
         self.values: dict[int, list[torch.Tensor]] = {}  # micro-batch -> copies of its numbers
         if self.is_here and looks:
             of_stage = Counter(hung_on([module]))
             for part in module.modules():
-                part.register_forward_hook(self._made)
+                part.register_forward_hook(Hook(self._made))  # an answer may copy its module
             self.before += Counter(hung_on([module])) - of_stage
         self.at_first = self.n_bytes() if looks else 0
 
@@ -49,7 +49,7 @@ class Keeper:
             self._refer(k, found)
 
     def _refer(self, k: int, tensors: list[torch.Tensor]) -> None:
-        refs = [StorageWeakRef(beneath_transforms(tensor).untyped_storage()) for tensor in tensors]
+        refs = [MemoryRef(beneath_transforms(tensor).untyped_storage()) for tensor in tensors]
         self.watched.setdefault(k, []).extend(refs)
 
     def n_alive(self, k: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import uuid
 from collections import OrderedDict, deque, namedtuple
@@ -56,6 +57,31 @@ class KeepsWhatGoesBack:
             if name in of_weights:
                 p.grad = of_weights[name].detach() + (0 if p.grad is None else p.grad)
         return of_x[0].detach() if of_x else None
+
+
+@right("lesson_08.stage", "lesson_08.stage_lets_go")
+class CopiesItsModule:
+    """Each micro-batch has a copy of the module, whose gradients are added to the module's own."""
+
+    def __init__(self, module):
+        self.module, self.kept = module, {}
+
+    def forward(self, k, x):
+        module = copy.deepcopy(self.module)
+        for p in module.parameters():
+            p.grad = None
+        leaf = x.detach().requires_grad_(x.is_floating_point())
+        y = module(leaf)
+        self.kept[k] = leaf, y, module
+        return y.detach()
+
+    def backward(self, k, gradient):
+        leaf, y, module = self.kept.pop(k)
+        y.backward(gradient)
+        for p, q in zip(self.module.parameters(), module.parameters()):
+            if q.grad is not None:
+                p.grad = q.grad if p.grad is None else p.grad + q.grad
+        return leaf.grad
 
 
 @right("lesson_08.stage", "lesson_08.stage_lets_go")
