@@ -38,7 +38,8 @@ def _judge(data: Any, **given: Any) -> None:
     for number, k, got in result["outputs"]:
         if distance(got, outputs[number, k]) > 1e-10:
             raise CheckFailed(f"{what}: the scores of micro-batch {k} are not those of one process.",
-                              cause="forward gives module(x), in the dtype of x.")  # fmt: skip
+                              cause=_OTHER_WEIGHTS if case["trained"] and number else
+                              "forward gives module(x), in the dtype of x.")  # fmt: skip
     for number, (step, right) in enumerate(zip(result["gradients"], gradients)):
         for place in reversed(range(len(cut))):
             for name, expected in right[place].items():
@@ -107,8 +108,19 @@ def _why_any(got: np.ndarray, is_frozen: bool) -> str:
     return "nothing of the output depends on it: its gradient stays None, or is zero."
 
 
+_OTHER_WEIGHTS = (
+    "between the steps an optimizer changes the module's weights: forward goes through the module itself, as it is now, "
+    "and not through a copy."
+)
+
+
 def _why(got: Any, right: np.ndarray, number: int, place: int, name: str, case: dict) -> str:
     """What such a gradient comes from."""
+    if got is None and case["trained"] and number:
+        return (
+            "between the steps zero_grad() has set it to None: add to what the parameter's grad is now, and not to a "
+            "tensor that was its grad before."
+        )
     if got is None:
         return "it has none: backward does not go through the module's graph."
     if not got.any():

@@ -15,7 +15,7 @@ from hw_utils.core.plain_data import plain
 from hw_utils.material.models import Part
 
 MANY_ROWS, SOME_ROWS = 3000, 30
-DEFAULTS = {"texts": "", "begun": 0.0, "odd": "", "only": 0}
+DEFAULTS = {"texts": "", "begun": 0.0, "odd": "", "only": 0, "trained": False}
 
 
 def _texts(k: int, step: int, texts: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,6 +79,7 @@ def run_stages(
             modules = [keeper.module for keeper in pipe.keepers]
             in_use.append(look_at(make, is_at_rest=True) if case["texts"] == "many rows" else None)
             gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
+            _train(modules, case)
     except Stopped as stopped:
         return {"stopped": list(stopped.args)}
     held = held_by_parts(make, case, _texts, _gradient_of_loss) if looks_again else []
@@ -109,7 +110,16 @@ def in_one_process(
             gradient = y if case["only"] else _gradient_of_loss(scores[k], y, order.count("F"))
             scores[k if through is None else through].backward(gradient)
         gradients.append([{n: plain(p.grad) for n, p in module.named_parameters()} for module in modules])
+        _train(modules, case)
     return outputs, gradients
+
+
+def _train(modules: list[torch.nn.Module], case: dict) -> None:
+    """A step of an optimizer's where the case asks for one; the gradients are gone then."""
+    if case["trained"]:
+        optimizer = torch.optim.SGD({id(p): p for module in modules for p in module.parameters()}.values(), lr=0.5)
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def _through_all(modules: list[Part], x: torch.Tensor) -> torch.Tensor:
@@ -122,10 +132,19 @@ _ODD = {"frozen": "frozen parameters", "unused": "parameters that no pass uses",
 
 
 def words(
-    cut: list[int], steps: list[str], n_layers: int, texts: str, begun: float, odd: str, only: int, **_: Any
+    cut: list[int],
+    steps: list[str],
+    n_layers: int,
+    texts: str,
+    begun: float,
+    odd: str,
+    only: int,
+    trained: bool,
+    **_: Any,
 ) -> str:
     shown = " then ".join(steps)
     more = f", {texts}" * bool(texts) + ", a module with gradients" * bool(begun)
+    more += ", with an optimizer's step between" * trained
     more += f", with {_ODD[odd]}" if odd else f", part {only} alone" * bool(only)
     return f"TinyGPT of {n_layers} blocks in parts of {', '.join(map(str, cut))}, {shown}{more}"
 
@@ -170,6 +189,7 @@ CASES = [
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1"], "texts": "same x"},
     {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 B0"], "begun": 2.0},
     {"n_layers": 4, "width": 4, "cut": [1, 1, 1, 1], "steps": ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 F1 F2 B0 B1 B2"]},
+    {"n_layers": 2, "width": 4, "cut": [1, 1], "steps": ["F0 F1 B0 B1", "F0 B0"], "trained": True},
     {"n_layers": 3, "width": 6, "cut": [2, 0, 1], "steps": ["F1 F0 F720720 F64000 F4 F5 B720720 B0 B1 B5 B4 B64000"]},
 ]
 ERRORS = {
