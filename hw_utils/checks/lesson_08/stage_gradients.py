@@ -109,8 +109,8 @@ def _why_any(got: np.ndarray, is_frozen: bool) -> str:
 
 
 _OTHER_WEIGHTS = (
-    "between the steps an optimizer changes the module's weights: forward goes through the module itself, as it is now, "
-    "and not through a copy."
+    "between the steps an optimizer changes the module's weights: forward goes through the module itself, as it is "
+    "now, and not through a copy."
 )
 
 
