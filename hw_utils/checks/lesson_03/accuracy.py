@@ -17,6 +17,7 @@ from hw_utils.checks.lesson_03 import curve_causes
 from hw_utils.checks.lesson_03.small_trainings import on_ranks, ranks_of, results_of
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
+from hw_utils.material.kept.watching import Notes
 
 
 class _Looks(nn.Module):
@@ -27,11 +28,11 @@ class _Looks(nn.Module):
 
     def __init__(self, n_examples: int) -> None:
         super().__init__()
-        self.n_seen, self.rolled = 0, torch.from_numpy(_ROLLED + drawn_numbers.digits([n_examples], "classes"))
+        self.n_seen, self.rolled = Notes(), torch.from_numpy(_ROLLED + drawn_numbers.digits([n_examples], "classes"))
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.n_seen += len(x)
+        self.n_seen.append(len(x))
         numbers = ((x.amax(1) - 1) / _APART).round().long()  # what number i has by its scores
         return self.roll(x, -self.rolled[numbers]) * self.scale
 
@@ -161,7 +162,7 @@ def test_accuracy(test_accuracy, /, world_size: int, n_examples: int, mode: str 
     def worker(rank, world_size):
         model, (scores, labels) = _Looks(n_examples).train(mode == "training"), _test_set(n_examples)
         test_set = TensorDataset(model.roll(scores, model.rolled), labels)
-        return test_accuracy(model, test_set), model.n_seen, model.is_as_it_was(), model.training
+        return test_accuracy(model, test_set), sum(model.n_seen), model.is_as_it_was(), model.training
 
     return on_ranks(world_size, worker)
 

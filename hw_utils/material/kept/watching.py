@@ -64,3 +64,10 @@ class MemoryRef(StorageWeakRef):
 
 def _to_nothing() -> MemoryRef:
     return MemoryRef(torch.UntypedStorage(0))
+
+
+class Notes(list):
+    """What a watched module has noted of its calls: a copy of it notes in the same list."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Notes:
+        return self

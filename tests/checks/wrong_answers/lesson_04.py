@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import time
 from itertools import islice
@@ -319,6 +320,14 @@ def adds_up_probabilities(model, test):
     with torch.no_grad():
         shares = model.eval()(x).softmax(1)
     return evaluate(model, test)[0], shares[torch.arange(len(y)), y].mean().item()
+
+
+@wrong("lesson_04.evaluate", says="called in training mode")
+def tests_a_copy_in_training_mode(model, test):
+    copied = copy.deepcopy(model)
+    model.eval()
+    scores, y = (torch.cat(parts) for parts in zip(*((copied(x).detach(), y) for x, y in test)))
+    return cross_entropy(scores, y).item(), (scores.argmax(1) == y).float().mean().item()
 
 
 @wrong("lesson_04.evaluate", says="mean of the batches' means")
