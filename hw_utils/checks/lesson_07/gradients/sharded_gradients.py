@@ -199,7 +199,7 @@ def _judge_held(
             if max(result["held"][j], anywhere[j]) > limit:
                 raise CheckFailed(
                     f"{what} holds {max(result['held'][j], anywhere[j])} bytes of gradients, {limit} are allowed: "
-                    "its shards and two buckets, one that fills and one under way.",
+                    "its shards of the buckets that have started, and two buckets, one that fills and one under way.",
                     cause="flat vectors pile up, or p.grad stays: wait for the bucket before this one as this one "
                     "starts, then keep its shard alone (a copy, no view of the flat vector)."
                     if result["held"][j] > limit
