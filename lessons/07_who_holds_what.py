@@ -393,8 +393,8 @@ def buckets_of(parameters: list[torch.nn.Parameter], bucket_bytes: int) -> list[
 # buckets; a parameter without a gradient counts as zeros, and the dtype is the model's. The layers may be used in
 # another order than they stand in the model: a bucket that is full before its turn starts in the hook that completes
 # the one before it. Targets: whenever a gradient arrives, a rank holds its shards of the buckets that have started, and
-# two buckets at most (the one that fills, the one under way); after `wait` every `p.grad` is None; $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n
-# numbers; the step within 10 % of lesson 5's formula.
+# two buckets at most (the one that fills, the one under way); after `wait` every `p.grad` is None;
+# $(N - 1) \lceil n / N \rceil B$ bytes a bucket of n numbers; the step within 10 % of lesson 5's formula.
 #
 # <details><summary>Hint 1: a shard of a bucket</summary>
 #
