@@ -169,10 +169,11 @@ def _why_gradient(wrong: dict[int, Any], each: list[np.ndarray], name: str, is_g
         )
     some = n - sum(not np.any(g) for g in each)
     right = [rank for rank in range(n) if rank not in wrong]
+    had_one = ", which was the one that had a gradient" if PARAMETERS[name][1] == "rank 0" else ""
     causes = [
         (
             lambda r: mean * n if right else mean * math.nan,
-            f"the sum is divided on rank {right[0] if right else 0} alone: every rank divides its own p.grad.",
+            f"the sum is divided on rank {right[0] if right else 0} alone{had_one}: every rank divides its own p.grad.",
         ),
         (
             lambda r: mean * n / some if PARAMETERS[name][1] == "rank 0" and n > 1 else mean * math.nan,

@@ -302,6 +302,17 @@ def rounds_the_losses(model, batches, sync, optimizer, report=print):
     return [round(loss, 3) for loss in losses], iteration_s
 
 
+@wrong("lesson_04.all_reduce_mean", says="on rank 0 alone, which was the one that had a gradient: every rank divides")
+def divides_where_there_was_a_gradient(model):
+    for p in model.parameters():
+        if p.requires_grad:
+            had_one = p.grad is not None
+            p.grad = p.grad if had_one else torch.zeros_like(p)
+            dist.all_reduce(p.grad)
+            if had_one:
+                p.grad /= dist.get_world_size()
+
+
 @wrong("lesson_04.evaluate", says="afterwards the model's parameters are not what they were")
 def stops_following_the_weights(model, test):
     model.requires_grad_(False)
