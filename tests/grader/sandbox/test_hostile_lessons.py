@@ -80,7 +80,8 @@ def test_an_attack_on_a_lesson_gains_nothing(path):
     assert record.points == 0, said
     assert {v.state for v in record.verdicts} <= {"fail", "crashed", "limit", "tampered"}, said
     assert len(said) == len(names)
-    assert not re.search(r"\b(NameError|ImportError|ModuleNotFoundError|SyntaxError)\b", str(said)), "it was not run"
+    # A module that a jail lacks is one of its walls; a name that nobody has is an attack that was not run.
+    assert not re.search(r"\bNameError\b|\bSyntaxError\b|cannot import name", str(said)), said
 
 
 RIGHT = """def evaluate(model, loader):
