@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import threading
 import time
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from hw_utils.threads import interleavings
 from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import explore
 
@@ -44,54 +42,6 @@ def values(explored):
 def test_a_lost_update_is_found_between_the_read_and_the_write():
     explored = explore(lambda: Counter(None), add, 2, n_interleavings=100)
     assert [1, 1] in values(explored)
-
-
-class Guarded:
-    """A counter behind a guard that two ranks can pass at a time, if each of them is interrupted at the worst point."""
-
-    def __init__(self):
-        self.value, self.busy, self.lock = 0, False, None
-
-    def add_behind_a_flag(self):
-        while self.busy:
-            time.sleep(0)
-        self.busy = True
-        value = self.value
-        self.value = value + 1
-        self.busy = False
-
-    def add_behind_two_flags(self):
-        while self.lock:
-            time.sleep(0)
-        self.lock = True
-        self.add_behind_a_flag()
-        self.lock = False
-
-    def add_behind_a_lock_that_is_made_late(self):
-        if self.lock is None:
-            self.lock = threading.Lock()
-        with self.lock:
-            value = self.value
-            self.value = value + 1
-
-
-@pytest.mark.parametrize("how", [name for name in dir(Guarded) if name.startswith("add")])
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_race_that_needs_two_unlucky_switches_or_more_is_found(how, world_size):
-    def program(counter, rank, note):
-        getattr(counter, how)()
-        return counter.value
-
-    for seed in range(3):
-        explored = explore(Guarded, program, world_size, n_interleavings=500, seed=seed)
-        assert any(world_size not in results for results in values(explored)), seed
-
-
-def test_single_switches_are_spread_over_all_points_where_there_are_more_than_orders():
-    orders = [*interleavings._orders(100, 3, 50, 0)]
-    places = [at for at, _, seed in orders if seed is None]
-    assert (len(orders), len(places)) == (49, 25)
-    assert max(b - a for a, b in itertools.pairwise([0, *places, 101])) <= 6
 
 
 class Total:

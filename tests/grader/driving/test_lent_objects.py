@@ -17,6 +17,7 @@ from hw_grader.driving.marshalling.model_and_optimizer_states import set_state, 
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import Shell
 from hw_utils.checks.lesson_04.worker import Job, small_data, small_model
+from tests.grader.driving.lent_sides import both_sides, brought_back, equal
 
 
 class Counts(nn.Module):
@@ -48,35 +49,6 @@ def trained() -> tuple[Counts, torch.optim.SGD]:
     model(torch.randn(5, 2)).sum().backward()
     optimizer.step()
     return model, optimizer
-
-
-def both_sides(*values, here=None, there=None):
-    """(what the answer gets, the driver's things, the answer's)."""
-    here = here or Lent()
-    parcel = Parcel(here, is_whole=True)
-    tree = parcel.pack(list(values))
-    things = here.dump()
-    states = parcel.pack(here.states())
-
-    def ask(number, args, options):
-        return here.functions[number](*args, **options)
-
-    there = there or Lent(ask)
-    there.load(things)
-    unpacker = Unpacker(parcel.blob(), there)
-    got = unpacker.unpack(tree)
-    there.set_states(unpacker.unpack(states), with_settings=True)
-    return got, here, there
-
-
-def brought_back(here: Lent, there: Lent) -> None:
-    parcel = Parcel(there)
-    tree = parcel.pack(there.states())
-    here.set_states(Unpacker(parcel.blob(), here).unpack_plain(tree))
-
-
-def equal(a: nn.Module, b: nn.Module) -> bool:
-    return str(state_of(a)) == str(state_of(b))
 
 
 def test_a_model_and_its_optimizer_cross_with_gradients_and_come_back_changed():
@@ -293,48 +265,6 @@ def test_functions_and_layers_stay_on_the_drivers_side():
     assert (layer.world_size, layer.double(4)) == (3, 8)
     assert not hasattr(layer, "secret")
     assert len(here.functions) == 2
-
-
-def test_what_comes_for_a_lent_model_is_plain_and_has_no_memory_behind_it():
-    model = nn.Linear(2, 3)
-    (far,), here, there = both_sides(model)
-    far.bias.data = torch.arange(9.0)[:3].view(1, 3)
-    far.weight.grad = torch.ones(4, 3, 2)[1]
-    brought_back(here, there)
-    assert equal(far, model)
-    kept = (model.bias, model.weight.grad)
-    assert [t.untyped_storage().nbytes() for t in kept] == [t.nbytes for t in kept]
-
-
-@pytest.mark.parametrize("is_whole", [False, True])
-@pytest.mark.parametrize("view", [torch.rand(9)[::3], torch.rand(1).expand(7), torch.rand(9)[2:5], torch.rand(2, 3).T])
-def test_a_plain_tensor_is_no_view_of_more_than_its_own_numbers(view, is_whole):
-    parcel = Parcel(Lent(), is_whole=is_whole)
-    tree = parcel.pack({"grad": [view, (view.numpy(),)]})
-    got = Unpacker(parcel.blob(), Lent()).unpack_plain(tree)["grad"]
-    assert torch.equal(got[0], view)
-    assert got[0].untyped_storage().nbytes() == view.nbytes
-    assert got[1][0].base is None
-
-
-@pytest.mark.parametrize(
-    "lent", [{"object": [0, "bool", None]}, {"function": 0}, {"lent": 0}, {"iterator": ["zip", []]}]
-)
-def test_nothing_lent_stands_in_what_comes_for_a_lent_model(lent):
-    model = nn.Linear(2, 3)
-    (_, _), here, there = both_sides(model, len)
-    tree = Parcel(there).pack(there.states())
-    with pytest.raises(ValueError, match="not a packed value"):
-        Unpacker(b"", here).unpack_plain([tree, lent])
-
-
-def test_parameters_that_a_lent_model_does_not_have_cannot_be_put_into_it():
-    model = nn.Linear(2, 3)
-    (_,), here, there = both_sides(model)
-    (state,) = there.states()
-    with pytest.raises(TypeError, match="this Linear does not cross"):
-        here.set_states([{**state, "replaced": [["weight", "another"]]}])
-    assert set(dict(model.named_parameters())) == {"weight", "bias"}
 
 
 def test_a_function_with_some_arguments_is_called_with_these():
