@@ -42,6 +42,17 @@ class _Context:
         return gathered
 
 
+class _ThroughABuffer(_Context):
+    """Made by the ranks, one for all of them or not."""
+
+    def through_the_buffer(self, tensor, rank, group_id):
+        self.buffers[group_id][rank] = tensor.clone()
+        self.barrier.wait()
+        gathered = [slot.clone() for slot in self.buffers[group_id]]
+        self.barrier.wait()
+        return gathered
+
+
 class _InSlots(_Context):
     """All-gather through `slots_of`, which may be interrupted between looking and making."""
 
@@ -293,18 +304,14 @@ for _check in (GATHER, REDUCE):
 
 
 @wrong(GATHER, says="Look and make under one lock")
-class MakesTheBufferWithoutALock(_Context):
+class MakesTheBufferWithoutALock(_ThroughABuffer):
     def all_gather(self, tensor, rank, group_id):
         if group_id not in self.buffers:
             self.buffers[group_id] = [None] * self.world_size
-        self.buffers[group_id][rank] = tensor.clone()
-        self.barrier.wait()
-        gathered = [slot.clone() for slot in self.buffers[group_id]]
-        self.barrier.wait()
-        return gathered
+        return self.through_the_buffer(tensor, rank, group_id)
 
 
-class _UnderAFlag(_Context):
+class _UnderAFlag(_ThroughABuffer):
     """Looks and makes between `enter` and `leave`, which two ranks can pass at a time after two unlucky switches."""
 
     busy = False
@@ -322,11 +329,7 @@ class _UnderAFlag(_Context):
         if group_id not in self.buffers:
             self.buffers[group_id] = [None] * self.world_size
         self.leave()
-        self.buffers[group_id][rank] = tensor.clone()
-        self.barrier.wait()
-        gathered = [slot.clone() for slot in self.buffers[group_id]]
-        self.barrier.wait()
-        return gathered
+        return self.through_the_buffer(tensor, rank, group_id)
 
 
 @wrong(GATHER, says="Look and make under one lock")
@@ -335,7 +338,7 @@ class LooksAtAFlagAndThenSetsIt(_UnderAFlag):
 
 
 @wrong(GATHER, says="Look and make under one lock")
-class MakesItsLockWithoutALock(_Context):
+class MakesItsLockWithoutALock(_ThroughABuffer):
     late = None
 
     def all_gather(self, tensor, rank, group_id):
@@ -344,11 +347,7 @@ class MakesItsLockWithoutALock(_Context):
         with self.late:
             if group_id not in self.buffers:
                 self.buffers[group_id] = [None] * self.world_size
-        self.buffers[group_id][rank] = tensor.clone()
-        self.barrier.wait()
-        gathered = [slot.clone() for slot in self.buffers[group_id]]
-        self.barrier.wait()
-        return gathered
+        return self.through_the_buffer(tensor, rank, group_id)
 
 
 @wrong(GATHER, says="Look and make under one lock")
