@@ -7,6 +7,7 @@ that works out what other ranks hold, from what this package says of its cases, 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,4 +67,9 @@ def unknown_seed() -> int:
 
 def weighted_sum(numbers: np.ndarray, seed: int) -> np.ndarray:
     """The sum of its rows, each times a drawn number: a few numbers tell whether very many are the right ones."""
-    return np.random.default_rng(seed).standard_normal(len(numbers)) @ numbers
+    return _drawn_weights(len(numbers), seed) @ numbers
+
+
+@functools.lru_cache(maxsize=4)  # a case has hundreds of vectors of one size, and to draw takes most of their time
+def _drawn_weights(n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(n)
