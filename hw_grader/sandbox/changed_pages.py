@@ -31,7 +31,7 @@ LONG_S = 10.0  # for a look that usually takes some 10 ms; the grader waits long
 _AT_ONCE = 1024  # pages that are read with one call
 _ITS_OWN, _OF_A_FILE, _SWAPPED, _PRESENT = (np.uint64(1 << bit) for bit in (56, 61, 62, 63))  # in /proc/PID/pagemap
 _PID = np.uint64(40)  # the bits below are a page's number
-_FACTORS = np.frombuffer(os.urandom(PAGE), dtype=np.uint64)  # unknown: nobody writes what has the same sum
+_SUM_BYTES = 8  # of a page's sha256: who knows how it is summed up writes none that has the same sum, either
 
 
 @dataclass(frozen=True)
@@ -249,24 +249,24 @@ def _sums(pid: int | str, numbers: np.ndarray, deadline: float = math.inf) -> np
     Raises:
         TimeoutError: the deadline is over: they are too many, or each has to be read by itself.
     """
-    found = np.frombuffer(os.urandom(8 * len(numbers)), np.uint64).copy()
+    found = np.frombuffer(os.urandom(_SUM_BYTES * len(numbers)), np.uint64).copy()
     ends = np.flatnonzero(np.diff(numbers) != 1) + 1
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         for start, stop in zip([0, *ends], [*ends, len(numbers)]):
             while start < stop:
                 if time.monotonic() > deadline:
                     raise TimeoutError("more pages, or in more places, than a look can read in time")
-                words = _read(memory.fileno(), int(numbers[start]), min(_AT_ONCE, stop - start))
-                found[start : start + len(words)] = (words * _FACTORS).sum(axis=1, dtype=np.uint64)
-                start += len(words) or 1  # a page that cannot be read hides none that lie behind it
+                pages = _read(memory.fileno(), int(numbers[start]), min(_AT_ONCE, stop - start))
+                sums = b"".join(hashlib.sha256(page).digest()[:_SUM_BYTES] for page in pages)
+                found[start : start + len(pages)] = np.frombuffer(sums, np.uint64)
+                start += len(pages) or 1  # a page that cannot be read hides none that lie behind it
     return found
 
 
-def _read(memory: int, number: int, n_pages: int) -> np.ndarray:
-    """(pages, words) of as many as can be read, up to the first one that cannot be."""
+def _read(memory: int, number: int, n_pages: int) -> list[memoryview]:
+    """As many pages as can be read, up to the first one that cannot be."""
     try:
-        content = os.pread(memory, n_pages * PAGE, number * PAGE)
+        content = memoryview(os.pread(memory, n_pages * PAGE, number * PAGE))
     except OSError:  # it is the first one
-        content = b""
-    n_read = len(content) // PAGE
-    return np.frombuffer(content, dtype=np.uint64, count=n_read * PAGE // 8).reshape(n_read, PAGE // 8)
+        return []
+    return [content[end - PAGE : end] for end in range(PAGE, len(content) + 1, PAGE)]

@@ -91,7 +91,8 @@ class Check:
         """Plain data from the student's code on one case; called in the student's process."""
         given = [_formula(a) if self.is_formula else a for a in answers]
         try:
-            with time_limit(self.name.split(".")[-1]), drawn_numbers.of(case) as own, self._autograd_stays():
+            limit = time_limit(self.name.split(".")[-1])
+            with limit, drawn_numbers.of(case) as own, self._autograd_stays(), _one_thread():
                 return plain(self.driver(*given, **own))
         except NotImplementedError as error:
             if not is_stubs(error):
@@ -157,7 +158,7 @@ class Check:
         What the judge leaves out is added: the hint that its words ask for, and without a cause what to do next.
         """
         try:
-            with drawn_numbers.of(case) as own:
+            with drawn_numbers.of(case) as own, _one_thread():
                 self.judge(data, **own)
         except CheckFailed as error:
             look = "" if error.cause else error.look or self.look or _LOOK.format(case=case_text(case)[:_SHOWN_CHARS])
@@ -168,6 +169,17 @@ class Check:
                 or ("" if self.hints and error.cause else self.hint)
             )
             raise CheckFailed(error.message, cause=error.cause, hint=hint, look=look) from None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Of torch's, as ranks have: with more, small tensors take ten times as long where cores are busy."""
+    n_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(n_threads)
 
 
 # Where neither judge nor check knows better.

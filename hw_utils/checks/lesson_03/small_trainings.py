@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,17 +55,6 @@ def require_given(n_calls: int, n_all_reduces: int, rank: int, what: str, cause:
 def ranks_of(n: int) -> str:
     """`1 rank`, `4 ranks`."""
     return "1 rank" if n == 1 else f"{n} ranks"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread, as the ranks have: small work is faster so, and does not fight them for the cores."""
-    n_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(n_threads)
 
 
 def flat(model: nn.Module) -> torch.Tensor:
@@ -143,7 +131,6 @@ class Problem:
         """Each rank's part of a chunk; they differ by at most one in length."""
         return chunk.tensor_split(self.world_size)
 
-    @one_thread()
     def in_one_process(self) -> list[np.ndarray]:
         """The weights before the first step and after every step of one worker that takes the whole batches."""
         model, (x, y) = self.model(), self.examples()
@@ -156,7 +143,6 @@ class Problem:
             states.append(flat(model).numpy())
         return states
 
-    @one_thread()
     def shares_at(self, states: Sequence[np.ndarray]) -> list[Iteration]:
         """What each step of one worker is made of, from these weights."""
         model, (x, y), found = self.model(), self.examples(), []
@@ -165,7 +151,6 @@ class Problem:
             found.append(iteration(model, x[chunk], y[chunk]))
         return found
 
-    @one_thread()
     def gradient(self, weights: np.ndarray, places: torch.Tensor) -> np.ndarray:
         """The gradient of the mean loss over these examples at these weights; zero for no examples."""
         if not len(places):
@@ -199,7 +184,6 @@ def small_recipe(**settings) -> Recipe:
     return Recipe(model=Softmax, data=few_digits, **settings)
 
 
-@one_thread()
 def curve_in_one_process(
     recipe: Recipe, world_size: int, *, on: str = "test", starts: str = "rank 0",
     steps: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] | None = None, shares: Callable | None = None,
@@ -231,7 +215,6 @@ def _mean_of_means(shares: Callable, scores: torch.Tensor, labels: torch.Tensor)
     return torch.stack([cross_entropy(scores[part], labels[part]) for part in shares(torch.arange(len(labels)))]).mean()
 
 
-@one_thread()
 def may_travel(recipe: Recipe, world_size: int) -> list[list[np.ndarray]]:
     """For each iteration of one worker, flat: its weights after the step, how far that goes, and the gradient."""
     model, optimizer, train_set, _ = recipe.start(0)
@@ -243,7 +226,6 @@ def may_travel(recipe: Recipe, world_size: int) -> list[list[np.ndarray]]:
     return found
 
 
-@one_thread()
 def shares_of(recipe: Recipe, world_size: int) -> list[Iteration]:
     """What each iteration of one worker is made of; none with momentum, which brings what was before."""
     model, optimizer, train_set, _ = recipe.start(0)
