@@ -66,7 +66,7 @@ def grade(
     deadline = time.monotonic() + times.total_s  # of both times, if there are two
     record = _grade(notebook, trusted, sandbox, student, times, left_out, deadline)
     if left_out and record.lacks_a_name and time.monotonic() < deadline:  # it was said that nobody could notice
-        record = _grade(notebook, trusted, sandbox, student, times, frozenset(), deadline)
+        return _grade(notebook, trusted, sandbox, student, times, frozenset(), deadline, before=record)
     return record
 
 
@@ -116,7 +116,12 @@ def _grade(
     times: TimeLimits,
     left_out: frozenset[int],
     deadline: float,
+    before: Record | None = None,
 ) -> Record:
+    """left_out: cells that do not run; if something lacks a name then, no hidden case is met.
+
+    before: what was found so. Where it has met a hidden case all the same, no more than it has is shown.
+    """
     started = time.monotonic()
     about = notebook.metadata.get("hw_grader", {})
     record = Record(trusted.assignment, student, trusted.notebook, submission_key(notebook, trusted, times), [])
@@ -128,8 +133,15 @@ def _grade(
     try:
         ran = run_cells(notebook, trusted, sandbox, times, left_out, deadline)
         work, _, _ = record.key.partition("-")
+        record.outputs = ran.outputs
+        cells = trusted.to_run
+        if before and any(verdict.hidden for verdict in before.verdicts):
+            record.outputs = before.outputs
+            cells = [replace(cell, calls=tuple(replace(call, hidden=True) for call in cell.calls)) for cell in cells]
         with Judging(sandbox, times, deadline, partial(drawn, trusted.secret, work)) as judging:
-            record.verdicts = judging.checks(trusted.to_run, ran)
+            record.verdicts = judging.on_visible_cases(cells, ran)
+            if not (left_out and record.lacks_a_name):
+                record.verdicts = judging.on_hidden_cases(cells, ran, record.verdicts)
     except SandboxError as error:
         graded = {v.grade_id for v in record.verdicts}
         shown = OF_HIDDEN["grader-fault"]  # what happened is staff's to read
@@ -137,7 +149,6 @@ def _grade(
         record.verdicts += [_verdict(c, "grader-fault", str(error), shown=shown) for c in left]
         return record
     record.notes += ran.notes
-    record.outputs = ran.outputs
     record.cell_seconds, record.seconds = round(ran.seconds, 3), round(time.monotonic() - started, 3)
     record.peak_bytes = ran.peak_bytes
     return record
@@ -164,13 +175,19 @@ NOT_APART = (
 )
 
 
+def _has_others_at_the_end(cell: Cell, ran: Ran) -> bool:
+    """Whether the notebook's end has other answers than the check's place."""
+    return any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
+
+
 class Judging:
     """Grades the checks of one submission: a fresh driver process for each, one judge process for all."""
 
     def __init__(self, sandbox: Sandbox, times: TimeLimits, deadline: float, draw: Callable[[str], int]) -> None:
         """draw: a number that nobody can know, the same for the same words."""
         self.times, self.deadline, self.draw = times, deadline, draw
-        self.repeats = True  # a case of each check is run again, apart
+        self.of_the_end: set[str] = set()  # cells whose visible cases the answers of the notebook's end have passed
+        self.driven: dict[tuple[str, int, int], dict] = {}  # cell, which answers, place of these -> Driving's
         self.jails, self.judge = Jails(sandbox), judge_of(sandbox)
 
     def __enter__(self) -> Judging:
@@ -181,31 +198,40 @@ class Judging:
         self.judge.forget_submission()
         self.jails.__exit__(*error)
 
-    def checks(self, cells: Sequence[Cell], ran: Ran) -> list[Verdict]:
-        """The verdict on each check cell.
+    def on_visible_cases(self, cells: Sequence[Cell], ran: Ran) -> list[Verdict]:
+        """The verdict on each check cell by what it shows: whoever has met a hidden case could tell of it afterwards,
+        by the time that has passed for example. So every text of theirs that is shown comes of this first round."""
+        return [self._on_visible_cases(cell, ran) for cell in cells]
 
-        Without walls, one check's answers could tell the next one's of a hidden case. So every text of theirs that is
-        shown comes of a first round with visible cases only; the second one shows no more than of hidden ones.
-        """
-        if self.jails.sandbox.walls:
-            return [self.check(cell, ran) for cell in cells]
-        self.repeats = False
-        seen = [self.check(replace(c, calls=tuple(call for call in c.calls if not call.hidden)), ran) for c in cells]
-        self.repeats = True
-        unseen = (replace(cell, calls=tuple(replace(call, hidden=True) for call in cell.calls)) for cell in cells)
-        return [self.check(cell, ran) if first.state == "pass" else first for first, cell in zip(seen, unseen)]
+    def on_hidden_cases(self, cells: Sequence[Cell], ran: Ran, seen: Sequence[Verdict]) -> list[Verdict]:
+        """The second round, for checks that passed the first one; it shows no more than of hidden cases."""
+        return [
+            self._on_hidden_cases(cell, ran) if first.state == "pass" else first for first, cell in zip(seen, cells)
+        ]
 
-    def check(self, cell: Cell, ran: Ran) -> Verdict:
-        """The verdict on one check cell, with the answers as they stood at its place, else as they were at the end."""
+    def _on_visible_cases(self, cell: Cell, ran: Ran) -> Verdict:
+        """With the answers as they stood at the check's place, else as they were at the end."""
         verdict = self._with_answers(cell, ran, 0)
-        second = any(len(ran.answers.get((cell.grade_id, call.names), ())) > 1 for call in cell.calls)
-        if verdict.state == "fail" and second:
+        if verdict.state == "fail" and _has_others_at_the_end(cell, ran):
             again = self._with_answers(cell, ran, -1)
             if again.state == "pass" or (again.state == "fail" and verdict.lacks_a_name):  # the end has it
+                self.of_the_end.add(cell.grade_id)
                 return again
         return verdict
 
-    def _with_answers(self, cell: Cell, ran: Ran, which: int) -> Verdict:
+    def _on_hidden_cases(self, cell: Cell, ran: Ran) -> Verdict:
+        if cell.grade_id in self.of_the_end:
+            return self._with_answers(cell, ran, -1, hidden=True)
+        verdict = self._with_answers(cell, ran, 0, hidden=True)
+        if verdict.state == "pass" or not _has_others_at_the_end(cell, ran):
+            return verdict
+        if self._with_answers(cell, ran, -1).state != "pass":
+            return verdict
+        again = self._with_answers(cell, ran, -1, hidden=True)
+        return again if again.state == "pass" else verdict
+
+    def _with_answers(self, cell: Cell, ran: Ran, which: int, *, hidden: bool = False) -> Verdict:
+        """On visible cases; or on hidden ones, and a case of each check once more, apart."""
         for call in cell.calls:
             key = (cell.grade_id, call.names)
             if key not in ran.answers:
@@ -214,17 +240,24 @@ class Judging:
                 return _verdict(cell, "fail", ran.missing.get(key, "the check did not run"))
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
-        for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
+        groups = itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which])
+        for place, (blob, calls) in enumerate(groups):
+            chosen = [call for call in calls if call.hidden is hidden]
+            if not chosen and not hidden:
+                continue
             with Driving(self.jails, blob, ran.sources, self._limit_s) as driving:
-                problems = (self._call(cell, call, driving) for call in calls)
-                problem = next((p for p in problems if p is not None), None) or self._apart(cell, driving)
+                driving.driven = self.driven.setdefault((cell.grade_id, which, place), {})
+                problems = (self._call(cell, call, driving) for call in chosen)
+                problem = next((p for p in problems if p is not None), None)
+                if problem is None and hidden:
+                    problem = self._apart(cell, driving)
             if problem is not None:
                 return problem
         return _verdict(cell, "pass", "right", shown=self._ok_lines(cell))
 
     def _apart(self, cell: Cell, driving: Driving) -> Verdict | None:
         """What is wrong if one case of each check is run again, with other numbers and ranks that share nothing."""
-        for check in dict.fromkeys(call.check for call in cell.calls if self.repeats):
+        for check in dict.fromkeys(call.check for call in cell.calls):
             cases = driving.to_repeat(check)
             if not cases:
                 continue
@@ -240,7 +273,7 @@ class Judging:
         return None
 
     def _repeated(self, cell: Cell, check: str, case: dict, driving: Driving, n_ranks: int) -> Verdict | None:
-        driving.open(check)
+        driving.open_apart(check)
         reply, data = driving.case_apart(case, n_ranks)
         if isinstance(stop := reply.get("stop"), Stop):
             return _verdict(cell, stop.state, stop.reason, hidden=True)

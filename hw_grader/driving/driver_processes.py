@@ -87,13 +87,12 @@ class Driving:
 
     def __init__(self, jails: Jails, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
         self.jails, self.answers, self.sources, self.limit_s = jails, answers, sources, limit_s
-        (self.path,), self.is_open = jails.new_paths(1), False
         self.driven: dict[str, list[tuple[dict, int, bool]]] = {}  # check -> case, ranks, whether a salt changes it
+        self.served: list[Process] = []  # the answers' processes; the first case starts one
         self.of_ranks: list[Process] = []  # of the case under way, if each rank has one
         self.stack = contextlib.ExitStack()
 
     def __enter__(self) -> Driving:
-        self.served = [self.stack.enter_context(self.jails.answers(self.path))]
         self.driver = self.stack.enter_context(self.jails.driver())
         return self
 
@@ -102,13 +101,21 @@ class Driving:
 
     def open(self, check: str) -> dict:
         """Prepares for the cases of one check."""
-        if not self.is_open:
+        if not self.served:
+            (self.path,) = self.jails.new_paths(1)
+            self.served = [self.stack.enter_context(self.jails.answers(self.path))]
             reply = self._opened(self.served, [self.path])
             if "opened" not in reply:
                 return reply
-            self.is_open = True
+        return self._open(check, self.path)
+
+    def open_apart(self, check: str) -> dict:
+        """Prepares for cases of one check that have processes of their own."""
+        return self._open(check, "")
+
+    def _open(self, check: str, path: str) -> dict:
         self.check = check
-        reply, _ = self._ask(self.driver, {"open": check, "path": self.path, "sources": self.sources})
+        reply, _ = self._ask(self.driver, {"open": check, "path": path, "sources": self.sources})
         return self._ended(reply) or reply
 
     def case(self, case: dict, own: Sequence[str] = (), *, alters: bool = False) -> tuple[dict, bytes]:

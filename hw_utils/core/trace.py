@@ -265,38 +265,54 @@ class Trace(Sequence[Event]):
 
 
 def _replay(trace: Trace) -> tuple[int, int]:
-    """(rounds, most messages in one round): the ledger run again with one round a message."""
+    """(rounds, most messages in one round): the ledger run again with one round a message.
+
+    Of messages that can go at one time, that goes first which was sent first.
+    """
     actions = _actions(trace)
     clock = dict.fromkeys(actions, 0)
     place = dict.fromkeys(actions, 0)
     sending, receiving = Counter(), Counter()  # when a port is free again
     posted: dict[int, list[int]] = {}  # message -> clocks of those who posted it
+    sent: dict[int, tuple[int, int, int]] = {}  # message -> clock, rank and place of its send
     done: dict[int, int] = {}
     sleepers: dict[int, list[int]] = {}  # message -> ranks that wait for it
     sides = Counter(trace.records["message"].tolist())
     in_round: Counter[int] = Counter()
-    heap = [(0, r) for r in sorted(actions)]
+    # (time, 0, rank) of ranks that go on; after them (time, 1, its send, message, rounds) of messages that can go
+    heap: list[tuple] = [(0, 0, r) for r in sorted(actions)]
     heapq.heapify(heap)
+
+    def end(message: int, at: int) -> None:
+        done[message] = at
+        for other in sleepers.pop(message, ()):
+            clock[other] = max(clock[other], at)
+            heapq.heappush(heap, (clock[other], 0, other))
+
     while heap:
-        _, rank = heapq.heappop(heap)
+        now, is_message, *rest = heapq.heappop(heap)
+        if is_message:
+            (_, src, _), message, dst, rounds = rest
+            start = max(now, sending[src], receiving[dst])
+            sending[src] = receiving[dst] = start + 1
+            in_round[start] += 1
+            end(message, start + rounds)
+            continue
+        (rank,) = rest
         while place[rank] < len(actions[rank]):
             kind, message, src, dst, rounds = actions[rank][place[rank]]
-            if heap and heap[0] < (clock[rank], rank):
-                heapq.heappush(heap, (clock[rank], rank))
+            if heap and heap[0] < (clock[rank], 0, rank):
+                heapq.heappush(heap, (clock[rank], 0, rank))
                 break
             if kind == "post":
                 arrivals = posted.setdefault(message, [])
                 arrivals.append(clock[rank])
-                if len(arrivals) == sides[message]:
-                    start = max(arrivals)
-                    if src >= 0:
-                        start = max(start, sending[src], receiving[dst])
-                        sending[src] = receiving[dst] = start + 1
-                        in_round[start] += 1
-                    done[message] = start + rounds
-                    for other in sleepers.pop(message, ()):
-                        clock[other] = max(clock[other], done[message])
-                        heapq.heappush(heap, (clock[other], other))
+                if rank == src:
+                    sent[message] = clock[rank], rank, place[rank]
+                if len(arrivals) == sides[message] and src < 0:
+                    end(message, max(arrivals) + rounds)
+                elif len(arrivals) == sides[message]:
+                    heapq.heappush(heap, (max(arrivals), 1, sent[message], message, dst, rounds))
             elif message not in done:
                 sleepers.setdefault(message, []).append(rank)
                 place[rank] += 1

@@ -80,7 +80,7 @@ def main(end: socket.socket) -> None:
             remember_sources(request.get("sources", {}))
             check = find_check(request["open"])
             run_here()
-            reply, answers = _connect(request["path"])
+            reply, answers = _connect(request["path"]) if request["path"] else ({"opened": True}, [])
             wire.send(reply)
         elif request["own"]:
             reply, apart = _connect(request["own"][0])

@@ -22,6 +22,7 @@ from hw_grader.course.grading import _verdict, grade_bytes
 from hw_grader.course.grading_records import Record
 from hw_grader.course.hidden_cases import of_cause, of_error
 from hw_grader.course.trusted_verdict_step import write_verdicts
+from hw_grader.driving.driver_processes import Driving
 from hw_grader.notebook.restore import restore
 from hw_grader.notebook.sanitize import clean_outputs, safe_html, safe_markdown, visible
 from hw_grader.notebook.time_limits import TimeLimits
@@ -127,6 +128,30 @@ def test_seconds_in_a_hidden_case_are_not_told(course):
         record = grade_bytes(as_bytes(submission({"ping_pong": text})), trusted, sandbox, "eve", TimeLimits())
     assert record.seconds > 3
     assert gradescope.as_gradescope(record)["execution_time"] == round(record.cell_seconds) < 3 + record.cell_seconds
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_no_text_comes_from_after_a_hidden_case(course, sandbox, monkeypatch):
+    """By then the time that has passed could say what it was; the student has other answers at the notebook's end."""
+    _, trusted = course
+    hidden = [case for cell in trusted.checks for call in cell.calls if call.hidden for case in call.cases]
+    met, drive = [], Driving.case
+
+    def noting(driving: Driving, case: dict, *args, **named) -> tuple[dict, bytes]:
+        met.append((driving.check, case in hidden or "salt" in case))
+        return drive(driving, case, *args, **named)
+
+    monkeypatch.setattr(Driving, "case", noting)
+    lacks = HEAD + "    if n_rounds > 700:\n        raise NameError('Empty')\n" + BODY
+    notebook = submission({"ping_pong": lacks})
+    later = "def ping_pong(rank, world_size, n_rounds):\n    raise ValueError('it is late')"
+    notebook.cells.append(nbformat.v4.new_code_cell(later))
+    record = grade_bytes(as_bytes(notebook), trusted, sandbox, "eve", TimeLimits())
+    first = [is_hidden for _, is_hidden in met].index(True)
+    assert {check for check, is_hidden in met[first:] if not is_hidden} == {"lesson_01.ping_pong"}  # those of the end
+    assert verdict_of(record).shown == of_error("NameError")
+    assert "late" not in "".join(verdict.shown for verdict in record.verdicts)
 
 
 @needs_sandbox
