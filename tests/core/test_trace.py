@@ -75,6 +75,18 @@ def test_an_exchange_around_a_ring_takes_one_round(world_size):
     assert (trace.rounds, trace.max_in_flight) == (1, world_size)
 
 
+def test_of_messages_that_can_go_at_one_time_the_one_sent_first_goes_first():
+    """Rank 0 sends to 2, which passes it on, and to 1, which receives no later than 2."""
+    sends = [("isend", 2, 0), ("isend", 1, 1)]
+    calls = {0: sends, 1: [("recv", 0, 1)], 2: [("recv", 0, 0), ("send", 3, 2)], 3: [("recv", 2, 2)]}
+    events = [
+        Event(rank, op, peer, 8, 0.0, 1.0, message=message, order=order, waited=order + 2 * (op == "isend"))
+        for rank, made in calls.items()
+        for order, (op, peer, message) in enumerate(made)
+    ]
+    assert Trace.of(events, 4).rounds == 2
+
+
 def test_a_ring_of_blocking_calls_in_turn_takes_n_rounds():
     assert messages(*[(r, (r + 1) % 5) for r in range(5)], world_size=5).rounds == 5
 

@@ -90,7 +90,7 @@ def climbs_recursively(tensor):
 
 @right(*TREE)
 def sends_a_binomial_tree_flat(tensor):
-    """A flat copy, irecv and isend with waits at once; tensor[...] = ... at the end."""
+    """A flat copy, irecv with a wait at once, isends that are all under way; tensor[...] = ... at the end."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     flat = tensor.reshape(-1).clone()
     distance, stack = 1, []
@@ -105,8 +105,8 @@ def sends_a_binomial_tree_flat(tensor):
         parent = rank & (rank - 1)
         dist.isend(flat, parent).wait()
         dist.irecv(flat, parent).wait()
-    for child in reversed(stack):
-        dist.isend(flat, child).wait()
+    for work in [dist.isend(flat, child) for child in reversed(stack)]:
+        work.wait()
     tensor[...] = flat.reshape(tensor.shape)
 
 
