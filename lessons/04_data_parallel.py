@@ -27,7 +27,7 @@
 # %% setup
 
 # %% [markdown]
-# One switch. Quick mode trains VGG-11 (9.23 million parameters) on drawn pictures, 40 small iterations, in the cells
+# One switch. Quick mode trains VGG-11 (9.23 million parameters) on drawn pictures, 24 small iterations, in the cells
 # of this notebook together under three minutes on two cores. `FULL = True` is one epoch of CIFAR-10: total batch 256,
 # 196 iterations, a few hours on two cores.
 
@@ -41,10 +41,10 @@ FULL = False
 
 
 def quick_data():
-    return data.drawn(1_280, 200, say=False)
+    return data.drawn(768, 200, say=False)
 
 
-job = Job() if FULL else Job(data=quick_data, total_batch=32, n_iterations=40, lr=0.005)
+job = Job() if FULL else Job(data=quick_data, total_batch=32, n_iterations=24, lr=0.005)
 print(job.settings())
 
 # %% [markdown]
