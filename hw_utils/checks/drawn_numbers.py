@@ -60,6 +60,11 @@ def digits(shape: Sequence[int], *names: int | str) -> np.ndarray:
     return np.random.default_rng(drawn).integers(8, size=tuple(shape)) if _Draws.salt else np.zeros(tuple(shape), "i8")
 
 
+def factor(*names: int | str) -> float:
+    """From 1 to 2, of its own for other names, to stretch what would be known; 1 without a salt."""
+    return 1 + seed(0, *names) % 1000 / 1000
+
+
 def unknown_seed() -> int:
     """A seed that nobody knows beforehand: a driver draws it, and hands it to the judge with what it saw."""
     return secrets.randbits(48)

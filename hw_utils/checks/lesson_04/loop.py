@@ -42,11 +42,11 @@ class _Slow(nn.Module):
         self.always_trains &= self.training
         if self.left_s:
             time.sleep(self.left_s.pop(0))
-        return TakesTime.apply(self.linear(x), seconds.BACKWARD_S)
+        return TakesTime.apply(self.linear(x), seconds.of("backward"))
 
 
 def _slow_sync(model: nn.Module) -> None:
-    time.sleep(seconds.SYNC_S)
+    time.sleep(seconds.of("sync"))
     for p in model.parameters():
         if p.grad is not None:
             p.grad.mul_(loop_judge.SYNC_FACTOR)
@@ -59,9 +59,9 @@ def _says_nothing(text: str) -> None:
 def _train_before(train) -> None:
     """Three iterations of another training: what an answer keeps of it does not belong to the one that is judged."""
     model = _Slow(3)
-    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, seconds.ZERO_S, lr=loop_judge.STEP_SIZE)
+    optimizer = TimedSGD(model.parameters(), seconds.of("the step"), seconds.of("zero_grad"), lr=loop_judge.STEP_SIZE)
     x, y = map(torch.from_numpy, loop_judge.examples(18, seed=1))
-    batches = TimedBatches(list(zip(x.split(6), y.split(6))), seconds.BATCH_S)
+    batches = TimedBatches(list(zip(x.split(6), y.split(6))), seconds.of("batch"))
     train(model, batches, _slow_sync, optimizer, _says_nothing)
 
 
@@ -75,14 +75,16 @@ def _drive_train(rank, world_size, train, n_iterations, momentum):
         _slow_sync(model)
 
     def report(text: str) -> None:
-        time.sleep(seconds.REPORT_S)
+        time.sleep(seconds.of("report"))
         said.append(text)
         said_at.append(n_steps[0])
 
-    optimizer = TimedSGD(model.parameters(), seconds.STEP_S, seconds.ZERO_S, lr=loop_judge.STEP_SIZE, momentum=momentum)
+    optimizer = TimedSGD(
+        model.parameters(), seconds.of("the step"), seconds.of("zero_grad"), lr=loop_judge.STEP_SIZE, momentum=momentum
+    )
     x, y = map(torch.from_numpy, loop_judge.examples(6 * n_iterations))
     batches = [(x[i : i + 6], y[i : i + 6]) for i in range(0, len(x), 6)]
-    returned = train(model, TimedBatches(batches, seconds.BATCH_S), sync, optimizer, report)
+    returned = train(model, TimedBatches(batches, seconds.of("batch")), sync, optimizer, report)
     losses = returned[0] if isinstance(returned, list | tuple) and returned else None
     graphs = [isinstance(loss, torch.Tensor) and loss.requires_grad for loss in losses or []] if _many(losses) else []
     found = {

@@ -8,17 +8,24 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.core.errors import CheckFailed
 
-# Of every iteration; forwards differ. No two sums of them are alike, so a mean tells what is in it.
-BACKWARD_S, SYNC_S, STEP_S, ZERO_S = 0.13, 0.29, 0.067, 0.019
-BATCH_S, REPORT_S = 0.41, 0.53  # outside of an iteration: until its batch is there, and for a report
-_PARTS = {"forward": 0.0, "backward": BACKWARD_S, "sync": SYNC_S, "the step": STEP_S, "zero_grad": ZERO_S}
+# No two sums of them are alike, so a mean tells what is in it; a grader has each take its own while longer. Of every
+# iteration, in which forwards differ; and outside of one, until its batch is there and for a report.
+_PARTS = {"forward": 0.0, "backward": 0.13, "sync": 0.29, "the step": 0.067, "zero_grad": 0.019}
+_OUTSIDE = {"batch": 0.41, "report": 0.53}
+
+
+def of(part: str) -> float:
+    """Seconds of a part of an iteration, a batch or a report."""
+    return {**_PARTS, **_OUTSIDE}[part] * drawn_numbers.factor(part)
 
 
 def forwards(n: int) -> list[float]:
     """Seconds of each forward: the first is slow, and so is what comes after the 40th."""
-    return [8.0] + [1.0 + 0.001 * i * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
+    each = [8.0] + [1.0 + 0.001 * i * i for i in range(1, min(n, 40))] + [3.0] * max(n - 40, 0)
+    return [seconds * drawn_numbers.factor("forward") for seconds in each]
 
 
 def judge_seconds(got_s: float, n: int, run_s: float, n_reports: int) -> None:
@@ -28,15 +35,19 @@ def judge_seconds(got_s: float, n: int, run_s: float, n_reports: int) -> None:
     who clears gradients in another way needs no time for it.
     """
     expected_s = _mean(_whole(n)[1:40])
-    rest_s = sum(_whole(n)) + n * BATCH_S + n_reports * REPORT_S - n * ZERO_S  # of a run without zero_grad
-    right = [expected_s] if run_s > rest_s + 1e-6 else [expected_s, expected_s - ZERO_S]
+    rest_s = (
+        sum(_whole(n)) + n * of("batch") + n_reports * of("report") - n * of("zero_grad")
+    )  # of a run without zero_grad
+    right = [expected_s] if run_s > rest_s + 1e-6 else [expected_s, expected_s - of("zero_grad")]
     if any(math.isclose(got_s, seconds, rel_tol=1e-6) for seconds in right):
         return
     cause = next((text for text, value in _mistakes(n) if math.isclose(got_s, value, rel_tol=1e-6, abs_tol=1e-9)), "")
     if not cause and math.isclose(got_s, run_s / n, rel_tol=1e-6):
         cause = "the clock runs around the whole loop: batches, reports and the first iteration are in it."
-    from_2nd_s = sum(_whole(n)[1:]) + n_reports * REPORT_S  # from the first zero_grad, or batch, that counts
-    if not cause and any(math.isclose(got_s, (from_2nd_s + (n - k) * BATCH_S) / (n - 1), rel_tol=1e-6) for k in (1, 2)):
+    from_2nd_s = sum(_whole(n)[1:]) + n_reports * of("report")  # from the first zero_grad, or batch, that counts
+    if not cause and any(
+        math.isclose(got_s, (from_2nd_s + (n - k) * of("batch")) / (n - 1), rel_tol=1e-6) for k in (1, 2)
+    ):
         cause = (
             "the clock runs on from iteration 2 to the last: batches and reports are in it, and all after the 40th. "
             "Read it twice in each iteration."
@@ -51,7 +62,7 @@ def judge_seconds(got_s: float, n: int, run_s: float, n_reports: int) -> None:
 
 
 def _whole(n: int) -> list[float]:
-    return [forward_s + sum(_PARTS.values()) for forward_s in forwards(n)]
+    return [forward_s + sum(map(of, _PARTS)) for forward_s in forwards(n)]
 
 
 def _mean(values: list[float]) -> float:
@@ -63,17 +74,17 @@ def _mistakes(n: int) -> Iterator[tuple[str, float]]:
     yield from _wrong_means(_whole(n))
     timed = _whole(n)[1:40]
     batch = "the time until a batch is there is in it: read the clock once x and y are."
-    yield batch, _mean(timed) + BATCH_S
+    yield batch, _mean(timed) + of("batch")
     yield (
         "the reports are in it: read the clock before them.",
-        _mean(timed) + REPORT_S * (min(n, 40) // 20) / len(timed),
+        _mean(timed) + of("report") * (min(n, 40) // 20) / len(timed),
     )
     for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
         yield f"seconds are wanted, these are {unit}.", factor * _mean(timed)
     for size in range(1, len(_PARTS) + 1):
         for left_out in itertools.combinations(_PARTS, size):
             rest = [name for name in _PARTS if name not in left_out]
-            seconds = [sum(_PARTS[name] for name in rest) + ("forward" in rest) * f for f in forwards(n)]
+            seconds = [sum(of(name) for name in rest) + ("forward" in rest) * f for f in forwards(n)]
             cause = (
                 f"{' and '.join(left_out)} {'is' if size == 1 else 'are'} not in it: read the clock before"
                 " optimizer.zero_grad() and after optimizer.step()."

@@ -7,10 +7,11 @@ import math
 from statistics import median
 from typing import Any
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import slip
 from hw_utils.checks.lesson_05.expected_numbers import number_of
-from hw_utils.checks.lesson_05.weights import SECONDS, judge_weights, share, watched
+from hw_utils.checks.lesson_05.weights import PARTS, judge_weights, seconds_of, share, watched
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.hardware import Network
 from hw_utils.core.trace import Trace
@@ -44,7 +45,7 @@ def _judge_profile(data: Any, world_size: int, n_iterations: int, batch_size: in
         _require_own_sizes(what, rank, [size for size, _ in result["put_in"]], n_iterations)
     for rank, result in enumerate(data["results"]):
         profile = {k: number_of(result["returned"][k]) for k in PROFILE}
-        steps_s = SECONDS["the step"] * result["n_steps"] / n_iterations  # none, if the weights are moved by hand
+        steps_s = seconds_of("the step") * result["n_steps"] / n_iterations  # none, if the weights are moved by hand
         _judge_rank_profile(what, profile, trace.of_rank(rank), n_iterations, compute, steps_s)
 
 
@@ -127,7 +128,7 @@ def _judge_rank_profile(
             "one iteration's seconds are divided by n_iterations: add up (+=) over all of them, and divide once.": (
                 in_ledger / n_iterations
             ),
-            "comp_s and comm_s are swapped.": SECONDS["forward"] + SECONDS["backward"] + steps_s,
+            "comp_s and comm_s are swapped.": seconds_of("forward") + seconds_of("backward") + steps_s,
         }
         for unit, factor in (("milliseconds", 1e3), ("microseconds", 1e6), ("nanoseconds", 1e9)):
             causes[f"seconds are asked, these are {unit}."] = factor * in_ledger
@@ -149,7 +150,9 @@ def _judge_rank_profile(
             cause=near[0] if near else slip(got, in_ledger),
         )
     others = sorted(mine.ops - {"all_reduce"})
-    _judge_compute(what, profile, n_iterations, compute, SECONDS["forward"] + SECONDS["backward"] + steps_s, others)
+    _judge_compute(
+        what, profile, n_iterations, compute, seconds_of("forward") + seconds_of("backward") + steps_s, others
+    )
     _require_all_in_it(what, mine, calls)
 
 
@@ -179,9 +182,9 @@ def _waits_late(calls: Trace) -> bool:
 
 def _parts() -> list[tuple[str, float]]:
     """("forward and backward", their seconds), for each choice of an iteration's compute."""
-    sizes = range(1, len(SECONDS) + 1)
-    chosen = [names for size in sizes for names in itertools.combinations(SECONDS, size)]
-    return [(" and ".join(names), sum(SECONDS[name] for name in names)) for names in chosen]
+    sizes = range(1, len(PARTS) + 1)
+    chosen = [names for size in sizes for names in itertools.combinations(PARTS, size)]
+    return [(" and ".join(names), sum(seconds_of(name) for name in names)) for names in chosen]
 
 
 def _under_way_s(calls: Trace) -> float:
@@ -231,7 +234,7 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
         "comp_s is the mean of an iteration, not the whole run: divide by n_iterations.": due_s * n_iterations,
         "communication is in it: read the clock between the two.": due_s + comm_s,
     }
-    passes_s, n = SECONDS["forward"] + SECONDS["backward"], n_iterations
+    passes_s, n = seconds_of("forward") + seconds_of("backward"), n_iterations
     step_s = due_s - passes_s
     one = {
         f"{which} iteration is counted alone: add up over all of them.": passes_s * share(k, n) + step_s
@@ -275,6 +278,6 @@ def _why_compute(comp_s: float, comm_s: float, due_s: float, n_iterations: int) 
 )
 def profiled_training(worker, /, world_size: int, n_iterations: int, batch_size: int, compute: str):
     """A few iterations of known seconds on a slow virtual network, and what they make of the weights."""
-    network = Network(latency_s=1e-3, bandwidth_Bps=1e8)
+    network = Network(1e-3 * drawn_numbers.factor("latency"), 1e8 / drawn_numbers.factor("bandwidth"))
     args = (worker, n_iterations, batch_size)
     return observe(lambda: simulate(watched, world_size, args, network=network, compute=compute, echo=False))
