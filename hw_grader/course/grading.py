@@ -214,8 +214,9 @@ class Judging:
                 return _verdict(cell, "fail", ran.missing.get(key, "the check did not run"))
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
+        in_orders = any(self.judge.is_in_orders(call.check) for call in cell.calls)
         for blob, calls in itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which]):
-            with Driving(self.jails, blob, ran.sources, self._limit_s) as driving:
+            with Driving(self.jails, blob, ran.sources, self._limit_s, in_orders=in_orders) as driving:
                 problems = (self._call(cell, call, driving) for call in calls)
                 problem = next((p for p in problems if p is not None), None) or self._apart(cell, driving)
             if problem is not None:

@@ -47,6 +47,7 @@ def _judge_gather(data: Any, **case: Any) -> None:
     hints=_RACE_HINTS,
     hint="hint 1 of exercise 6.1",
     look=_STORY,
+    in_orders=True,
 )
 def all_gather(DistributedContext, /, **case):
     """Runs two all_gathers in a row, on one group_id, under many interleavings."""
@@ -66,6 +67,7 @@ def _judge_reduce(data: Any, **case: Any) -> None:
     hints=_RACE_HINTS,
     hint="hint 1 of exercise 6.1",
     look=_STORY,
+    in_orders=True,
 )
 def all_reduce(DistributedContext, /, **case):
     """Runs all_reduces in a row, on one group_id, under many interleavings; then one with an unknown op."""

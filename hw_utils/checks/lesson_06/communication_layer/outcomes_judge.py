@@ -22,6 +22,7 @@ from hw_utils.checks.lesson_06.communication_layer.race_causes import (
     whole_numbers_of,
 )
 from hw_utils.core.errors import CheckFailed
+from hw_utils.core.source.unseen_calls import STARTED, UNSEEN
 
 _OF_LOST_SHARES = (UNWRITTEN, ARRIVED)
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
@@ -221,6 +222,8 @@ def _both_make(story: list[str]) -> bool:
 
 
 def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
+    if STARTED in outcome["text"] or UNSEEN in outcome["text"]:
+        return _IN_RANKS
     mine = f"rank {outcome['rank']}"
     removed = [s for s in story if _REMOVES.search(s) and "[None]" not in s]
     if "Barrier" in outcome["text"]:
@@ -258,6 +261,10 @@ def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
     return LOST
 
 
+_IN_RANKS = (
+    "each rank is a thread already, and the check must see every step of it: do the work in the methods themselves, and "
+    "start no thread, tracer, profiler or hook"
+)
 _IN_TIME = "a wait with a short timeout is no barrier: a rank may be late, so wait for it without a limit"
 _TWO_KEYS = (
     "all ranks wrote before this one read, and not all into one list: what it is found by (a count, a number of this"
