@@ -39,17 +39,15 @@ from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import run_elsewhere
 from hw_grader.driving.marshalling.tensor_lifetimes import Handed
-from hw_grader.driving.opened_answers import Answers, models_of
+from hw_grader.driving.opened_answers import Answers, models_of, run_in_ranks_only
 from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source.students_files import students_line
-from hw_utils.core.source.unseen_calls import refuse_unseen
 from hw_utils.material import models
 from hw_utils.material.kept.tensors import beside_models, kept_tensors
 from hw_utils.material.kept.values import hung_on, kept_values
 from hw_utils.processes import start_by_fork
-from hw_utils.threads import turns
 from hw_utils.threads.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.clock import know_packages
 
@@ -74,7 +72,7 @@ def main(end: socket.socket) -> None:
     if b"hw_utils" in blob:  # they may launch something themselves
         start_by_fork.adopt(fork_server(end.fileno()))
     if request["in_orders"]:
-        refuse_unseen([turns.__file__, __file__], everywhere=True)
+        run_in_ranks_only(__file__)
     try:
         answers = Answers(blob)
     except Exception as error:

@@ -8,14 +8,15 @@ in one tuple.
 from __future__ import annotations
 
 import _imp
+import _thread
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hw_utils.core.source.students_files import packages
+from hw_utils.core.source.students_files import is_students, packages
 
 STARTED = "a rank starts a thread of its own, whose steps are in no order"
 UNSEEN = "was called: then no other rank can be let in between two steps"
@@ -52,42 +53,60 @@ class _Rule(NamedTuple):
     own: tuple[str, ...]  # files whose functions may start threads, and run in them
     is_librarys: Callable[[CodeType], bool]
     mine: CodeType
-    start: CodeType  # of threading's
+    start: tuple[str, str]  # of threading's: its file, and one that hands on to it
+    tells: CodeType
+    begins: Callable[[int], None]
+    native_id: Callable[[], int]
     getframe: Callable[[], FrameType]
     kind_of: type
+    text: type
+    frame_kind: type
     method: type
     function: type
     refused: type[Exception]
-    texts: tuple[str, str]
+    said: tuple[str, str]
 
 
-def refuse_unseen(own: Iterable[str], *, everywhere: bool) -> None:
+def refuse_unseen(
+    own: Iterable[str], *, everywhere: bool, via: str = "", begins: Callable[[], None] | None = None
+) -> None:
     """From now on, for the rest of this process.
 
     own: files of libraries whose functions may start threads, and run in them; one of the first one's runs a rank.
     everywhere: also outside ranks, where a student's code could prepare something.
+    via: a file with what stands before the start of a thread there.
+    begins: called once on each thread that runs a rank, before it does.
     """
+    (tells,) = (code for code in _telling.__code__.co_consts if isinstance(code, CodeType))
+    in_thread = functools.lru_cache(maxsize=10_000)(lambda native_id: begins() if begins else None)
+    del in_thread.__wrapped__
     rule = _Rule(
         *(_STARTS, _NEVER, _BELOW_NOBODY, _BY_LIBRARIES, _NAMES, _LENDERS, _RUNS_A_RANK, everywhere, tuple(own)),
-        *(_library_of(packages()), _hook.__code__, threading.Thread.start.__code__, sys._getframe),
-        *(type, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
+        *(_library_of(packages()), _hook.__code__, (threading.__file__, via), tells, in_thread),
+        *(_thread.get_native_id, sys._getframe),
+        *(type, str, FrameType, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
     )
     sys.addaudithook(functools.partial(_hook, rule))
+    if sys.version_info < (3, 12):
+        told = _telling(_thread.start_new_thread, sys.audit)
+        _thread.start_new_thread = _thread.start_new = threading._start_new_thread = told
 
 
 def _hook(rule: _Rule, event: str, args: tuple) -> None:
     (starts, never, below_nobody, by_libraries, names, lenders, runs_a_rank, everywhere, own, is_librarys, mine, start,
-     getframe, kind_of, method, function, refused, texts) = rule  # fmt: skip
-    is_taken = event in by_libraries or (event[:7] == "object." and (event, args[1]) in names)
+     tells, begins, native_id, getframe, kind_of, text, frame_kind, method, function, refused, said) = rule  # fmt: skip
+    is_named = event[:7] == "object." and kind_of(args[1]) is text and (event, args[1]) in names  # who asks is anybody
+    is_taken = is_named or event in by_libraries
     if not (is_taken or event in starts or event in never or event in below_nobody):
         return
-    if event == "sys._getframe" and args[0].f_code is mine:
+    if event == "sys._getframe" and kind_of(args[0]) is frame_kind and args[0].f_code is mine:
         return
-    frame = caller = getframe().f_back
-    before = caller and caller.f_back
-    if is_taken and (caller is None or is_librarys(caller.f_code)):
-        if before is None or caller.f_code.co_name not in lenders or is_librarys(before.f_code):
-            return
+    caller = getframe().f_back
+    caller = caller.f_back if caller and caller.f_code is tells else caller
+    frame, before = caller, caller and caller.f_back
+    is_kept = before is None or caller.f_code.co_name not in lenders or is_librarys(before.f_code)
+    if is_taken and is_kept and (caller is None or is_librarys(caller.f_code)):
+        return
     is_students = is_rank = False
     while frame is not None and not is_rank:
         code = frame.f_code
@@ -98,22 +117,42 @@ def _hook(rule: _Rule, event: str, args: tuple) -> None:
     if not everywhere and not (is_rank and is_students):
         return
     if event in starts:
-        target = args[0].__self__._target if kind_of(args[0]) is method else None
+        is_ours = caller.f_code.co_filename == start[0] and kind_of(args[0]) is method
+        before = before.f_back if is_ours and before.f_code.co_filename == start[1] else before
+        if is_students or not is_ours or before is None or before.f_code.co_filename not in own:
+            raise refused(said[0])
+        target = args[0].__self__._target
         target = target.__func__ if kind_of(target) is method else target
-        is_ours = kind_of(target) is function and is_librarys(target.__code__) and target.__code__.co_filename in own
-        if is_ours and not is_students and before is not None and caller.f_code is start:
-            if before.f_code.co_filename in own:
-                return
-        raise refused(texts[0])
-    if is_students or event not in below_nobody:
-        raise refused(f"{event} {texts[1]}")
+        if (
+            kind_of(target) is not function
+            or target.__code__.co_filename not in own
+            or not is_librarys(target.__code__)
+        ):
+            raise refused(said[0])
+    elif is_students or event not in below_nobody:
+        raise refused(f"{event} {said[1]}")
+    elif is_rank:
+        begins(native_id())
+
+
+def _telling(real: Callable, audit: Callable) -> Callable:
+    """Starts a thread, and tells of it as Python 3.12 does; nobody finds the real one behind it."""
+
+    @functools.lru_cache(maxsize=0)
+    def start_new_thread(*given: Any) -> int:
+        audit("_thread.start_new_thread", *given)
+        return real(*given)
+
+    del start_new_thread.__wrapped__
+    return start_new_thread
 
 
 def _library_of(folders: tuple[str, ...]) -> Callable[[CodeType], bool]:
     """Tells whether a code stands in the file that it names, and this below one of the folders.
 
-    Python's own frozen modules count; all names that it uses are its own.
+    Python's own frozen modules count, and so does what has led to this call; all names that it uses are its own.
     """
+    led_here = frozenset(frame.f_code for frame in _callers() if not is_students(frame.f_code.co_filename))
     open_, compile_, kind_of, code_kind, frozen = open, compile, type, CodeType, _imp.get_frozen_object
     errors = (ImportError, OSError, SyntaxError, ValueError)
 
@@ -135,7 +174,14 @@ def _library_of(folders: tuple[str, ...]) -> Callable[[CodeType], bool]:
         return frozenset(found)
 
     def is_librarys(code: CodeType) -> bool:
-        return code in codes_in(code.co_filename)
+        return code in led_here or code in codes_in(code.co_filename)
 
     del codes_in.__wrapped__
     return is_librarys
+
+
+def _callers() -> Iterator[FrameType]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -262,8 +262,8 @@ def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
 
 
 _IN_RANKS = (
-    "each rank is a thread already, and the check must see every step of it: do the work in the methods themselves, and "
-    "start no thread, tracer, profiler or hook"
+    "each rank is a thread already, and the check must see every step of it: do the work in the methods themselves, "
+    "and start no thread, tracer, profiler or hook"
 )
 _IN_TIME = "a wait with a short timeout is no barrier: a rank may be late, so wait for it without a limit"
 _TWO_KEYS = (
