@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from hw_utils.core.source.students_files import is_students, packages
@@ -87,7 +87,7 @@ def refuse_unseen(
         *(type, str, FrameType, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
     )
     sys.addaudithook(functools.partial(_hook, rule))
-    if sys.version_info < (3, 12):
+    if sys.version_info < (3, 12) and type(_thread.start_new_thread) is BuiltinFunctionType:
         told = _telling(_thread.start_new_thread, sys.audit)
         _thread.start_new_thread = _thread.start_new = threading._start_new_thread = told
 
@@ -102,7 +102,8 @@ def _hook(rule: _Rule, event: str, args: tuple) -> None:
     if event == "sys._getframe" and kind_of(args[0]) is frame_kind and args[0].f_code is mine:
         return
     caller = getframe().f_back
-    caller = caller.f_back if caller and caller.f_code is tells else caller
+    while caller is not None and caller.f_code is tells:
+        caller = caller.f_back
     frame, before = caller, caller and caller.f_back
     is_kept = before is None or caller.f_code.co_name not in lenders or is_librarys(before.f_code)
     if is_taken and is_kept and (caller is None or is_librarys(caller.f_code)):
@@ -131,7 +132,7 @@ def _hook(rule: _Rule, event: str, args: tuple) -> None:
             raise refused(said[0])
     elif is_students or event not in below_nobody:
         raise refused(f"{event} {said[1]}")
-    elif is_rank:
+    elif is_rank and event == "sys.settrace":
         begins(native_id())
 
 
