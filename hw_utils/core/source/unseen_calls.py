@@ -42,8 +42,8 @@ _RUNS_A_RANK = "_serve_one"
 class _Rule(NamedTuple):
     """All that the hook knows."""
 
+    events: frozenset[str]  # all of which more is asked
     starts: frozenset[str]
-    never: frozenset[str]
     below_nobody: frozenset[str]
     by_libraries: frozenset[str]
     names: frozenset[tuple[str, str]]
@@ -80,8 +80,10 @@ def refuse_unseen(
     (tells,) = (code for code in _telling.__code__.co_consts if isinstance(code, CodeType))
     in_thread = functools.lru_cache(maxsize=10_000)(lambda native_id: begins() if begins else None)
     del in_thread.__wrapped__
+    events = _STARTS | _NEVER | _BELOW_NOBODY | _BY_LIBRARIES | {event for event, _ in _NAMES}
     rule = _Rule(
-        *(_STARTS, _NEVER, _BELOW_NOBODY, _BY_LIBRARIES, _NAMES, _LENDERS, _RUNS_A_RANK, everywhere, tuple(own)),
+        events,
+        *(_STARTS, _BELOW_NOBODY, _BY_LIBRARIES, _NAMES, _LENDERS, _RUNS_A_RANK, everywhere, tuple(own)),
         *(_library_of(packages()), _hook.__code__, (threading.__file__, via), tells, in_thread),
         *(_thread.get_native_id, sys._getframe),
         *(type, str, FrameType, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
@@ -93,11 +95,14 @@ def refuse_unseen(
 
 
 def _hook(rule: _Rule, event: str, args: tuple) -> None:
-    (starts, never, below_nobody, by_libraries, names, lenders, runs_a_rank, everywhere, own, is_librarys, mine, start,
-     tells, begins, native_id, getframe, kind_of, text, frame_kind, method, function, refused, said) = rule  # fmt: skip
+    if event not in rule[0]:  # first: `id` is one of Python's events, too, and is called at every step
+        return
+    (_, starts, below_nobody, by_libraries, names, lenders, runs_a_rank, everywhere, own, is_librarys, mine,
+     start, tells, begins, native_id, getframe, kind_of, text, frame_kind, method, function, refused,
+     said) = rule  # fmt: skip
     is_named = event[:7] == "object." and kind_of(args[1]) is text and (event, args[1]) in names  # who asks is anybody
     is_taken = is_named or event in by_libraries
-    if not (is_taken or event in starts or event in never or event in below_nobody):
+    if event[:7] == "object." and not is_named:
         return
     if event == "sys._getframe" and kind_of(args[0]) is frame_kind and args[0].f_code is mine:
         return
