@@ -93,8 +93,8 @@ from hw_utils.threads.interleavings import explore
 refuse_unseen([turns.__file__], everywhere=True)
 heard = []
 sys.addaudithook(lambda *event: heard.append(event))
-ways = (threading.Thread(target=print).start, lambda: _thread.start_new_thread(print, ()), lambda: sys.setprofile(print))
-for do in ways:
+by_name = lambda: _thread.start_new_thread(print, ())
+for do in (threading.Thread(target=print).start, by_name, lambda: sys.setprofile(print)):
     try:
         do()
     except PermissionError:
