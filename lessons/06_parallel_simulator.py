@@ -113,9 +113,10 @@ except WorkerFailed as error:
 class DistributedContext:
     """The communication layer of `world_size` threads. About 20 lines.
 
-    all_gather gives a list of copies of every rank's tensor, in rank order; all_reduce one tensor, the "sum" or the
-    "mean" over all ranks, with the same bits on each. Every rank calls both with its own `tensor` and `rank`, and the
-    same `group_id`; in one call all tensors have one shape and dtype, and so have the results.
+    all_gather gives a list of copies of every rank's tensor, in rank order; all_reduce, of floating-point tensors, one
+    tensor, the "sum" or the "mean" over all ranks, with the same bits on each. Every rank calls both with its own
+    `tensor` and `rank`, and the same `group_id`; in one call all tensors have one shape and dtype, and so have the
+    results.
 
     Raises:
         ValueError: op is neither "sum" nor "mean"; raised at once, on every rank.

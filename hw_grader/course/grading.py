@@ -240,12 +240,13 @@ class Judging:
                 return _verdict(cell, "fail", ran.missing.get(key, "the check did not run"))
         if time.monotonic() > self.deadline:
             return _verdict(cell, "limit", f"the submission took more than {self.times.total_s:.0f} s")
+        in_orders = any(self.judge.is_in_orders(call.check) for call in cell.calls)
         groups = itertools.groupby(cell.calls, lambda call: ran.answers[cell.grade_id, call.names][which])
         for place, (blob, calls) in enumerate(groups):
             chosen = [call for call in calls if call.hidden is hidden]
             if not chosen and not hidden:
                 continue
-            with Driving(self.jails, blob, ran.sources, self._limit_s) as driving:
+            with Driving(self.jails, blob, ran.sources, self._limit_s, in_orders=in_orders) as driving:
                 driving.driven = self.driven.setdefault((cell.grade_id, which, place), {})
                 problems = (self._call(cell, call, driving) for call in chosen)
                 problem = next((p for p in problems if p is not None), None)

@@ -85,8 +85,12 @@ class Driving:
 
     where = "the answer"
 
-    def __init__(self, jails: Jails, answers: bytes, sources: dict, limit_s: Callable[[], float]) -> None:
+    def __init__(
+        self, jails: Jails, answers: bytes, sources: dict, limit_s: Callable[[], float], *, in_orders: bool = False
+    ) -> None:
+        """in_orders: the answers are to run in threads that take turns, and nowhere else."""
         self.jails, self.answers, self.sources, self.limit_s = jails, answers, sources, limit_s
+        self.in_orders = in_orders
         self.driven: dict[str, list[tuple[dict, int, bool]]] = {}  # check -> case, ranks, whether a salt changes it
         self.served: list[Process] = []  # the answers' processes; the first case starts one
         self.of_ranks: list[Process] = []  # of the case under way, if each rank has one
@@ -161,7 +165,8 @@ class Driving:
 
     def _opened(self, processes: list[Process], paths: list[str]) -> dict:
         """What is wrong with the first process that cannot open the answers, else that they are open."""
-        asked = [(served, {"path": path, "sources": self.sources}) for served, path in zip(processes, paths)]
+        request = {"sources": self.sources, "in_orders": self.in_orders}
+        asked = [(served, {"path": path, **request}) for served, path in zip(processes, paths)]
         replies = [reply for reply, _ in self._ask_all(asked, self.answers)]
         return next((reply for reply in replies if "opened" not in reply), {"opened": True})
 

@@ -23,7 +23,7 @@ class Judge:
         self.start = sandbox.start
         self.jail: Process | None = None
         self.branch: Branch | None = None
-        self.known: dict[str, tuple[list[dict], str, bool]] = {}
+        self.known: dict[str, tuple[list[dict], dict]] = {}
         self.said: OrderedDict[bytes, dict] = OrderedDict()
 
     def cases(self, check: str) -> list[dict[str, Any]]:
@@ -32,19 +32,22 @@ class Judge:
 
     def ok(self, check: str) -> str:
         """What a check says when every case is right."""
-        return self._about(check)[1]
+        return self._about(check)[1].get("ok") or check
 
     def follows_messages(self, check: str) -> bool:
         """Whether only an answer can be right that uses the numbers in its messages."""
-        return self._about(check)[2]
+        return self._about(check)[1].get("follows_messages") is True
 
-    def _about(self, check: str) -> tuple[list[dict], str, bool]:
+    def is_in_orders(self, check: str) -> bool:
+        """Whether threads take turns in it, step by step, in many orders."""
+        return self._about(check)[1].get("in_orders") is True
+
+    def _about(self, check: str) -> tuple[list[dict], dict]:
         if check not in self.known:
             reply = self._ask({"cases": check}, b"", 60)
             if reply is None:
                 raise SandboxError(f"no cases for {check}: the judge's process ended")
-            about, cases = reply[0], json.loads(reply[1])
-            self.known[check] = cases, about.get("ok") or check, about.get("follows_messages") is True
+            self.known[check] = json.loads(reply[1]), reply[0]
         return self.known[check]
 
     def judge(self, check: str, case: dict, data: bytes, timeout_s: float) -> dict[str, Any]:

@@ -14,13 +14,26 @@ from typing import Any
 import torch
 from torch import nn
 
+from hw_grader.driving import busy_calls, forwarded_calls
 from hw_grader.driving.busy_calls import BusyCalls
 from hw_grader.driving.marshalling.lent_objects import Lent
+from hw_grader.sandbox.call_filter import start_no_thread
+from hw_utils.core.source.unseen_calls import refuse_unseen
 from hw_utils.material.kept.tensors import beside_models, kept_elsewhere, kept_tensors
+from hw_utils.threads import turns
 from hw_utils.virtual.ranks.per_rank_state.worker_copies import is_constant
 
 _libc = ctypes.CDLL(None)
 _MMAP_THRESHOLD, _LARGE_BYTES = -3, 2**17
+
+
+def run_in_ranks_only(served_by: str) -> None:
+    """From now on no code of the answers' starts a thread, or runs where the tracer of its rank does not see it.
+
+    served_by: the file of what serves calls, each in a thread.
+    """
+    own = [turns.__file__, busy_calls.__file__, served_by]
+    refuse_unseen(own, everywhere=True, via=forwarded_calls.__file__, begins=start_no_thread)
 
 
 def begin() -> None:

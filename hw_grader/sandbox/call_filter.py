@@ -80,6 +80,13 @@ def stay_in_session() -> None:
         _install(_answered(_NUMBERS[platform.machine()]["setsid"], (), 0))
 
 
+def start_no_thread() -> None:
+    """From now on the calling thread can start no other one; processes it can."""
+    if platform.machine() in _DENIED:
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        _install(_answered(_DENIED[platform.machine()][2], ((0, (_THREAD,), _THREAD),), _EPERM))
+
+
 @cache
 def program(families: tuple[int, ...] = FAMILIES) -> list[bytes]:
     """What `filter_calls` installs: one, because the kernel makes machine code of each, and runs all at each call."""

@@ -60,6 +60,7 @@ class Check:
     is_formula: bool = False  # the answer gives a value, and leaves what it is given as it is
     # Every rank could compute everything: what shows that it does not is that other numbers in messages make it wrong.
     follows_messages: bool = False
+    in_orders: bool = False  # ranks are threads that take turns in many orders, step by step
 
     def __post_init__(self) -> None:
         if self.name in REGISTRY and REGISTRY[self.name].driver.__qualname__ != self.driver.__qualname__:
@@ -300,6 +301,7 @@ def check(
     look: str = "",
     is_formula: bool = False,
     follows_messages: bool = False,
+    in_orders: bool = False,
 ):
     """Makes the decorated driver a `Check`.
 
@@ -311,6 +313,6 @@ def check(
 
     def wrap(driver: Callable[..., Any]) -> Check:
         return Check(name, driver, judge, tuple(cases), ok, hint, hints or {}, errors or {}, look, is_formula,
-                     follows_messages)  # fmt: skip
+                     follows_messages, in_orders)  # fmt: skip
 
     return wrap

@@ -22,12 +22,14 @@ from typing import Any
 
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source.lines import locate
+from hw_utils.core.source.unseen_calls import refuse_unseen
 from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
 from hw_utils.threads.interleaving_text import source_of, tell
 from hw_utils.threads.locks import managed_locks
 from hw_utils.threads.switch_plan import Plan
 from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, opening_of, points_in
 from hw_utils.threads.turns import Stopped, Turns
+from hw_utils.threads.turns import __file__ as turns_file
 
 _STEP_LIMIT = 20_000
 _MOST_OUTCOMES = 100
@@ -220,6 +222,7 @@ class Explorer:
         self.shared: set[Place] | None = None  # where tensors are changed in place that several ranks change
 
     def __enter__(self) -> Explorer:
+        _refuse_unseen_in_ranks()
         self.stack.enter_context(self.turns)
         self.stack.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(_OBJECTS, 50, 100)
@@ -269,6 +272,13 @@ class Explorer:
         outcome.switches, outcome.n_points, outcome.turns = plan.switches, plan.seen, plan.turns
         outcome.passed = one.passed
         return outcome, one.changed
+
+
+@functools.cache
+def _refuse_unseen_in_ranks() -> None:
+    """Once a process: a hook stays for good. Where one is that does not stop at ranks, it lets no other one in."""
+    with contextlib.suppress(PermissionError):
+        refuse_unseen([turns_file], everywhere=False)
 
 
 def _orders(n_points: int, world_size: int, n: int, seed: int) -> Iterator[tuple]:

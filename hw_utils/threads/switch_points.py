@@ -27,7 +27,7 @@ _GOES_ON = "YIELD_VALUE" if sys.version_info < (3, 11) else "RESUME"  # before w
 # and what keeps nothing that they could share. What these call of other libraries is.
 _LEFT_ALONE = {
     *("threading", "_threading_local", "queue", "concurrent", "contextlib"),
-    *("abc", "_py_abc", "copy", "copyreg", "dataclasses", "enum", "functools", "inspect", "json", "linecache", "numpy"),
+    *("abc", "_py_abc", "copyreg", "dataclasses", "enum", "functools", "inspect", "json", "linecache", "numpy"),
     *("operator", "re", "sre_compile", "sre_parse", "tokenize", "torch", "traceback", "types", "typing", "warnings"),
 }
 _COMPUTES = re.compile(  # of torch's modules; others keep what they are given

@@ -39,11 +39,11 @@ from hw_grader.driving.marshalling.lent_objects import Lent
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import run_elsewhere
 from hw_grader.driving.marshalling.tensor_lifetimes import Handed
-from hw_grader.driving.opened_answers import Answers, models_of
+from hw_grader.driving.opened_answers import Answers, models_of, run_in_ranks_only
 from hw_grader.driving.roles.drive import remember_sources
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
-from hw_utils.core.source.students_files import is_students
+from hw_utils.core.source.students_files import students_line
 from hw_utils.material import models
 from hw_utils.material.kept.tensors import beside_models, kept_tensors
 from hw_utils.material.kept.values import hung_on, kept_values
@@ -71,6 +71,8 @@ def main(end: socket.socket) -> None:
     pid = os.getpid()
     if b"hw_utils" in blob:  # they may launch something themselves
         start_by_fork.adopt(fork_server(end.fileno()))
+    if request["in_orders"]:
+        run_in_ranks_only(__file__)
     try:
         answers = Answers(blob)
     except Exception as error:
@@ -341,10 +343,5 @@ def _put(thing: Any, name: str, value: torch.Tensor) -> None:
 
 
 def _students_place() -> dict[str, Any]:
-    frame = sys._getframe(2)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if is_students(file):
-            return {"file": file, "line": frame.f_lineno}
-        frame = frame.f_back
-    return {}
+    file, line = students_line(sys._getframe(2))
+    return {"file": file, "line": line} if file else {}

@@ -34,7 +34,7 @@ def main(end: socket.socket) -> None:
             return
         if "cases" in request:
             check = find_check(request["cases"])
-            about = {"ok": check.ok, "follows_messages": check.follows_messages}
+            about = {"ok": check.ok, "follows_messages": check.follows_messages, "in_orders": check.in_orders}
             wire.send(about, encode([dict(c) for c in check.cases]))
         else:
             case, _, data = blob.partition(b"\n")

@@ -9,13 +9,14 @@ import torch
 from hw_utils.checks.check import check
 from hw_utils.checks.lesson_06.block import drive_block, judge_block
 from hw_utils.checks.lesson_06.communication_layer.explored_orders import outcomes, raised_alone
-from hw_utils.checks.lesson_06.communication_layer.outcomes_judge import judge_outcomes, judge_unknown_op
+from hw_utils.checks.lesson_06.communication_layer.outcomes_judge import IN_RANKS, judge_outcomes, judge_unknown_op
 from hw_utils.checks.lesson_06.communication_layer.race_causes import explain_gather, explain_reduce
 from hw_utils.checks.lesson_06.data_parallel import drive_dp, judge_dp
 from hw_utils.checks.lesson_06.shards import strict
 from hw_utils.checks.lesson_06.splits import judge_split
 from hw_utils.checks.lesson_06.tensor_models import drive_parallelize, judge_parallelize
 from hw_utils.checks.lesson_06.tensor_parallel import drive_layer, judge_column, judge_row
+from hw_utils.core.source.unseen_calls import STARTED, UNSEEN
 
 _RACES = [
     {"world_size": 1, "calls": 2, "n_interleavings": 1},
@@ -46,7 +47,9 @@ def _judge_gather(data: Any, **case: Any) -> None:
     ok="all_gather is right in every interleaving that was tried",
     hints=_RACE_HINTS,
     hint="hint 1 of exercise 6.1",
+    errors={f"{STARTED}|{UNSEEN}": IN_RANKS},
     look=_STORY,
+    in_orders=True,
 )
 def all_gather(DistributedContext, /, **case):
     """Runs two all_gathers in a row, on one group_id, under many interleavings."""
@@ -65,7 +68,9 @@ def _judge_reduce(data: Any, **case: Any) -> None:
     ok="all_reduce is right in every interleaving that was tried",
     hints=_RACE_HINTS,
     hint="hint 1 of exercise 6.1",
+    errors={f"{STARTED}|{UNSEEN}": IN_RANKS},
     look=_STORY,
+    in_orders=True,
 )
 def all_reduce(DistributedContext, /, **case):
     """Runs all_reduces in a row, on one group_id, under many interleavings; then one with an unknown op."""

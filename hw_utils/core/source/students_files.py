@@ -50,6 +50,11 @@ def add_package(folder: str) -> None:
     _is_library.update(_KNOWN)
 
 
+def packages() -> tuple[str, ...]:
+    """The folders in which packages lie, as far as they are known by now."""
+    return tuple(_packages)
+
+
 @cache
 def _linked() -> tuple[str, ...]:
     """The folders that `pip install -e` has linked, but this package's own."""

@@ -87,7 +87,11 @@ def problem(check: str, answers: list, chosen: Callable[[list], list] = list, *,
     """What is wrong with the answers, "" if nothing is: on some of the check's own cases, then with a process a rank."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers", with_locks=True))
     try:
-        with Jails(SHARED.get()) as jails, Driving(jails, opened, sources(answers), lambda: 75.0) as driving:
+        in_orders = judge.is_in_orders(check)
+        with (
+            Jails(SHARED.get()) as jails,
+            Driving(jails, opened, sources(answers), lambda: 75.0, in_orders=in_orders) as driving,
+        ):
             reply = driving.open(check)
             for case in chosen(judge.cases(check)):
                 data = None

@@ -22,6 +22,7 @@ from hw_utils.checks.lesson_06.communication_layer.race_causes import (
     whole_numbers_of,
 )
 from hw_utils.core.errors import CheckFailed
+from hw_utils.core.source.unseen_calls import STARTED, UNSEEN
 
 _OF_LOST_SHARES = (UNWRITTEN, ARRIVED)
 _BLOCKS = re.compile(r"last line: (?!.*\bwhile\b).*\.(get|put|recv|recv_bytes|read|join|result|wait|acquire|map)\(")
@@ -133,11 +134,16 @@ def _judge_another_shape(outcome: dict, what: str, case: dict) -> None:
 
 
 def _judge_whole_numbers(results: list | None, what: str) -> None:
-    """Whether what comes back as int64 has all its digits; who gives floats, or raises, keeps to floats."""
+    """Whether what comes back as int64 has all its digits; who reduces to floats, or raises, keeps to floats."""
     brought = [whole_numbers_of(rank) for rank in range(RANKS_OF_WHOLE_NUMBERS)]
     expected = brought if what == "all_gather" else [sum(numbers) for numbers in zip(*brought)]
     for rank, (entry,) in enumerate(results or ()):
         got = entry["got"]
+        if what == "all_gather" and isinstance(got, list) and any("dtype" in str(part) for part in got):
+            raise CheckFailed(
+                f"{what} with {len(brought)} ranks that bring int64: rank {rank} gets {_unlike(got[0])} in its list",
+                cause="a call's results have the dtype of its tensors: make no double() or float() of them",
+            )
         if isinstance(got, list) and np.shape(got) == np.shape(expected) and got != expected:
             raise CheckFailed(
                 f"{what} with {len(brought)} ranks that bring int64: rank {rank} gets {got}, expected {expected}",
@@ -221,6 +227,8 @@ def _both_make(story: list[str]) -> bool:
 
 
 def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
+    if STARTED in outcome["text"] or UNSEEN in outcome["text"]:
+        return IN_RANKS
     mine = f"rank {outcome['rank']}"
     removed = [s for s in story if _REMOVES.search(s) and "[None]" not in s]
     if "Barrier" in outcome["text"]:
@@ -258,6 +266,10 @@ def _cause_of_error(outcome: dict, story: list[str], world_size: int) -> str:
     return LOST
 
 
+IN_RANKS = (
+    "each rank is a thread already, and the check must see every step of it: do the work in the methods themselves, "
+    "and start no thread, tracer, profiler or hook"
+)
 _IN_TIME = "a wait with a short timeout is no barrier: a rank may be late, so wait for it without a limit"
 _TWO_KEYS = (
     "all ranks wrote before this one read, and not all into one list: what it is found by (a count, a number of this"
