@@ -403,9 +403,9 @@ checks.lesson_03.test_accuracy(test_accuracy)
 checks.lesson_03.test_accuracy(
     test_accuracy,
     cases=[
-        {"world_size": 4, "n_examples": 37},
+        {"world_size": 4, "n_examples": 1237},
         {"world_size": 7, "n_examples": 12},
-        {"world_size": 3, "n_examples": 11, "mode": "evaluation"},
+        {"world_size": 3, "n_examples": 1211, "mode": "evaluation"},
     ],
 )
 ### END HIDDEN TESTS

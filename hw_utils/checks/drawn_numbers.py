@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 
 class _Draws:
@@ -63,6 +64,24 @@ def digits(shape: Sequence[int], *names: int | str) -> np.ndarray:
 def factor(*names: int | str) -> float:
     """From 1 to 2, of its own for other names, to stretch what would be known; 1 without a salt."""
     return 1 + seed(0, *names) % 1000 / 1000
+
+
+def set_random_state(*names: int | str) -> None:
+    """Gives torch a random state of its own for other names: it comes of no seed, whatever torch.initial_seed() says.
+
+    >>> set_random_state(7, "masks")
+    >>> first = torch.rand(1)
+    >>> first == torch.rand(1, generator=torch.Generator().manual_seed(torch.initial_seed()))
+    tensor([False])
+    """
+    draw = np.random.default_rng(seed(*names))
+    state = torch.Generator().manual_seed(0).get_state().numpy()  # a seed, what is left of these words, the words
+    state[:8] = np.frombuffer(draw.bytes(8), "u1")
+    state[_WORDS].view("u8")[:] = draw.integers(2**32, size=624)
+    torch.set_rng_state(torch.from_numpy(state))
+
+
+_WORDS = slice(24, 24 + 624 * 8)  # of torch's state: those of the generator
 
 
 def unknown_seed() -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
 from hw_utils.checks.lesson_01.messages import (
@@ -79,7 +80,7 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
             cause = f"rank {rank} must return what rank {left}, its left neighbour, sent."
             if any(e.waited is None for e in ledger_of(data).of_op("irecv")):
                 cause = "the buffer is read before the irecv is done: wait() for what it returns, then read."
-            elif got == _value(left, world_size) * HIDDEN:
+            elif got == _value(left, world_size, "others"):
                 cause = "values[left] was read: a rank has its own number alone, its neighbour's comes in a message."
             elif got is None:
                 cause = "nothing comes back, or no number: return the tensor's item()."
@@ -141,9 +142,11 @@ def _judge_shift(data: dict[str, Any], world_size: int, way: str) -> None:
     _require_shift_rounds(trace, what, way, world_size)
 
 
-def _value(rank: int, world_size: int) -> float:
-    """What a rank sends: its number and a third, as a float32 has it, so that rounding shows."""
-    return torch.tensor(rank % world_size + 1 / 3).item()
+def _value(rank: int, world_size: int, whose: str = "own") -> float:
+    """What a rank sends: its number and a third, as a float32 has it, so that rounding shows; or the others' list."""
+    rank = rank % world_size
+    value = torch.tensor(rank + drawn_numbers.digits([1], rank, whose).item() + 1 / 3).item()
+    return value if whose == "own" else value * HIDDEN
 
 
 def _why_shift_hangs(way: str, world_size: int, waiting: list[list[Any]]) -> str:
@@ -184,13 +187,13 @@ def _shift_check(way: str, ok: str, hints: dict[str, str]):
         hint="the hints of exercise 1.4b",
         hints=hints,
         look="draw the ranks in a circle, and beside each the numbers that it sends and returns.",
+        follows_messages=True,
     )
     def shift(worker, /, world_size: int, way: str):
         """Every rank sends its number to the right and returns what came from the left."""
-        values = [_value(rank, world_size) for rank in range(world_size)]
 
         def with_its_own(rank: int, size: int):
-            return worker(rank, size, [v if r == rank else v * HIDDEN for r, v in enumerate(values)])
+            return worker(rank, size, [_value(r, size, "own" if r == rank else "others") for r in range(size)])
 
         return observe(free(with_its_own, world_size))
 

@@ -12,7 +12,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 from hw_utils.simulate import simulate
 
-HIDDEN = -0.3125  # times the numbers of other ranks, in the list that a rank is given
+HIDDEN = -0.3125  # times numbers of other ranks, in the list that a rank is given: no true ones where numbers are drawn
 
 
 def free(worker, world_size: int, *args):

@@ -138,12 +138,12 @@ def ping_pong(worker, /, world_size: int, n_rounds: int):
     return data
 
 
-def _numbers(world_size: int, shape: Sequence[int]) -> list[torch.Tensor]:
-    """Rank r holds 10**r * [1 .. n], in that shape: a wrong digit names the rank."""
+def _numbers(world_size: int, shape: Sequence[int], whose: str = "own") -> list[torch.Tensor]:
+    """Rank r holds 10**r * [1 .. n], in that shape: a wrong digit names the rank. Others' are drawn by themselves."""
     n_elements = math.prod(shape)
-    drawn = [torch.from_numpy(drawn_numbers.digits([n_elements], r)) for r in range(world_size)]
+    drawn = [torch.from_numpy(drawn_numbers.digits([n_elements], r, whose)) for r in range(world_size)]
     flat = [10**r * (torch.arange(1, n_elements + 1, dtype=torch.float64) + drawn[r]) for r in range(world_size)]
-    return [numbers.reshape(tuple(shape)) for numbers in flat]
+    return [(numbers if whose == "own" else HIDDEN * numbers).reshape(tuple(shape)) for numbers in flat]
 
 
 def _judge_relay(
@@ -160,7 +160,7 @@ def _judge_relay(
     require_no_deadlock(data, what, cause=_why_relay_hangs(data.get("waiting") or [], closed, world_size))
     numbers, trace = _numbers(world_size, shape), ledger_of(data)
     last = 0 if closed else world_size - 1
-    _require_own_kept(data["owns_after"], numbers, what)
+    _require_own_kept(data["owns_after"], numbers, _numbers(world_size, shape, "others"), what)
     _require_sum(data["results"][last], sum(numbers), what, last, world_size, data["results"], why_not_there(trace))
     for rank, result in enumerate(data["results"]):
         if rank != last and result is not None:
@@ -182,10 +182,12 @@ def _judge_relay(
             )
 
 
-def _require_own_kept(owns_after: list[list[Any]], numbers: list[torch.Tensor], what: str) -> None:
+def _require_own_kept(
+    owns_after: list[list[Any]], numbers: list[torch.Tensor], others: list[torch.Tensor], what: str
+) -> None:
     for rank, owns in enumerate(owns_after):
         for other, after in enumerate(owns):
-            before = numbers[other] if other == rank else (numbers[other] * HIDDEN).to(torch.from_numpy(after).dtype)
+            before = numbers[other] if other == rank else others[other].to(torch.from_numpy(after).dtype)
             if not torch.equal(torch.from_numpy(after), before):
                 raise CheckFailed(
                     f"{what}: numbers[{other}] was changed, on rank {rank}.",
@@ -297,6 +299,7 @@ _RELAY_CASES = [(1, 3), (2, 1), (3, [2, 2]), (4, []), (7, 2)]
         "none: torch.empty_like(numbers[rank]) has it, and + adds all elements at once.",
     },
     look="print on every rank what it received and what it sends.",
+    follows_messages=True,
 )
 def relay(
     worker,
@@ -313,8 +316,8 @@ def relay(
     """
 
     def worker_and_numbers(rank: int, size: int):
-        rows = enumerate(_numbers(size, [n_elements] if shape is None else shape))
-        numbers = [n if r == rank else (HIDDEN * n).to(getattr(torch, others)) for r, n in rows]
+        own, hidden = (_numbers(size, [n_elements] if shape is None else shape, whose) for whose in ("own", "others"))
+        numbers = [own[r] if r == rank else hidden[r].to(getattr(torch, others)) for r in range(size)]
         return worker(rank, size, numbers, closed), numbers
 
     data = observe(free(worker_and_numbers, world_size))

@@ -51,9 +51,14 @@ _APART = 1e-3  # between the scores of one example and the next
 
 
 def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scores and labels: the first third is right, so that no rank's share speaks for all."""
+    """Scores and labels: the first third is right, so that no rank's share speaks for all; of drawn ones more or less
+    are, anywhere."""
     labels = torch.arange(n_examples) % 10
-    guesses = torch.where(torch.arange(n_examples) < (n_examples + 2) // 3, labels, (labels + 1) % 10)
+    is_right = torch.arange(n_examples) < (n_examples + 2) // 3
+    if drawn_numbers.are_salted():
+        of_eight = 1 + drawn_numbers.digits([1], "share").item() % 6
+        is_right = torch.from_numpy(drawn_numbers.digits([n_examples], "right") < of_eight)
+    guesses = torch.where(is_right, labels, (labels + 1) % 10)
     scores = 1 + _APART * torch.arange(n_examples)
     return nn.functional.one_hot(guesses, 10).float() * scores[:, None], labels
 
@@ -146,7 +151,7 @@ def _judge_accuracy(data: dict[str, Any], world_size: int, n_examples: int, mode
     "lesson_03.test_accuracy",
     judge=_judge_accuracy,
     # 2,101 of 6,303 are right, which no float16 holds
-    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 10), (5, 3), (2, 6303))]
+    cases=[{"world_size": w, "n_examples": n} for w, n in ((1, 6), (2, 9), (3, 1000), (5, 3), (2, 6303))]
     + [{"world_size": 2, "n_examples": 8, "mode": "evaluation"}],
     ok="every rank knows the accuracy on the whole test set and looked at its share only.",
     hint="the hints of exercise 3.2a",

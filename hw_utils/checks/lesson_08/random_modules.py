@@ -36,12 +36,12 @@ def _worker(rank: int, world_size: int, make: Any, p: float) -> dict[str, Any]:
         module = torch.nn.Sequential(torch.nn.Linear(_WIDTH, _WIDTH), torch.nn.Dropout(p), last).double()
     with torch.no_grad():
         last.weight.copy_(_weight())
-    torch.manual_seed(drawn_numbers.seed(9, "masks"))
-    torch.rand(1 + int(drawn_numbers.digits([1], "place")[0]))  # in which row masks lie, and where, nobody knows
+    drawn_numbers.set_random_state(9, "forward")
     stage = make(module)
     outputs: list[Any] = [None] * len(_BATCHES)
     for kind, k in _PASSES:
         if kind == "B":
+            drawn_numbers.set_random_state(90 + k, "backward")  # what came before it, nobody works out from it
             stage.backward(k, _batch(k)[1])
         else:
             y = stage.forward(k, _batch(k)[0])

@@ -450,6 +450,19 @@ for _name, _change, _says in [
     wrong_values("lesson_07.sharded_adam", _name, type(_name, (_Adam,), _change), says=_says)
 
 
+@wrong("lesson_07.recomputed", says="draws other random numbers than without.*leaves the random state as it finds it")
+class GoesOnWhereForwardEnded(_Recomputed):
+    def forward(self, x):
+        x = super().forward(x)
+        self.ended = torch.get_rng_state()
+        return x
+
+    def backward(self, gradient):
+        gradient = super().backward(gradient)
+        torch.set_rng_state(self.ended)
+        return gradient
+
+
 @wrong("lesson_07.recomputed", says="recomputed layers draw other dropout masks")
 class DrawsMasksAnewFromTheSeed(_Recomputed):
     restores, step = False, 0
