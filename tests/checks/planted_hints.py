@@ -247,6 +247,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_06.split_batch": {
+        0: "keeps_the_first_sizes",
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
@@ -266,7 +267,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
-        "forgets_the_last_parameter averages_with_its_own clears_some_gradients",
+        "forgets_the_last_parameter averages_with_its_own clears_some_gradients keeps_the_first_parameters",
     },
     "lesson_06.weighted_dp_step": {
         0: (
@@ -287,7 +288,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.column_forward": {
         0: (
-            "RemembersItsCut KeepsItsPartTwice "
+            "KeepsItsPartTwice "
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
             "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
@@ -295,11 +296,14 @@ HINTS: dict[str, dict[int, str]] = {
             "ComputesWithACopy CopiesOnlyWhatIsNotContiguous "
             "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
             "KeepsAllParts KeepsAWholeCopy ClosesOverTheWhole ColumnLooksAtTheRows "
+            "ColumnRefusesByItsRows "
         ),
         2: "ColumnSlicesTheInput",
+        3: "RemembersItsCut",
     },
     "lesson_06.column_backward": {
         0: (
+            "ReturnsOneBuffer "
             "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
             "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
             "LetsAutogradFollowACopy ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
@@ -310,11 +314,10 @@ HINTS: dict[str, dict[int, str]] = {
             "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
             "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient ColumnGoesBackWithTheNotebooksX "
         ),
-        3: "KeepsTheFirstInput CachesTheInputOnTheClass",
+        3: "KeepsTheFirstInput CachesTheInputOnTheClass KeepsItsGradientOnTheClass",
     },
     "lesson_06.row_forward": {
         0: (
-            "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
             "HoldsTwoRowsPacked SumsTheWholeWeight"
         ),
@@ -324,11 +327,13 @@ HINTS: dict[str, dict[int, str]] = {
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
             "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples RowKeepsFloat64"
         ),
+        3: "RemembersItsRows",
     },
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
         "RowKeepsItsPartTwice RowGathersItsOutput RowAddsWhatItGathers RowReducesTwiceForward",
         1: (
+            "RowRefusesByItsColumns "
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
@@ -351,13 +356,17 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.parallelize": {
         0: (
+            "makes_a_context gives_all_layers_one_name goes_by_the_classes_names cuts_only_the_first "
+            "leaves_layers_unwrapped "
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
             "cuts_lin1_everywhere takes_the_lessons_classes takes_the_names_for_granted empties_the_plan "
         ),
         1: "forgets_the_transpose hands_over_half_a_weight",
-        2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
+        2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself "
+        "draws_the_lessons_model copies_what_is_cut "
+        "copies_shallowly "
         "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole "
         "copies_only_the_outside",
     },

@@ -548,7 +548,10 @@ def _puts_rows_beside_it(profiles):
 
 
 wrong_values(
-    "lesson_05.scaling_metrics", "puts_rows_beside_it", _puts_rows_beside_it, says="row for 3 ranks.*an earlier call"
+    "lesson_05.scaling_metrics",
+    "puts_rows_beside_it",
+    _puts_rows_beside_it,
+    says="row for 3 ranks.*`_ROWS` keeps something from call to call",
 )
 
 
