@@ -92,7 +92,8 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
-            "tree_goes_through_numpy "
+            "tree_goes_through_numpy tree_has_a_buffer_of_rows tree_sends_an_empty_message "
+            "tree_posts_its_sends_at_once "
             "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
@@ -101,7 +102,7 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
         1: "ends_a_step_early tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
-        2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
+        2: "tree_takes_a_flat_view tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
             "tree_of_four_steps tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
             "tree_with_a_flat_broadcast tree_is_recursive_doubling tree_adds_in_the_second_phase "

@@ -290,8 +290,8 @@ def column_then_row(column_then_row, /, **case):
         "hint 2 of exercise 6.4": "deepcopy|views of the plain|setattr",
     },
     errors={
-        "as child module|empty parameter list": "a model's layer is a module, which yours is not: Handmade(layer) makes "
-        "one of it, with layer.weight as its parameter."
+        "as child module|empty parameter list": "a model's layer is a module, which yours is not: Handmade(layer) "
+        "makes one of it, with layer.weight as its parameter."
     },
     hint="hint 1 of exercise 6.4",
     look="compare models[0](x) with model(x), then each layer's weight with its slice of the plain one.",
