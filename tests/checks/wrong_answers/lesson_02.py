@@ -1467,7 +1467,7 @@ def searches_below_a_gigabyte(world_size, network):
     return high
 
 
-def _tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more=False, at_once=False):
+def _changed_tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more=False, at_once=False):
     """The tree, of which a mistake changes one part."""
     (rank, world_size), data, distance, below = _here(), flat(tensor), 1, []
     while rank % (2 * distance) == 0 and distance < world_size:
@@ -1492,19 +1492,19 @@ def _tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more
 
 @wrong("lesson_02.tree_all_reduce", says="15 elements are sent, and the buffer has room for 3: len.tensor. counts rows")
 def tree_has_a_buffer_of_rows(tensor):
-    _tree(tensor, buffer=lambda data: torch.empty(len(data) if data.dim() else 1, dtype=data.dtype))
+    _changed_tree(tensor, buffer=lambda data: torch.empty(len(data) if data.dim() else 1, dtype=data.dtype))
 
 
 @wrong("lesson_02.tree_all_reduce", says="some messages carry nothing: whoever has nothing to send is silent")
 def tree_sends_an_empty_message(tensor):
-    _tree(tensor, more=True)
+    _changed_tree(tensor, more=True)
 
 
 @wrong("lesson_02.tree_all_reduce", says="5 rounds; a tree takes 4.*several sends at once.*be over before the next")
 def tree_posts_its_sends_at_once(tensor):
-    _tree(tensor, at_once=True)
+    _changed_tree(tensor, at_once=True)
 
 
 @wrong("lesson_02.tree_all_reduce", says="view size is not compatible.*do not lie side by side in memory")
 def tree_takes_a_flat_view(tensor):
-    _tree(tensor, flat=lambda tensor: tensor.view(-1).contiguous())
+    _changed_tree(tensor, flat=lambda tensor: tensor.view(-1).contiguous())
