@@ -430,8 +430,8 @@ checks.lesson_06.weighted_dp_step(
 # **Task** (35 minutes, 15 points). Write `ColumnParallelLinear`, without autograd: nothing has `requires_grad`.
 # `backward` gets the upstream gradient (batch, d_out), the same on every rank, leaves the local weight gradient in
 # `self.weight_grad` (the last backward's, not a sum), and returns the input gradient (batch, d_in), the same on every
-# rank. Target: 1e-10 in float64 (1e-5 in float32), in each direction the table's collective, once, 1/N of the weight
-# kept and nothing of the other ranks' parts.
+# rank. No later pass changes what a pass has returned. Target: 1e-10 in float64 (1e-5 in float32), in each direction
+# the table's collective, once, 1/N of the weight kept and nothing of the other ranks' parts.
 
 # %% [markdown]
 # <details><summary>Hint 1: which part is mine</summary>

@@ -17,6 +17,7 @@ import torch
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.common_mistakes import cause_of_error
+from hw_utils.checks.kept_names import KeptNames
 from hw_utils.checks.time_limit import time_limit
 from hw_utils.core.calls.wait_for import stand_alone
 from hw_utils.core.errors import CheckFailed, Deadlock, WorkerFailed, is_stubs, ranks_text
@@ -84,9 +85,30 @@ class Check:
         chosen = self.cases if cases is None else cases
         if not chosen:
             raise ValueError(f"checks.{self.name} needs at least one case")
+        kept = KeptNames(answers)
         for case in chosen:
-            self.judge_one(self.drive_one(answers, case), case)
+            try:
+                self.judge_one(self.drive_one(answers, case), case)
+            except CheckFailed as error:
+                raise self._with_what_is_kept(error, kept, answers, case) from None
         print(f"ok: {self.ok or self.name}")
+
+    def _with_what_is_kept(
+        self, error: CheckFailed, kept: KeptNames, answers: Sequence[Any], case: Case
+    ) -> CheckFailed:
+        """The failure; what the answers' calls keep outside of them is put back, and the case tried again."""
+        name = kept.put_back()
+        if not name:
+            return error
+        try:
+            self.judge_one(self.drive_one(answers, case), case)
+        except Exception:
+            shared = _SHARED.format(name=name)
+            cause = f"{shared} If that is not it: {error.cause}" if error.cause else shared
+            return CheckFailed(error.message, cause=cause, hint=self.hint_for(shared) or error.hint)
+        finally:
+            kept.put_back()
+        return CheckFailed(error.message, cause=_KEPT.format(name=name))
 
     def drive_one(self, answers: Sequence[Any], case: Case) -> Any:
         """Plain data from the student's code on one case; called in the student's process."""
@@ -183,6 +205,8 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(n_threads)
 
 
+_KEPT = "tried alone this case is right, after other calls it is not: `{name}` keeps something from call to call."
+_SHARED = "`{name}` is changed in a call, and all calls, objects and ranks share it: keep it in the call, or on self."
 # Where neither judge nor check knows better.
 _LOOK = "call your function with {case}, print what it has after every step, and work the same out by hand."
 

@@ -148,6 +148,11 @@ _ERRORS = {
     r"non-empty list": "there is nothing to join: for some ranks the list is empty, because no part falls to them.",
     r"^.*?KeyError": "a dictionary has no such key: print its keys just before; where one may be missing, "
     ".get(key, what then).",
+    r"0-dim tensor|zero-dimensional tensor": "a tensor may be one number, without dimensions: it has no [:] and joins "
+    "no others. flatten() gives it one, and copy_ writes into it.",
+    r"view size is not compatible": "the tensor's elements do not lie side by side in memory: work on "
+    "tensor.contiguous(), and copy the result back into the tensor at the end.",
+    r"shape '\[[^\]]*-1[^\]]*\]' is invalid": "that number does not divide the length: tensor_split cuts any length.",
     r"ZeroDivisionError|division by zero": "something is divided by 0: try one rank, or nothing left over.",
     r"split_with_sizes|split_sizes": "the pieces' sizes do not add up to the length of what is cut.",
     r"must match the (?:existing )?size|must have one shape|shape mismatch|shape '\[.*?\]' is invalid|must be the same "

@@ -92,7 +92,8 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_02.tree_all_reduce": {
         0: (
-            "tree_goes_through_numpy "
+            "tree_goes_through_numpy tree_has_a_buffer_of_rows tree_sends_an_empty_message "
+            "tree_posts_its_sends_at_once "
             "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "
@@ -101,7 +102,7 @@ HINTS: dict[str, dict[int, str]] = {
             "tree_never_waits tree_receives_into_itself tree_has_a_float32_buffer tree_changes_the_data_pointer "
         ),
         1: "ends_a_step_early tree_everybody_receives_first tree_tells_too_many tree_with_a_partner_before_the_first",
-        2: "tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
+        2: "tree_takes_a_flat_view tree_forgets_to_copy_back tree_sends_what_is_not_contiguous tree_takes_a_view",
         3: (
             "tree_of_four_steps tree_without_broadcast tree_for_powers_of_two tree_with_a_partner_that_does_not_exist "
             "tree_with_a_flat_broadcast tree_is_recursive_doubling tree_adds_in_the_second_phase "
@@ -247,6 +248,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
     },
     "lesson_06.split_batch": {
+        0: "keeps_the_first_sizes",
         1: (
             "drops_the_remainder gives_the_last_rank_the_remainder takes_every_nth overlaps_by_one gives_numpy "
             "rounds_up forgets_to_shift_the_start shifts_the_start_only begins_with_the_last_rank "
@@ -266,7 +268,7 @@ HINTS: dict[str, dict[int, str]] = {
         ),
         1: "sums_instead_of_the_mean divides_the_mean_again sums_the_loss",
         2: "never_puts_the_mean_back reduces_each_parameter_alone puts_back_in_reverse_order clips_after_the_sum "
-        "forgets_the_last_parameter averages_with_its_own clears_some_gradients",
+        "forgets_the_last_parameter averages_with_its_own clears_some_gradients keeps_the_first_parameters",
     },
     "lesson_06.weighted_dp_step": {
         0: (
@@ -287,7 +289,7 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.column_forward": {
         0: (
-            "RemembersItsCut KeepsItsPartTwice "
+            "KeepsItsPartTwice "
             "NeverGathers GathersInOrderOfArrival StacksBelowEachOther GathersTheWeight CutsColumnsUnevenly "
             "ColumnAsserts CutsItsPartOutOfTheWhole HoldsTwoRowsAsText HoldsTwoRowsInAName HoldsTwoRowsInAFunction "
         ),
@@ -295,11 +297,14 @@ HINTS: dict[str, dict[int, str]] = {
             "ComputesWithACopy CopiesOnlyWhatIsNotContiguous "
             "CutsFromTheOtherEnd CutsEveryNthColumn CutsRows KeepsTheTranspose KeepsAView KeepsTheWholeWeightToo "
             "KeepsAllParts KeepsAWholeCopy ClosesOverTheWhole ColumnLooksAtTheRows "
+            "ColumnRefusesByItsRows "
         ),
         2: "ColumnSlicesTheInput",
+        3: "RemembersItsCut",
     },
     "lesson_06.column_backward": {
         0: (
+            "ReturnsOneBuffer "
             "ReducesTheInputGradientTwice AveragesTheInputGradient ReducesTheWeightGradient "
             "ScalesTheUpstreamGradient LetsAutogradDoIt AveragesTheWeightGradient AddsUpColumnGradients "
             "LetsAutogradFollowACopy ColumnAddsUpWhatItGathers HoldsTwoRowsAsText "
@@ -310,11 +315,10 @@ HINTS: dict[str, dict[int, str]] = {
             "SlicesTheWrongColumns DividesByTheBatch KeepsTheGradientsTranspose ColumnCachesASlice "
             "ColumnGathersTheInputGradient ColumnMasksTheUpstreamGradient ColumnGoesBackWithTheNotebooksX "
         ),
-        3: "KeepsTheFirstInput CachesTheInputOnTheClass",
+        3: "KeepsTheFirstInput CachesTheInputOnTheClass KeepsItsGradientOnTheClass",
     },
     "lesson_06.row_forward": {
         0: (
-            "RemembersItsRows "
             "AveragesTheOutput ReducesTheOutputTwice AddsUpWhatItGathered CutsRowsUnevenly OnlyRankZeroRefuses "
             "HoldsTwoRowsPacked SumsTheWholeWeight"
         ),
@@ -324,11 +328,13 @@ HINTS: dict[str, dict[int, str]] = {
             "SlicesTheWrongInput KeepsTheWholeInADictionary KeepsTheWholeInDoublePrecision "
             "KeepsTheNextRanksPartToo RowLooksAtTheColumns CutsExamples RowKeepsFloat64"
         ),
+        3: "RemembersItsRows",
     },
     "lesson_06.row_backward": {
         0: "SumsTheWeightGradient AddsUpRowGradients LeavesNoWeightGradient RowPadsAndAddsUp RowLetsAutogradDoIt "
         "RowKeepsItsPartTwice RowGathersItsOutput RowAddsWhatItGathers RowReducesTwiceForward",
         1: (
+            "RowRefusesByItsColumns "
             "RowGoesBackWithACopy "
             "DividesTheUpstreamGradientByN CachesTheWholeInput SumsTheUpstreamGradient "
             "AveragesTheUpstreamGradient RowSlicesTheUpstreamGradient RowChunksTheUpstreamGradient "
@@ -351,13 +357,17 @@ HINTS: dict[str, dict[int, str]] = {
     },
     "lesson_06.parallelize": {
         0: (
+            "makes_a_context gives_all_layers_one_name goes_by_the_classes_names cuts_only_the_first "
+            "leaves_layers_unwrapped "
             "remembers_models_by_shape remembers_models_by_id "
             "gives_every_rank_the_first_slice draws_fresh_weights ignores_the_map replaces_nothing takes_any_size "
             "takes_uneven_parts asserts_the_size hangs_the_whole cuts_layers_by_their_names "
             "cuts_lin1_everywhere takes_the_lessons_classes takes_the_names_for_granted empties_the_plan "
         ),
         1: "forgets_the_transpose hands_over_half_a_weight",
-        2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself copies_shallowly "
+        2: "makes_one_model_for_all_ranks cuts_one_copy_again gives_one_model cuts_the_model_itself "
+        "draws_the_lessons_model copies_what_is_cut "
+        "copies_shallowly "
         "gives_no_models gives_the_models_one_by_one gives_rank_zero_the_model_itself shares_what_is_whole "
         "copies_only_the_outside",
     },

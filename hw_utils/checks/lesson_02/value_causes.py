@@ -62,6 +62,11 @@ def why_failed(text: str, world_size: int, *, is_ring: bool) -> str:
         return "neighbours are counted around the ring, modulo the world size."
     if is_ring and ends and ends[1] != ends[3] and abs(int(ends[1]) - int(ends[3])) == 1:
         return "chunks differ in length by one: the receive buffer is as long as the chunk that comes in."
+    if not is_ring and ends and int(ends[1]) > int(ends[3]):
+        return (
+            f"{ends[1]} elements are sent, and the buffer has room for {ends[3]}: len(tensor) counts rows, "
+            "torch.empty_like(tensor) has all elements."
+        )
     if world_size & (world_size - 1):
         return (
             f"{world_size} is not a power of two. Not every rank has a partner at every step, and not all pieces "

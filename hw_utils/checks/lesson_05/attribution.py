@@ -94,6 +94,11 @@ def _judge_step_under(data: Any, world_size: int, conditions: dict[str, float]) 
             f"{what}: rank {world_size - 1} does not wait for rank 0's serial part.",
             cause="only rank 0 is busy with it; the others stand in a barrier meanwhile.",
         )
+    if serial_s and min((e.start_s for e in mine.of_op("barrier")), default=0.0) > 0.9 * each:
+        raise CheckFailed(
+            f"{what}: rank {world_size - 1} waits for rank 0's serial part after its compute.",
+            cause="the serial part comes first: rank 0 sleeps, all meet in the barrier, then everybody computes.",
+        )
     own = {
         r: sum(e.wait_end_s - e.wait_start_s for e in Trace.from_plain(data["trace"]).of_rank(r).of_op("all_reduce"))
         for r in range(world_size)

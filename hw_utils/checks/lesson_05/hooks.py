@@ -11,6 +11,7 @@ import torch
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.check import check, observe, require_no_deadlock
 from hw_utils.checks.common_mistakes import came
+from hw_utils.checks.lesson_05.hook_calls import judge_calls
 from hw_utils.core.errors import CheckFailed
 from hw_utils.core.trace import Trace
 from hw_utils.material.timed_layers import Branches
@@ -20,7 +21,7 @@ from hw_utils.simulate import simulate
 ALL = ("first", "shared", "frozen", "last")
 SITUATIONS: dict[str, list[Any]] = {
     "every layer used": [ALL],
-    "two steps": [ALL, ALL],
+    "three steps, the last layer used in the second": [ALL[:3], ALL, ALL[:3]],
     "last layer unused": [("first", "shared", "frozen")],
     "first layer unused": [("shared", "last")],
     "rank 0 leaves the last layer out": [lambda rank: ALL[:3] if rank == 0 else ALL],
@@ -28,6 +29,10 @@ SITUATIONS: dict[str, list[Any]] = {
     "rank 0 has its gradients in another order": [lambda rank: ("last", *ALL[:3]) if rank == 0 else ALL],
     "two batches accumulated": [ALL, ALL],
 }
+
+
+def _n_steps(situation: str) -> int:
+    return len(SITUATIONS[situation]) if "steps" in situation else 1
 
 
 def _uses(situation: str, rank: int) -> list[tuple[str, ...]]:
@@ -47,28 +52,29 @@ def _loss(rank: int, k: int, model: Branches, use: tuple[str, ...]) -> torch.Ten
 
 def _worker(
     rank: int, world_size: int, make: Any, bucket_bytes: int, situation: str, dtype: str
-) -> list[torch.Tensor | None]:
+) -> list[list[torch.Tensor | None]]:
+    """The gradients after each step."""
     model = Branches().to(getattr(torch, dtype))
     gradients = make(model, bucket_bytes)
-    uses = _uses(situation, rank)
+    uses, left = _uses(situation, rank), []
     for k, use in enumerate(uses):
         if situation == "two batches accumulated" and k < len(uses) - 1:
             with gradients.no_sync():
                 model(_input_of(rank, k, model), use).backward()
             continue
-        if situation == "two steps":
-            model.zero_grad()
+        model.zero_grad() if _n_steps(situation) > 1 else None
         _loss(rank, k, model, use).backward()
         gradients.wait()
-    return [p.grad for p in model.parameters()]
+        left.append([None if p.grad is None else p.grad.clone() for p in model.parameters()])
+    return left
 
 
-def _own(rank: int, situation: str) -> list[torch.Tensor | None]:
-    """A rank's gradients by plain autograd, before anything is reduced."""
+def _own(rank: int, situation: str, step: int = 0) -> list[torch.Tensor | None]:
+    """A rank's gradients by plain autograd in a step, before anything is reduced."""
     model = Branches()
     for k, use in enumerate(_uses(situation, rank)):
-        if situation == "two steps":
-            model.zero_grad()
+        if _n_steps(situation) > 1 and k != step:
+            continue
         _loss(rank, k, model, use).backward()
     return [p.grad for p in model.parameters()]
 
@@ -90,23 +96,44 @@ def _judge_overlap(data: Any, world_size: int, bucket_bytes: int, situation: str
         cause="a bucket with an unused parameter never fills, or ranks start buckets in different orders: "
         "start them in order, and start what is left in wait(), also on a rank that has no gradient at all.",
     )
-    owns = [_own(rank, situation) for rank in range(world_size)]
-    expected = _expected(owns)
-    _judge_calls(what, Trace.from_plain(data["trace"]), world_size, bucket_bytes, situation, dtype)
-    for rank in range(world_size):
-        result = data["results"][rank]
-        if not isinstance(result, list) or len(result) != 4:
+    judge_calls(
+        what,
+        Trace.from_plain(data["trace"]),
+        world_size,
+        bucket_bytes,
+        _n_steps(situation),
+        situation == "two batches accumulated",
+        dtype,
+    )
+    for rank, result in enumerate(data["results"]):
+        steps = result if isinstance(result, list) else []
+        if len(steps) != _n_steps(situation) or any(not isinstance(step, list) or len(step) != 4 for step in steps):
             cause = "backward and wait leave the gradients in p.grad, and replace no parameter."
             raise CheckFailed(f"{what}: rank {rank} has no list of gradients.", cause=cause)
+    for step in range(_n_steps(situation)):
+        after = f"{what}, after step {step + 1}" if _n_steps(situation) > 1 else what
+        _judge_gradients(after, [result[step] for result in data["results"]], situation, step)
+
+
+def _judge_gradients(what: str, results: list[list], situation: str, step: int) -> None:
+    owns = [_own(rank, situation, step) for rank in range(len(results))]
+    expected = _expected(owns)
+    for rank, result in enumerate(results):
         if situation == "two batches accumulated":
-            _require_both_batches(what, rank, result, world_size)
+            _require_both_batches(what, rank, result, len(results))
         _require_places(what, rank, result, expected)
         for k, (name, got, right, own) in enumerate(zip(_NAMES, result, expected, owns[rank])):
-            if own is None and right is not None and _is_zero_here_alone(data["results"], owns, right, k):
+            if own is None and right is not None and _is_zero_here_alone(results, owns, right, k):
                 raise CheckFailed(
                     f"{what}: gradient of `{name}` on rank {rank} is zero, expected {right}.",
                     cause="this rank has no gradient of its own there, and counts as zeros in the mean; the mean, "
                     "which is not zero, is its gradient, too, as it is on every other rank.",
+                )
+            if right is None and step and isinstance(got, np.ndarray) and got.any():
+                raise CheckFailed(
+                    f"{what}: gradient of `{name}` on rank {rank} is {came(got)}; no rank has one in this step.",
+                    cause="something is kept from the step before: make each bucket's flat vector anew in each step, "
+                    "with zeros where p.grad is None.",
                 )
             _require_gradient(
                 f"{what}: gradient of `{name}` on rank {rank}", name, got, right, own, [o[k] for o in owns]
@@ -216,86 +243,6 @@ def _lacks_some(total: np.ndarray, owns: list[Any]) -> bool:
     )
 
 
-def _judge_calls(what: str, trace: Trace, world_size: int, bucket_bytes: int, situation: str, dtype: str) -> None:
-    others = sorted(trace.ops - {"all_reduce", "barrier"})
-    if others:
-        raise CheckFailed(
-            f"{what}: called {', '.join(others)}; all_reduce is enough.",
-            cause="one all_reduce a bucket, started in the hook, and nothing else.",
-        )
-    n_syncs = 2 if situation == "two steps" else 1
-    itemsize = getattr(torch, dtype).itemsize
-    trained_bytes = itemsize * (5 + 3 + 2)  # the frozen layer stays out
-    bucket_sizes = _bucket_sizes(bucket_bytes, itemsize)
-    for rank in range(world_size if world_size > 1 else 0):
-        mine = trace.of_rank(rank).of_op("all_reduce")
-        n_bytes = sum(e.n_bytes for e in mine)
-        if n_bytes != n_syncs * trained_bytes:
-            cause = "every trained parameter goes once a step, unused ones as zeros; frozen ones never."
-            if situation == "two batches accumulated" and n_bytes > trained_bytes:
-                cause = "inside no_sync() nothing may be sent: neither counted nor started."
-            elif n_syncs == 2 and n_bytes == trained_bytes:
-                cause = "nothing is sent in the second step: at the end of wait() everything starts over (start_over)."
-            elif (
-                dtype == "float32"
-                and n_bytes == 2 * n_syncs * trained_bytes
-                and len(mine) == n_syncs * len(bucket_sizes)
-            ):
-                cause = (
-                    "8 bytes a number travel, as float64: the flat vector has the gradients' own dtype, float32 here."
-                )
-            elif n_bytes == 2 * n_syncs * trained_bytes:
-                cause = (
-                    "each bucket goes twice, in a hook and again in wait(): that starts only those that are not under "
-                    "way, and start_over comes last."
-                )
-            elif [2 * e.n_bytes for e in mine] == n_syncs * bucket_sizes and itemsize == 8:
-                cause = (
-                    "4 bytes a number travel, as float32: the flat vector has the gradients' own dtype, float64 here."
-                )
-            elif len(mine) == n_syncs * len(bucket_sizes) and n_bytes < n_syncs * trained_bytes:
-                cause = (
-                    "each bucket goes, but one without all its parameters: where a gradient is None, zeros travel in "
-                    "its place, so that the vector is as long on every rank."
-                )
-            elif n_bytes < n_syncs * trained_bytes:
-                cause = "buckets that were not full when backward ended are never started: start them in wait()."
-            elif n_bytes == n_syncs * (trained_bytes + itemsize * 4):
-                cause = "the frozen layer travels too: it has no gradient."
-            elif len(mine) == n_syncs * len(bucket_sizes):
-                cause = "each bucket goes once, in a vector longer than its gradients: nothing is added to them."
-            raise CheckFailed(
-                f"{what}: rank {rank} reduced {n_bytes} bytes, expected {n_syncs * trained_bytes}.", cause=cause
-            )
-        sizes, due = [e.n_bytes for e in mine], n_syncs * bucket_sizes
-        if sizes != due:
-            cause = "an all_reduce is of one bucket, all its gradients in one flat vector, in the order of the buckets."
-            if len(sizes) > len(due):
-                cause = "a bucket is one message: its gradients in one flat vector, one all_reduce."
-            elif sorted(sizes) == sorted(due):
-                cause = "buckets go in their order, the last parameters first, whatever comes in first."
-            raise CheckFailed(
-                f"{what}: rank {rank} calls all_reduce with {sizes} bytes, its buckets hold {due}.", cause=cause
-            )
-        if any(e.waited is None for e in mine):
-            raise CheckFailed(
-                f"{what}: rank {rank} did not wait for every all_reduce before the step.",
-                cause="keep every handle, and wait() for each of them in wait.",
-            )
-
-
-def _bucket_sizes(bucket_bytes: int, itemsize: int) -> list[int]:
-    """Bytes of each bucket of `Branches`, as the lesson's buckets_of fills them."""
-    sizes, room = [], 0
-    for n_bytes in (itemsize * 2, itemsize * 3, itemsize * 5):  # the last layer first
-        if n_bytes > room:
-            sizes.append(0)
-            room = bucket_bytes
-        sizes[-1] += n_bytes
-        room -= n_bytes
-    return sizes
-
-
 @check(
     "lesson_05.overlap",
     judge=_judge_overlap,
@@ -304,12 +251,12 @@ def _bucket_sizes(bucket_bytes: int, itemsize: int) -> list[int]:
         for n, b, s, *dtypes in (
             (2, 1, "every layer used"),
             (2, 1000, "every layer used", "float32"),
-            (4, 40, "two steps"),
             (3, 40, "last layer unused"),
             (2, 1, "first layer unused"),
             (3, 1, "rank 0 leaves the last layer out"),
             (3, 40, "rank 0 has no gradient at all"),
             (2, 1, "rank 0 has its gradients in another order"),
+            (4, 40, "three steps, the last layer used in the second"),
             (2, 40, "two batches accumulated"),
             (1, 40, "every layer used"),
         )

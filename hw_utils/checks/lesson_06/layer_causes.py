@@ -30,6 +30,12 @@ def crash_cause(data: Any, stage: str, axis: int, case: dict) -> str:
     if "crash" not in data:
         return ""
     cut = "d_out = weight.shape[1]" if axis else "d_in = weight.shape[0]"
+    if stage == "constructor" and data["crash"]["reason"].startswith("ValueError"):
+        n, (mine, other) = case["world_size"], ("d_out", "d_in") if axis else ("d_in", "d_out")
+        if case[other] % n:
+            return (
+                f"{n} divides {mine}, {case[mine]}: the other dimension is looked at; the constructor cuts along {cut}"
+            )
     if stage == "constructor":
         return f"the constructor cuts along {cut}, and refuses only what N does not divide"
     found = _MATRICES.search(data["crash"]["reason"])

@@ -190,13 +190,13 @@ def _forward_cases(axis: int) -> list[dict]:
 
 
 _COLUMN_HINTS = {
-    "hint 3 of exercise 6.3a": "on the object and not on the class",
+    "hint 3 of exercise 6.3a": "on the object and not on the class|objects and ranks share it",
     "hint 2 of exercise 6.3a": "cannot be multiplied|is kept on self|upstream gradient|slice the gradient|x is whole"
     "|x.T @ g|share of the|columns' share",
     "hint 1 of exercise 6.3a": "clone|constructor|columns|the transpose|slice is another|no second copy",
 }
 _ROW_HINTS = {
-    "hint 3 of exercise 6.3a": "on the object",
+    "hint 3 of exercise 6.3a": "on the object|objects and ranks share it",
     "hint 1 of exercise 6.3b": "examples are cut|slice x|slice of x|upstream gradient|own slice|wrong shard"
     "|share of every output|not reduced",
     "hint 2 of exercise 6.3b": "gathered|part of the input gradient",
@@ -294,7 +294,10 @@ def column_then_row(column_then_row, /, **case):
         "hint 1 of exercise 6.4": "cannot be multiplied|nn.Linear stores",
         "hint 2 of exercise 6.4": "deepcopy|views of the plain|setattr",
     },
-    errors={"as child module": "a model's layer is a module, which yours is not: Handmade(layer) makes one of it."},
+    errors={
+        "as child module|empty parameter list": "a model's layer is a module, which yours is not: Handmade(layer) "
+        "makes one of it, with layer.weight as its parameter."
+    },
     hint="hint 1 of exercise 6.4",
     look="compare models[0](x) with model(x), then each layer's weight with its slice of the plain one.",
 )

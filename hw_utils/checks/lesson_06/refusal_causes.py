@@ -14,6 +14,10 @@ CUT_AGAIN = (
     "a single rank's model is right: with more, a layer that one rank's part was cut from is cut again for the next. "
     "Copy the plain model anew for each rank (copy.deepcopy)"
 )
+CUT_THEN_COPIED = (
+    "a model whose layers are cut already is copied, and they hold the context, which has no copy. Copy the plain "
+    "model anew for each rank (copy.deepcopy), then replace the copy's layers"
+)
 OTHER_SIZE = (
     f"N divides the hidden units, so the layer is given another size: {TRANSPOSED}. Or it is another layer's weight"
 )

@@ -54,11 +54,15 @@ def part_on(rank: int, tensor: torch.Tensor, world_size: int, axis: int, seed: i
 
 
 def run_ranks(
-    worker: Callable[[int, Any], Any], world_size: int, prepare: Callable[[Any], None] | None = None
+    worker: Callable[[int, Any], Any],
+    world_size: int,
+    prepare: Callable[[Any], None] | None = None,
+    refuses: Callable[[int], bool] = lambda rank: False,
 ) -> dict[str, Any]:
     """Plain data of `worker(rank, context)` on every rank: results and calls, or the crash or hang it ended in.
 
     A shape that does not fit, or a hang, is data that the judge explains; any other error is the student's own.
+    refuses: whether a ValueError of a rank is such data, too, whatever it says.
     """
     try:
         results, calls = run_in_turns(
@@ -70,7 +74,10 @@ def run_ranks(
         return {"hang": str(error)}
     except WorkerFailed as error:
         first = error.failures[0]
-        if isinstance(first.exception, RuntimeError | ValueError | IndexError) and _is_about_shapes(first):
+        is_refusal = isinstance(first.exception, ValueError) and refuses(first.rank)
+        if is_refusal or (
+            isinstance(first.exception, RuntimeError | ValueError | IndexError) and _is_about_shapes(first)
+        ):
             at = f"{first.where}: {first.where.source}" if first.where else ""  # none in what the check itself calls
             return {"crash": {"rank": first.rank, "reason": first.reason, "at": at}}
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,11 @@ from torch.nn.functional import mse_loss
 
 from hw_utils.checks import drawn_numbers
 from hw_utils.checks.kept_bytes import look_at, taken
+from hw_utils.checks.lesson_06.given_layers import calls_alone, noted, require_given
+from hw_utils.checks.lesson_06.kept_weights import LARGE_BYTES
 from hw_utils.checks.lesson_06.refusal_causes import (
     CUT_AGAIN,
+    CUT_THEN_COPIED,
     NOT_IN_PLAN,
     OTHER_SIZE,
     TRANSPOSED,
@@ -28,7 +32,6 @@ from hw_utils.checks.lesson_06.shards import (
     require_results,
     run_ranks,
 )
-from hw_utils.checks.lesson_06.tensor_parallel import LARGE_BYTES
 from hw_utils.core.errors import CheckFailed, WorkerFailed
 from hw_utils.material.kept.tensors import kept_tensors, n_found
 from hw_utils.material.models import SimpleMLP
@@ -85,7 +88,10 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     base, x, y = _training(d_hidden, seed) if not is_refused else (SimpleMLP(2, d_hidden, 1), *torch.zeros(2, 20, 1))
     is_apart = not is_refused and drawn_numbers.are_salted()
     before = [p.detach().clone() for p in base.parameters()]
+    made_with: list[str] = []
     plan = {name: (Row, Column)[_axis(name, by_rows)] for name in layers}
+    if sees_classes := world_size == 1 and isinstance(Row, type) and isinstance(Column, type):  # and none is far away
+        plan = {name: noted(Layer, name, made_with) for name, Layer in plan.items()}
     models: list[torch.nn.Module | None] = [None] * world_size if is_apart else []
     plans: list[list[str]] = []  # what calls have made of theirs
     shapes: list[dict[str, list[int]]] = [{} for _ in range(world_size)]
@@ -137,6 +143,10 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         said = {"refused": str(error), "by": type(error).__name__, "without plan": refuses_none(parallelize, base)}
         said["others"] = [] if is_refused else replaced_beside(parallelize, base, plan)
         return {**said, "alone": is_refused or fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)}
+    except TypeError as error:
+        if "cannot pickle" not in str(error):
+            raise
+        return {"refused": str(error), "by": "TypeError", "copied": True}
     except WorkerFailed:
         if d_hidden % world_size == 0:
             raise
@@ -151,6 +161,9 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
     shared = [name for key, name in pairs[0].items() if key in pairs[-1]] if len(pairs) > 1 else []
     if "crash" in made and world_size == 1:
         made["fresh"] = fits_alone(parallelize, *_training(d_hidden, seed)[:2], plan)
+    ids = {call["group_id"] for call in made.get("calls", [])}
+    made["made"] = sorted({*made_with}) if sees_classes else None
+    made["alone"] = calls_alone([*plan.values()]) if "results" in made and len(ids) < len(plan) else []
     made["plans"] = plans
     made |= {"shared": shared, "n_models": n_models(), "base_changed": changed, "base_replaced": replaced}
     return {**made, "shapes": shapes, "taken": taken(looks[0], looks[-1])}
@@ -169,6 +182,8 @@ def judge_parallelize(
     what = f"parallelize of {' and '.join(layers)}{', both by rows,' * by_rows} over {n_ranks(world_size)}"
     divisible = d_hidden % world_size == 0
     if "refused" in data:
+        if data.get("copied"):
+            raise CheckFailed(f"{what}: {data['by']}: {data['refused']}", cause=CUT_THEN_COPIED)
         if divisible:
             is_beside = data.get("without plan") or data.get("others")
             cause = NOT_IN_PLAN if is_beside else CUT_AGAIN if data.get("alone") else OTHER_SIZE
@@ -219,7 +234,7 @@ def judge_parallelize(
             cause="the plan says with which class a layer is cut, and may say another one than the lesson's: make each "
             "layer with its own, plan[name]",
         )
-    _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what)
+    _judge_training(data, results, calls, world_size, d_hidden, layers, n_steps, seed, what)
 
 
 def _why_crash(data: dict[str, Any], world_size: int, d_hidden: int, by_rows: bool) -> str:
@@ -270,7 +285,7 @@ def _require_little_taken(n_bytes: int | None, world_size: int, d_hidden: int, l
     )
 
 
-def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:
+def _judge_training(data, results, calls, world_size, d_hidden, layers, n_steps, seed, what) -> None:
     base, x, y = _training(d_hidden, seed)
     sizes = {name: getattr(base, name).weight.numel() for name in ("lin1", "lin2")}
     n_kept = sum(size // world_size if name in layers else size for name, size in sizes.items())
@@ -280,7 +295,7 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
         if result["n_kept"] != n_kept:
             raise CheckFailed(
                 f"{what}: rank {rank} keeps {result['n_kept']} weights, expected {n_kept}",
-                cause=_why_kept(result["n_kept"], sizes, world_size, layers),
+                cause=_why_kept(result["n_kept"], sizes, world_size, layers, data["shapes"][rank]),
             )
         if result["whole"]:
             raise CheckFailed(
@@ -304,6 +319,7 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
                 )
         if len(result["losses"]) != n_steps:
             raise CheckFailed(f"{what}: rank {rank} made {len(result['losses'])} of {n_steps} steps")
+    require_given(data, calls, layers, what)
     if world_size > 1:
         each = n_steps * len(layers)
         cause = "in each step a cut layer makes one collective forward and one backward, and nothing else does"
@@ -311,8 +327,10 @@ def _judge_training(results, calls, world_size, d_hidden, layers, n_steps, seed,
         require_calls(calls, world_size, {"all_gather": each, "all_reduce": each}, what, causes)
 
 
-def _why_kept(n_kept: int, sizes: dict[str, int], world_size: int, layers: list[str]) -> str:
-    """Which layers must have been cut for a rank to keep so many weights."""
+def _why_kept(n_kept: int, sizes: dict[str, int], world_size: int, layers: list[str], shapes: dict) -> str:
+    """Which layers must have been cut for a rank to keep so many weights; shapes: of those that are cut."""
+    if any(math.prod(shape) * world_size != sizes[name] for name, shape in shapes.items()):
+        return "the model that is cut is not the given one, its layers have other sizes: copy.deepcopy(model)"
     for cut in ([], ["lin1"], ["lin2"], ["lin1", "lin2"]):
         if n_kept == sum(size // world_size if name in cut else size for name, size in sizes.items()):
             left, more = [n for n in layers if n not in cut], [n for n in cut if n not in layers]

@@ -8,6 +8,13 @@ import numpy as np
 import torch
 
 from hw_utils.checks.kept_bytes import is_here, kept_tensors, look_at, taken, values_kept
+from hw_utils.checks.lesson_06.kept_weights import (
+    LARGE_BYTES,
+    bytes_of,
+    require_little_kept,
+    require_little_taken,
+    require_no_copy,
+)
 from hw_utils.checks.lesson_06.layer_causes import (
     COLUMN,
     EARLIER,
@@ -33,12 +40,7 @@ from hw_utils.core.errors import CheckFailed
 from hw_utils.material.kept.tensors import n_found
 from hw_utils.material.kept.values import depends
 
-LARGE_BYTES = 1_500_000  # of a weight: far more than all else that a layer keeps
 _LIMIT = {"float32": 1e-5, "float64": 1e-10}
-
-
-def _bytes_of(d_in: int, d_out: int, dtype: str) -> int:
-    return d_in * d_out * (4 if dtype == "float32" else 8)
 
 
 def _problem(d_in: int, d_out: int, batch: int, dtype: str, seed: int) -> tuple[torch.Tensor, ...]:
@@ -75,7 +77,7 @@ def drive_layer(
     if not divides:
         weight = torch.ones(d_in, d_out, dtype=DTYPES[dtype])
         return run_ranks(lambda rank, context: {"raised": _what_it_raises(Layer, weight, rank, context)}, world_size)
-    problem, is_large = _problem(d_in, d_out, batch, dtype, seed), _bytes_of(d_in, d_out, dtype) >= LARGE_BYTES
+    problem, is_large = _problem(d_in, d_out, batch, dtype, seed), bytes_of(d_in, d_out, dtype) >= LARGE_BYTES
     before = look_at(Layer, world_size) if is_large else None
     weights: list[Any] = [None] * world_size
     stages = ["constructor"] * world_size
@@ -94,9 +96,10 @@ def drive_layer(
             weights[rank] = layer.weight.detach().clone()
         stages[rank] = "forward"
         if backward:
-            layer.forward(other.clone())
+            first = [layer.forward(other.clone())]
             stages[rank] = "backward"
-            layer.backward(grad_output.flip(0))
+            first.append(layer.backward(grad_output.flip(0)))
+            was = [t.detach().clone() if isinstance(t, torch.Tensor) else t for t in first]
             stages[rank] = "forward"
         twice = _copies(layer) if stepped else []
         if stepped and isinstance(weights[rank], torch.Tensor | np.ndarray):
@@ -107,6 +110,8 @@ def drive_layer(
             Layer(weight.clone(), rank, context, "another").forward(other.clone())
             stages[rank] = "backward"
             result["grad_input"] = layer.backward(given["grad_output"])
+            named = zip(("forward", "backward"), first, was)
+            result["rewritten"] = [n for n, t, old in named if t is not old and not torch.equal(t, old)]
             result["weight_grad"] = getattr(layer, "weight_grad", None)
         kept = layer.weight.untyped_storage().nbytes() if isinstance(layer.weight, torch.Tensor) else 0
         foreign = _foreign(weight, layer.weight) if world_size > 1 and not stepped else weight.new_empty(0)
@@ -120,7 +125,7 @@ def drive_layer(
         looks_again = world_size == 2 and dtype == "float64" and not stepped
         return {**result, **seen, "of_others": _of_others(Layer, axis, weight, rank, context) if looks_again else ""}
 
-    made = run_ranks(worker, world_size)
+    made = run_ranks(worker, world_size, refuses=lambda rank: stages[rank] == "constructor")
     n_taken = taken(before, look_at(Layer, is_at_rest=True)) if is_large else None
     return {**made, "weights": weights, "stages": stages, "taken": n_taken}
 
@@ -197,8 +202,8 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     if case.get("stepped"):
         weight = _moved(*(case[k] for k in ("d_in", "d_out", "dtype", "seed"))).double()
     require_weights_dtype(data["weights"], case["dtype"], what)
-    _require_little_kept(results, case, what)
-    _require_little_taken(data["taken"], case, what)
+    require_little_kept(results, case, what)
+    require_little_taken(data["taken"], case, what)
     require_unchanged(results, what)
     _require_by_hand(results, what)
     if case["backward"]:
@@ -213,7 +218,8 @@ def _judge_layer(data: Any, axis: int, causes: dict[str, dict[str, str]], calls:
     for name, expected, words in parts:
         _require_none_of(known[name], [r[name] for r in results], expected, f"{what}: {words}", limit)
         require_parts([r[name] for r in results], expected, f"{what}: {words}", limit, causes[name])
-    _require_no_copy(results, what)
+    require_no_copy(results, what)
+    _require_new_outputs(results, what)
     if n > 1:
         is_right = all(_near(r["output"], (x @ weight).numpy(), limit) for r in results)
         require_layers_calls(made, n, calls, what, causes["calls"], is_right)
@@ -260,6 +266,16 @@ def _require_by_hand(results: list, what: str) -> None:
             )
 
 
+def _require_new_outputs(results: list, what: str) -> None:
+    for rank, result in enumerate(results):
+        for name in result.get("rewritten", []):
+            raise CheckFailed(
+                f"{what}: a second {name} changes what the first one returned on rank {rank}",
+                cause="each pass returns a tensor of its own: a layer is used twice, or for two batches, before the "
+                "first result is done with",
+            )
+
+
 def _require_not_added(results: list, both: list, limit: float, what: str) -> None:
     for rank, (result, added) in enumerate(zip(results, both)):
         if isinstance(result["weight_grad"], np.ndarray) and distance(result["weight_grad"], added) <= limit:
@@ -267,50 +283,6 @@ def _require_not_added(results: list, both: list, limit: float, what: str) -> No
                 f"{what}: the weight gradient on rank {rank} is that of two backward passes together",
                 cause="each backward leaves its own gradient: assign self.weight_grad, do not add to it",
             )
-
-
-def _require_little_kept(results: list, case: dict, what: str) -> None:
-    local = case["d_in"] * case["d_out"] // case["world_size"] * (4 if case["dtype"] == "float32" else 8)
-    for rank, result in enumerate(results):
-        if not result["kept_bytes"] <= local:
-            raise CheckFailed(
-                f"{what}: rank {rank} keeps {result['kept_bytes']} bytes alive for a weight of {local}",
-                cause="a slice is a view of the whole weight, and .contiguous() of the whole copies nothing: keep a "
-                "copy of the slice (.clone())",
-            )
-        if result["whole"]:
-            raise CheckFailed(
-                f"{what}: self.{result['whole'][0]} keeps other ranks' part of the weight alive on rank {rank}",
-                cause="1/N of the weight is kept: a copy of the slice (.clone()), and nothing of the whole",
-            )
-        if result["of_others"]:
-            raise CheckFailed(
-                f"{what}: rank {rank} holds what is another one when other ranks' part of the weight is: "
-                f"{result['of_others']}",
-                cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or a number",
-            )
-
-
-def _require_no_copy(results: list, what: str) -> None:
-    for rank, result in enumerate(results):
-        if result["twice"]:
-            raise CheckFailed(
-                f"{what}: rank {rank} kept its part of the weight twice, also in self.{result['twice'][0]}",
-                cause="1/N of the weight is kept, once: a copy takes as much memory again, a view (.T) takes none",
-            )
-
-
-def _require_little_taken(n_bytes: int | None, case: dict, what: str) -> None:
-    """n_bytes: what all ranks' layers have left in use. With backward there are two a rank, and a gradient."""
-    whole = _bytes_of(case["d_in"], case["d_out"], case["dtype"])
-    allowed = 3 if case["backward"] else 1
-    if n_bytes is None or whole < LARGE_BYTES or n_bytes <= (9.5 if case["backward"] else 5) * whole:
-        return
-    raise CheckFailed(
-        f"{what}: all ranks' layers together keep {n_bytes / whole:.3g} times the weight's bytes, {allowed} "
-        f"{'is' if allowed == 1 else 'are'} enough",
-        cause="1/N of the weight is kept, in whatever form: nothing of the rest, not as a text or in a file either",
-    )
 
 
 def _require_refused(data: Any, axis: int, case: dict) -> None:

@@ -1465,3 +1465,46 @@ def searches_below_a_gigabyte(world_size, network):
         ring_s = around * (network.latency_s + size / world_size / network.bandwidth_Bps)
         low, high = (size, high) if tree_s < ring_s else (low, size)
     return high
+
+
+def _changed_tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more=False, at_once=False):
+    """The tree, of which a mistake changes one part."""
+    (rank, world_size), data, distance, below = _here(), flat(tensor), 1, []
+    while rank % (2 * distance) == 0 and distance < world_size:
+        below += [rank + distance] if rank + distance < world_size else []
+        distance *= 2
+    for child in below:
+        incoming = buffer(data)
+        dist.recv(incoming, child)
+        data += incoming.view_as(data)
+    if rank:
+        dist.send(data, rank - distance)
+        dist.recv(data, rank - distance)
+    if at_once:
+        for sending in [dist.isend(data, child) for child in below[::-1]]:
+            sending.wait()
+    for child in [] if at_once else below[::-1]:
+        dist.send(data, child)
+    if more and rank < 2 <= world_size:
+        (dist.send if rank == 0 else dist.recv)(data.flatten()[:0], 1 - rank)
+    tensor.copy_(data.view_as(tensor))
+
+
+@wrong("lesson_02.tree_all_reduce", says="15 elements are sent, and the buffer has room for 3: len.tensor. counts rows")
+def tree_has_a_buffer_of_rows(tensor):
+    _changed_tree(tensor, buffer=lambda data: torch.empty(len(data) if data.dim() else 1, dtype=data.dtype))
+
+
+@wrong("lesson_02.tree_all_reduce", says="some messages carry nothing: whoever has nothing to send is silent")
+def tree_sends_an_empty_message(tensor):
+    _changed_tree(tensor, more=True)
+
+
+@wrong("lesson_02.tree_all_reduce", says="5 rounds; a tree takes 4.*several sends at once.*be over before the next")
+def tree_posts_its_sends_at_once(tensor):
+    _changed_tree(tensor, at_once=True)
+
+
+@wrong("lesson_02.tree_all_reduce", says="view size is not compatible.*do not lie side by side in memory")
+def tree_takes_a_flat_view(tensor):
+    _changed_tree(tensor, flat=lambda tensor: tensor.view(-1).contiguous())

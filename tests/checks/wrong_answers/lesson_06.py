@@ -18,6 +18,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from hw_utils.material.handwritten_layer import Handmade
+from hw_utils.material.models import SimpleMLP
 from tests.checks.wrong_answers import wrong, wrong_values
 
 GATHER, REDUCE = "lesson_06.all_gather", "lesson_06.all_reduce"
@@ -489,7 +490,7 @@ class TurnsTheList(_Context):
         return gathered[1:] + gathered[:1]
 
 
-@wrong(GATHER, says="shared by all its objects")
+@wrong(GATHER, says="`KeepsItsBuffersOnTheClass.shared` keeps something from call to call")
 class KeepsItsBuffersOnTheClass(_Context):
     shared = {}  # noqa: RUF012, the mistake is meant
 
@@ -2558,7 +2559,11 @@ _plant("makes_one_model_for_all_ranks", "different models for 2 ranks", _one_mod
 _plant("cuts_one_copy_again", "is cut again for the next. Copy the plain model anew for each", _cuts_one_copy_again)
 _plant("gives_every_rank_the_first_slice", "slices are not those", _rank_zero_everywhere)
 _plant("draws_fresh_weights", "slices are not those", _fresh_weights)
-_plant("ignores_the_map", "both by rows.*the plan says with which class a layer is cut", _always_both)
+_plant(
+    "ignores_the_map",
+    "lin1 is made with another class than plan.*the plan says with which class a layer is cut",
+    _always_both,
+)
 _plant("replaces_nothing", "layer of the plan is not replaced", _replaces_nothing)
 
 
@@ -2815,7 +2820,7 @@ def _copies_only_the_outside(model, plan, context):
     return models
 
 
-_plant("takes_the_lessons_classes", "by rows.*lin1's weight has shape .2, 4. on rank 0.*may say another one", _by_name)
+_plant("takes_the_lessons_classes", "lin1 is made with another class than plan", _by_name)
 _plant("copies_only_the_outside", "the plain model itself is cut.*copy.copy shares them", _copies_only_the_outside)
 
 
@@ -2945,3 +2950,133 @@ def gives_the_loss_with_its_graph(model, optimizer, x, y, context, rank):
         p.grad = part.view_as(p).clone()
     optimizer.step()
     return loss
+
+
+_SIZES: dict = {}
+
+
+@wrong(SPLIT, says="tried alone this case is right.*`_SIZES` keeps something from call to call")
+def keeps_the_first_sizes(x, rank, world_size):
+    sizes = _SIZES.setdefault(world_size, [len(part) for part in x.tensor_split(world_size)])
+    return x[sum(sizes[:rank]) : sum(sizes[: rank + 1])]
+
+
+_PARAMETERS: list = []
+
+
+@wrong(STEP, says="`_PARAMETERS` is changed in a call, and all calls, objects and ranks share it")
+def keeps_the_first_parameters(model, optimizer, x, y, context, rank):
+    optimizer.zero_grad()
+    loss = mse_loss(model(x), y)
+    loss.backward()
+    if not _PARAMETERS:
+        _PARAMETERS.extend(model.parameters())
+    flat = context.all_reduce(torch.cat([p.grad.flatten() for p in model.parameters()]), rank, "g", "mean")
+    for p, piece in zip(_PARAMETERS, flat.split([p.numel() for p in _PARAMETERS])):
+        p.grad = piece.view_as(p)
+    optimizer.step()
+    return loss.item()
+
+
+@wrong(COLUMN_B, says="`KeepsItsGradientOnTheClass.weight_grad` is changed in a call, and all calls, objects and ranks")
+class KeepsItsGradientOnTheClass(_Column):
+    def backward(self, grad_output):
+        mine = grad_output[:, self.mine]
+        type(self).weight_grad = self.x.T @ mine
+        return self.reduce(mine @ self.weight.T)
+
+
+class _LooksAtTheOther:
+    def __init__(self, weight, rank, context, group_id):
+        if weight.shape[1 - self.axis] % context.world_size:
+            raise ValueError("these do not fit")
+        super().__init__(weight, rank, context, group_id)
+
+
+@wrong(COLUMN_F, says="2 divides d_out, 6: the other dimension is looked at")
+class ColumnRefusesByItsRows(_LooksAtTheOther, _Column):
+    pass
+
+
+@wrong(ROW_B, says="2 divides d_in, 6: the other dimension is looked at")
+class RowRefusesByItsColumns(_LooksAtTheOther, _Row):
+    pass
+
+
+@wrong(COLUMN_B, says="a second forward changes what the first one returned on rank 0.*a tensor of its own")
+class ReturnsOneBuffer(_Column):
+    def forward(self, x):
+        y = super().forward(x)
+        self.y = getattr(self, "y", None) if y.shape == getattr(getattr(self, "y", None), "shape", None) else y.clone()
+        return self.y.copy_(y)
+
+
+class _Alone:
+    """A context of one's own, which nobody else has."""
+
+    def __init__(self, world_size):
+        self.world_size = world_size
+        self.barrier = threading.Barrier(world_size)
+
+    def all_gather(self, tensor, rank, group_id):
+        self.barrier.wait()
+        return [tensor.clone()] * self.world_size
+
+    def all_reduce(self, tensor, rank, group_id, op="sum"):
+        return torch.stack(self.all_gather(tensor, rank, group_id)).sum(0)
+
+
+_plant("makes_a_context", "no layer calls the context that parallelize was given.*make no context of your own",
+       lambda m, p, c: _parallelize(m, p, _Alone(c.world_size)))  # fmt: skip
+
+
+def _with_one_name(model, plan, context):
+    return _parallelize(model, {name: lambda w, r, c, _, L=L: L(w, r, c, "tp") for name, L in plan.items()}, context)
+
+
+_plant("gives_all_layers_one_name", "all layers have one group_id, 'tp'.*each layer has its own", _with_one_name)
+
+
+def _goes_by_the_classes_names(model, plan, context):
+    known = {name: GoodColumn if "Column" in Layer.__name__ else GoodRow for name, Layer in plan.items()}
+    return _parallelize(model, known, context)
+
+
+_plant("goes_by_the_classes_names", "lin1 is made with another class than plan", _goes_by_the_classes_names)
+_plant(
+    "cuts_only_the_first",
+    "lin2 is the plain layer in the models.*a layer of the plan is not replaced",
+    lambda m, p, c: _parallelize(m, dict(list(p.items())[:1]), c),
+)
+
+
+def _draws_the_lessons_model(model, plan, context):
+    return _parallelize(SimpleMLP(2, 16, 1).double(), plan, context)
+
+
+_plant("draws_the_lessons_model", "the model that is cut is not the given one", _draws_the_lessons_model)
+
+
+def _copies_what_is_cut(model, plan, context):
+    weights = {name: getattr(model, name).weight.detach().T.clone() for name in plan}
+    copies = []
+    for rank in range(context.world_size):
+        for name, Layer in plan.items():
+            setattr(model, name, Handmade(Layer(weights[name], rank, context, name)))
+        copies.append(copy.deepcopy(model))
+    return copies
+
+
+_plant("copies_what_is_cut", "cannot pickle.*a model whose layers are cut already is copied", _copies_what_is_cut)
+
+
+def _without_handmade(model, plan, context):
+    models = [copy.deepcopy(model) for _ in range(context.world_size)]
+    for rank, mine in enumerate(models):
+        for name, Layer in plan.items():
+            delattr(mine, name)
+            object.__setattr__(mine, name, Layer(getattr(model, name).weight.detach().T, rank, context, name).forward)
+    return models
+
+
+_plant("leaves_layers_unwrapped", "empty parameter list.*Handmade.layer. makes one of it", _without_handmade)

@@ -84,7 +84,7 @@ def sources(answers: list) -> dict[str, list]:
 
 
 def problem(check: str, answers: list, chosen: Callable[[list], list] = list, *, repeats: bool = True) -> str:
-    """What is wrong with the answers, "" if nothing is: on some of the check's own cases, then with a process a rank."""
+    """What is wrong with the answers, "" if nothing is: on some of the check's own cases, then apart."""
     judge, opened = judge_of(SHARED.get()), bytes(pickling.dump(answers, "the answers", with_locks=True))
     try:
         in_orders = judge.is_in_orders(check)
