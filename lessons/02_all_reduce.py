@@ -151,7 +151,7 @@ checks.lesson_02.tree_partner(tree_partner, cases=[{"world_size": 128}])
 #
 # **Task** (20 minutes, 10 points). `tree_all_reduce(tensor)`: after it, `tensor` holds the sum on every rank. Any
 # number of ranks, any shape (a single number without dimensions, too), any dtype of numbers (bfloat16, too), also a
-# tensor whose elements do not lie side by side in memory. Each of a rank's sends is over before its next one begins.
+# tensor whose elements do not lie side by side in memory.
 # Target: 2 (N - 1) messages of the whole tensor, `tree_steps(N)` rounds.
 
 # %% [markdown]

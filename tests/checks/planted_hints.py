@@ -93,7 +93,6 @@ HINTS: dict[str, dict[int, str]] = {
     "lesson_02.tree_all_reduce": {
         0: (
             "tree_goes_through_numpy tree_has_a_buffer_of_rows tree_sends_an_empty_message "
-            "tree_posts_its_sends_at_once "
             "tree_knows_no_short_whole_numbers tree_sends_to_itself tree_keeps_buffers_by_shape "
             "tree_never_waits_on_the_way_back "
             "tree_adds_whole_numbers_as_floats tree_gathers_to_the_root tree_is_a_chain "

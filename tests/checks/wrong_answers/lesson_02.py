@@ -1467,7 +1467,7 @@ def searches_below_a_gigabyte(world_size, network):
     return high
 
 
-def _changed_tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more=False, at_once=False):
+def _changed_tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguous, more=False):
     """The tree, of which a mistake changes one part."""
     (rank, world_size), data, distance, below = _here(), flat(tensor), 1, []
     while rank % (2 * distance) == 0 and distance < world_size:
@@ -1480,10 +1480,7 @@ def _changed_tree(tensor, *, buffer=torch.empty_like, flat=torch.Tensor.contiguo
     if rank:
         dist.send(data, rank - distance)
         dist.recv(data, rank - distance)
-    if at_once:
-        for sending in [dist.isend(data, child) for child in below[::-1]]:
-            sending.wait()
-    for child in [] if at_once else below[::-1]:
+    for child in below[::-1]:
         dist.send(data, child)
     if more and rank < 2 <= world_size:
         (dist.send if rank == 0 else dist.recv)(data.flatten()[:0], 1 - rank)
@@ -1498,11 +1495,6 @@ def tree_has_a_buffer_of_rows(tensor):
 @wrong("lesson_02.tree_all_reduce", says="some messages carry nothing: whoever has nothing to send is silent")
 def tree_sends_an_empty_message(tensor):
     _changed_tree(tensor, more=True)
-
-
-@wrong("lesson_02.tree_all_reduce", says="5 rounds; a tree takes 4.*several sends at once.*be over before the next")
-def tree_posts_its_sends_at_once(tensor):
-    _changed_tree(tensor, at_once=True)
 
 
 @wrong("lesson_02.tree_all_reduce", says="view size is not compatible.*do not lie side by side in memory")
