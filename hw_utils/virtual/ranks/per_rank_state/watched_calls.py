@@ -66,7 +66,7 @@ _noting: list[Any] = []  # the engines of the simulations under way, the innermo
 
 
 def _hook(event: str, arguments: tuple) -> None:
-    if event not in _WRITES or not _noting or not is_in_simulation():
+    if not _noting or event not in _WRITES or not is_in_simulation():  # at the process's end all names are None
         return
     engine = _noting[-1]
     if engine.ending.is_over or engine.rank >= engine.world_size:
