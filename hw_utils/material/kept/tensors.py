@@ -23,6 +23,7 @@ NUMBERS = ", its numbers"  # ends the path of floats that are no tensor
 _MOST_THINGS = 10_000
 _FEW_BYTES = 16  # letters in a name, flags
 _FEW_NUMBERS = 2_000  # to look through them costs as much as to ask for it
+_MOST_STARTS = 10  # of a row of numbers: as many places as are tried
 _BY_ANY_NAME = {"globals", "vars"}  # what reaches global names that do not stand in the code
 _A_MODULES_OWN = ("_parameters", "_buffers", "_modules")
 _OURS = "hw_"  # this course's packages: a communication layer, for example: what it keeps is no part of a layer
@@ -92,8 +93,23 @@ class Memories:
             return False
         few = flat[[0, len(flat) // 2, -1]]  # tell most memory apart, the first one most of that
         memories = self._large + [m for joined, together in self._small if n_found(few, joined) == 3 for m in together]
-        holders = (memory for memory in memories if all(n_found(number, memory) for number in few))
-        return any(n_found(flat, memory) == len(flat) for memory in holders) and len(flat.unique()) > 2
+        holders = [memory for memory in memories if all(n_found(number, memory) for number in few)]
+        if not holders or not _are_three_kinds(flat):
+            return False
+        return any(_lies_in(flat, memory) or n_found(flat, memory) == len(flat) for memory in holders)
+
+
+def _are_three_kinds(numbers: torch.Tensor) -> bool:
+    """Whether they are no constant, and not two numbers only."""
+    others = numbers[numbers != numbers[0]]
+    return bool(len(others)) and bool((others != others[0]).any())
+
+
+def _lies_in(numbers: torch.Tensor, memory: torch.Tensor) -> bool:
+    """Whether all of them lie there side by side, as a copy does: much quicker to see than that each lies somewhere."""
+    numbers = numbers.to(memory.dtype)
+    starts = (memory[: len(memory) - len(numbers) + 1] == numbers[0]).nonzero().flatten().tolist()
+    return any(torch.equal(memory[start : start + len(numbers)], numbers) for start in starts[:_MOST_STARTS])
 
 
 def beside_models(tensors: dict[str, torch.Tensor], models: list[torch.nn.Module]) -> dict[str, torch.Tensor]:
