@@ -207,6 +207,7 @@ HINTS: dict[str, dict[int, str]] = {
             "FlattensTheTensors GathersSinglePrecision PutsItsOwnTensorIn "
             "GathersIntoTheSameTensors ReturnsOneListPerRank PutsTheCallersTensorsIn KeepsTheShapeOfTheFirstCall "
             "ReshapesToTheFirstCall WaitsALittle CountsTheCallsOfRankZero GathersInABufferOfTheDefaultDtype "
+            "GathersWholeNumbersAsFloats "
             "SlotsOfTheClass ReadsItsOwnSlot RemembersBarriersByACache "
         ),
         1: (
@@ -232,7 +233,8 @@ HINTS: dict[str, dict[int, str]] = {
             "DividesByTheRanksThatHaveArrived ForgetsTheMean TakesAnyOp TakesCapitals AddsIntoTheCallersTensor "
             "DividesBeforeAndAfter GivesTheSumToRankZeroOnly SumsToOneNumber AveragesIfNotTold "
             "TakesTheAverageForTheMean ReducesSinglePrecision GivesTheTensorBackAlone AddsItsOwnFirst "
-            "AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision RefusesAfterTheGather "
+            "AddsTheOthersToItsOwn AddsItsOwnLast AddsBackwardsOnTheLastRank SumsInSinglePrecision "
+            "RefusesAfterTheGather "
             "RefusesAfterABarrier RefusesOnRankZeroAndWaitsElsewhere RefusesOnRankZeroOnly AssertsTheOp "
             "LooksTheOpUp AnswersInDoublePrecision DividesByFour DividesWholeNumbers "
             "AddsWholeNumbersAsFloats LooksForTheOpInAText WritesIntoOneBufferARank WritesIntoOneBufferForAll "

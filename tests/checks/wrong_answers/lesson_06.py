@@ -821,6 +821,12 @@ class AddsItsOwnFirst(_AddsInAnOrder):
         return parts[rank:] + parts[:rank]
 
 
+@wrong(REDUCE, says="with 3 ranks: .*each rank adds in an order of its own")
+class AddsTheOthersToItsOwn(_AddsInAnOrder):
+    def order(self, parts, rank):
+        return [parts[rank], *parts[:rank], *parts[rank + 1 :]]
+
+
 @wrong(REDUCE, says="each rank adds in an order of its own")
 class AddsItsOwnLast(_AddsInAnOrder):
     def order(self, parts, rank):
@@ -2734,6 +2740,13 @@ class AnswersInDoublePrecision(_Context):
             raise ValueError(op)
         total = sum(part.double() for part in self.all_gather(tensor, rank, group_id))
         return total / self.world_size if op == "mean" else total
+
+
+@wrong(GATHER, says="bring int64: rank 0 gets .*float32 in its list.*the dtype of its tensors")
+class GathersWholeNumbersAsFloats(_Context):
+    def all_gather(self, tensor, rank, group_id):
+        gathered = super().all_gather(tensor, rank, group_id)
+        return [part if part.is_floating_point() else part.float() for part in gathered]
 
 
 @wrong(REDUCE, says="bring int64: rank 0 gets .*more digits than a float64: keep")

@@ -13,8 +13,9 @@ from hw_utils.checks.common_mistakes import came
 from hw_utils.core.errors import ranks_text
 
 GROWTH = 7.0  # from call to call: no number of ranks, so that a mean of one call is no sum of another
-# With 3 ranks or 4 their sum is another one if each rank begins with its own; with 3, so is the mean by * (1 / 3).
-_UNEVEN = (0.3, 2e8, -8e7, 0.7)
+# On both sides of a step of rounding: if each of 3 ranks or 4 begins with its own, their sums differ; a third of the
+# sum is another one by * (1 / 3), and in single precision no digit of it is left.
+_UNEVEN = (0.3, 2.0**27 + 1, 77 - 2.0**27, 0.7)
 
 
 SHAPE, OTHER_SHAPE = (1, 3), (3, 1)  # of what is brought
