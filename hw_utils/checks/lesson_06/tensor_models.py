@@ -36,6 +36,8 @@ from hw_utils.core.errors import CheckFailed, WorkerFailed
 from hw_utils.material.kept.tensors import kept_tensors, n_found
 from hw_utils.material.models import SimpleMLP
 
+_LIMIT_S, _LARGE_LIMIT_S = 8.0, 30.0  # who goes through large layers row by row is slow, and right
+
 
 def _training(d_hidden: int, seed: int) -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
     model = SimpleMLP(2, d_hidden, 1).double()
@@ -138,7 +140,7 @@ def drive_parallelize(parallelize, Column, Row, world_size, d_hidden, layers, n_
         looks.append(look_at(parallelize, is_at_rest=True) if is_large else None)
 
     try:
-        made = run_ranks(worker, world_size, prepare)
+        made = run_ranks(worker, world_size, prepare, timeout_s=_LARGE_LIMIT_S if is_large else _LIMIT_S)
     except (ValueError, AssertionError) as error:
         said = {"refused": str(error), "by": type(error).__name__, "without plan": refuses_none(parallelize, base)}
         said["others"] = [] if is_refused else replaced_beside(parallelize, base, plan)
