@@ -96,8 +96,11 @@ class Check:
     def _with_what_is_kept(
         self, error: CheckFailed, kept: KeptNames, answers: Sequence[Any], case: Case
     ) -> CheckFailed:
-        """The failure; what the answers' calls keep outside of them is put back, and the case tried again."""
-        name = kept.put_back()
+        """The failure; what the answers' calls keep outside of them is put back, and the case tried again.
+
+        Then all of it is as the failure left it: a list may be there to be looked at.
+        """
+        at_the_failure, name = KeptNames(answers), kept.put_back()
         if not name:
             return error
         try:
@@ -107,7 +110,7 @@ class Check:
             cause = f"{shared} If that is not it: {error.cause}" if error.cause else shared
             return CheckFailed(error.message, cause=cause, hint=self.hint_for(shared) or error.hint)
         finally:
-            kept.put_back()
+            at_the_failure.put_back()
         return CheckFailed(error.message, cause=_KEPT.format(name=name))
 
     def drive_one(self, answers: Sequence[Any], case: Case) -> Any:

@@ -52,6 +52,17 @@ def test_a_wrong_answer_shows_its_smallest_failing_case_and_the_hint(double, cap
     assert capfd.readouterr().out == ""
 
 
+_KEPT: dict[str, int] = {}
+
+
+def test_what_calls_keep_is_named_and_stays_as_the_failure_left_it(double):
+    _KEPT.clear()
+    with pytest.raises(CheckFailed) as failed:
+        double(lambda n: 2 * _KEPT.setdefault("n", n))
+    assert "tried alone this case is right, after other calls it is not: `_KEPT` keeps" in str(failed.value)
+    assert _KEPT == {"n": 1}
+
+
 def test_the_hint_follows_from_what_the_failure_says():
     def judge(data, n):
         raise CheckFailed("no.", cause=f"it is {data}, too {'long' if data > n else 'short'}.")
