@@ -14,8 +14,10 @@ from hw_utils.threads.interleaving_text import tell
 from hw_utils.threads.interleavings import Explorer, Outcome
 from hw_utils.threads.switch_points import about
 
+_address = object.__hash__  # as `id`, of which Python tells every audit hook
 
-class Calls:
+
+class Calls:  # what it does beside the calls has few functions: a tracer is told of each that is called
     """A program for `explore`: every rank calls a method of what they share, a few times in a row.
 
     When a call has returned, the rank writes into all that it got, and into the tensor that it brought: nobody else
@@ -51,9 +53,10 @@ class Calls:
 def _look_back(seen: list[dict[str, Any]], results: list, written: float) -> None:
     """Notes in a call's entry if something else than what was written stands in its results by now."""
     for entry, got in zip(seen, results):
-        changed = [value for value in _numbers(got) if value != written]
-        if changed:
-            entry.setdefault("changed_later", changed)
+        for part in got if isinstance(got, list | tuple) else (got,):
+            numbers = part.flatten().tolist() if isinstance(part, torch.Tensor) else _numbers(part)
+            if numbers.count(written) != len(numbers) and "changed_later" not in entry:
+                entry["changed_later"] = [value for value in numbers if value != written]
 
 
 def _numbers(got: Any) -> list[float]:
@@ -69,7 +72,11 @@ def _values(got: Any, like: torch.Tensor) -> Any:
         kind = "" if got.dtype == like.dtype else f" and dtype {str(got.dtype).removeprefix('torch.')}"
         return {"unknown": f"one tensor of shape {tuple(got.shape)}{kind}"}
     if isinstance(got, list | tuple):
-        return [_values(g, like) for g in got]
+        found = []
+        for g in got:
+            is_alike = isinstance(g, torch.Tensor) and g.shape == like.shape and g.dtype == like.dtype
+            found.append(g.flatten().tolist() if is_alike else _values(g, like))
+        return found
     return None if got is None else {"unknown": f"a value of type {type(got).__name__}"}
 
 
@@ -78,7 +85,7 @@ def _scribble(got: Any, value: float) -> None:
         got.fill_(value)
     elif isinstance(got, list | tuple):
         for g in got:
-            _scribble(g, value)
+            g.fill_(value) if isinstance(g, torch.Tensor) else _scribble(g, value)
 
 
 class CallsInOrders:
@@ -91,7 +98,7 @@ class CallsInOrders:
         make = lambda: [kind(world_size) for _ in range(len(brought) // world_size)]  # noqa: E731
         self.explorer = Explorer(make, Calls(method, brought, args), len(brought), timeout_s)
         self.codes: dict[CodeType, int] = {}
-        self._numbered: dict[int, tuple[int, CodeType]] = {}  # by id: the hash of a code is slow
+        self._numbered: dict[int, tuple[int, CodeType]] = {}  # by address: the hash of a code is slow
         self.ways: dict[tuple, int] = {}
         self.told: set[str] = set()
 
@@ -136,6 +143,6 @@ class CallsInOrders:
         return self.ways.setdefault(way, len(self.ways))
 
     def _number_of(self, code: CodeType) -> int:
-        if id(code) not in self._numbered:
-            self._numbered[id(code)] = self.codes.setdefault(code, len(self.codes)), code
-        return self._numbered[id(code)][0]
+        if _address(code) not in self._numbered:
+            self._numbered[_address(code)] = self.codes.setdefault(code, len(self.codes)), code
+        return self._numbered[_address(code)][0]

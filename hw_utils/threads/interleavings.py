@@ -35,6 +35,7 @@ _STEP_LIMIT = 20_000
 _MOST_OUTCOMES = 100
 LOST_TRACE = "sys.settrace was called: then no other rank can be let in between two steps"
 _OBJECTS = 200_000  # between two collections: each goes through all that a notebook has imported
+_address = object.__hash__  # as `id`, of which Python tells every audit hook, and not the slow hash of a code
 _BATCH = 100  # orders that are run at a time
 
 
@@ -82,15 +83,15 @@ class _Interleaving:
 
     def tracer(self, rank: int) -> Callable:
         """What `sys.settrace` takes on the thread of a rank."""
-        steppers: dict[int, tuple] = {}  # by id, see `known`: the hash of a code is slow
+        steppers: dict[int, tuple] = {}  # by address
         mine = self.passed[rank]
 
         def on_call(frame: FrameType, event: str, arg: Any) -> Callable | None:
             code = frame.f_code
-            known = steppers.get(id(code))
+            known = steppers.get(_address(code))
             if known is None:
                 stepper = self._stepper(rank, code, points, mine) if (points := points_in(code)) else None
-                known = steppers[id(code)] = (stepper, is_of_a_library(code), opening_of(code), code)
+                known = steppers[_address(code)] = (stepper, is_of_a_library(code), opening_of(code), code)
             stepper, is_librarys, opening, _ = known
             if stepper is None and opening is None:
                 return None
@@ -101,7 +102,7 @@ class _Interleaving:
             frame.f_trace = stepper  # first: then Python 3.13 begins with this very frame, not with the next
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self.n_frames += 1
-            self.frames[id(frame)] = self.n_frames
+            self.frames[_address(frame)] = self.n_frames
             return stepper
 
         return on_call
@@ -127,7 +128,7 @@ class _Interleaving:
             here = (rank, file, frame.f_lineno)
             if not lines or lines[-1] != here:
                 lines.append(here)
-            mine[-1].append((frames[id(frame)], code, at))
+            mine[-1].append((frames[_address(frame)], code, at))
             steps[is_librarys] += 1
             if steps[is_librarys] > limit:
                 self.endless = self.endless or here

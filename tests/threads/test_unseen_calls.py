@@ -26,9 +26,7 @@ TAKEN_AWAY = {
     "frame": "sys._getframe()",
     "lent frame": "inspect.currentframe()",
     "frame of logging": "logging.currentframe()",
-    "frame of a generator": "(n for n in ()).gi_frame",
     "referents": "gc.get_referents([])",
-    "code": "setattr(work, '__code__', (lambda shared, rank, note: None).__code__)",
     "memory": "ctypes.string_at(id(sys), 1)",
 }
 
@@ -58,8 +56,8 @@ def test_a_hook_is_not_added():
 
 
 def test_who_asks_by_an_event_of_that_name_is_not_run():
-    text = "type('Odd', (str,), {'__hash__': lambda self: print(1 / 0)})('tb_frame')"
-    assert raised_by(f"sys.audit('object.__getattr__', None, {text})") == ""
+    odd = "type('Odd', (), {'f_code': property(lambda self: 1 / 0)})()"
+    assert "PermissionError" in raised_by(f"sys.audit('sys._getframe', {odd})")
 
 
 def _logs(shared: dict, rank: int, note: object) -> None:

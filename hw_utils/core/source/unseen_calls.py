@@ -31,10 +31,6 @@ _BELOW_NOBODY = frozenset({  # done by code of libraries' that no code of a stud
     *("ctypes.cdata/buffer", "ctypes.string_at", "ctypes.addressof", "ctypes.PyObj_FromPtr"),
 })  # fmt: skip
 _BY_LIBRARIES = frozenset({"sys._getframe", "sys._current_frames", "sys._current_exceptions"})
-_NAMES = frozenset({  # frames have a tracer each
-    *(("object.__getattr__", name) for name in ("tb_frame", "gi_frame", "cr_frame", "ag_frame")),
-    *(("object.__setattr__", name) for name in ("__code__", "__defaults__", "__kwdefaults__")),
-})  # fmt: skip
 _LENDERS = frozenset({"currentframe", "<lambda>", "walk_stack", "walk_tb"})  # that give a frame to who calls them
 _RUNS_A_RANK = "_serve_one"
 
@@ -46,7 +42,6 @@ class _Rule(NamedTuple):
     starts: frozenset[str]
     below_nobody: frozenset[str]
     by_libraries: frozenset[str]
-    names: frozenset[tuple[str, str]]
     lenders: frozenset[str]
     runs_a_rank: str
     everywhere: bool  # or in ranks only
@@ -59,7 +54,6 @@ class _Rule(NamedTuple):
     native_id: Callable[[], int]
     getframe: Callable[[], FrameType]
     kind_of: type
-    text: type
     frame_kind: type
     method: type
     function: type
@@ -80,13 +74,12 @@ def refuse_unseen(
     (tells,) = (code for code in _telling.__code__.co_consts if isinstance(code, CodeType))
     in_thread = functools.lru_cache(maxsize=10_000)(lambda native_id: begins() if begins else None)
     del in_thread.__wrapped__
-    events = _STARTS | _NEVER | _BELOW_NOBODY | _BY_LIBRARIES | {event for event, _ in _NAMES}
     rule = _Rule(
-        events,
-        *(_STARTS, _BELOW_NOBODY, _BY_LIBRARIES, _NAMES, _LENDERS, _RUNS_A_RANK, everywhere, tuple(own)),
+        _STARTS | _NEVER | _BELOW_NOBODY | _BY_LIBRARIES,
+        *(_STARTS, _BELOW_NOBODY, _BY_LIBRARIES, _LENDERS, _RUNS_A_RANK, everywhere, tuple(own)),
         *(_library_of(packages()), _hook.__code__, (threading.__file__, via), tells, in_thread),
         *(_thread.get_native_id, sys._getframe),
-        *(type, str, FrameType, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
+        *(type, FrameType, MethodType, FunctionType, PermissionError, (STARTED, UNSEEN)),
     )
     sys.addaudithook(functools.partial(_hook, rule))
     if sys.version_info < (3, 12) and type(_thread.start_new_thread) is BuiltinFunctionType:
@@ -95,17 +88,13 @@ def refuse_unseen(
 
 
 def _hook(rule: _Rule, event: str, args: tuple) -> None:
-    if event not in rule[0]:  # first: `id` is one of Python's events, too, and is called at every step
+    if event not in rule[0]:  # first: the tracer's own `f_code` is one of Python's events, too
         return
-    (_, starts, below_nobody, by_libraries, names, lenders, runs_a_rank, everywhere, own, is_librarys, mine,
-     start, tells, begins, native_id, getframe, kind_of, text, frame_kind, method, function, refused,
-     said) = rule  # fmt: skip
-    is_named = event[:7] == "object." and kind_of(args[1]) is text and (event, args[1]) in names  # who asks is anybody
-    is_taken = is_named or event in by_libraries
-    if event[:7] == "object." and not is_named:
-        return
+    (_, starts, below_nobody, by_libraries, lenders, runs_a_rank, everywhere, own, is_librarys, mine, start, tells,
+     begins, native_id, getframe, kind_of, frame_kind, method, function, refused, said) = rule  # fmt: skip
     if event == "sys._getframe" and kind_of(args[0]) is frame_kind and args[0].f_code is mine:
         return
+    is_taken = event in by_libraries
     caller = getframe().f_back
     while caller is not None and caller.f_code is tells:
         caller = caller.f_back
