@@ -58,6 +58,7 @@ def run_ranks(
     world_size: int,
     prepare: Callable[[Any], None] | None = None,
     refuses: Callable[[int], bool] = lambda rank: False,
+    timeout_s: float = 8.0,
 ) -> dict[str, Any]:
     """Plain data of `worker(rank, context)` on every rank: results and calls, or the crash or hang it ended in.
 
@@ -69,6 +70,7 @@ def run_ranks(
             lambda rank, context: worker(rank, interface(context)),
             world_size,
             prepare and (lambda context: prepare(interface(context))),
+            timeout_s,
         )
     except Deadlock as error:
         return {"hang": str(error)}
