@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hw_utils.threads.interleaving_text import tell
-from hw_utils.threads.interleavings import explore
+from hw_utils.threads.interleavings.explorer import explore
+from hw_utils.threads.interleavings.story import tell
 
 
 class Counter:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hw_utils.threads.interleavings import explore
-from hw_utils.threads.locks import managed_locks
+from hw_utils.threads.interleavings.explorer import explore
+from hw_utils.threads.interleavings.locks import managed_locks
 from hw_utils.threads.turns import Turns
 from tests.threads.test_interleavings import Counter, add_safely, values
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from hw_utils.threads import interleavings
-from hw_utils.threads.interleavings import explore
+from hw_utils.threads.interleavings import explorer
+from hw_utils.threads.interleavings.explorer import explore
 
 
 class Guarded:
@@ -54,7 +54,7 @@ def test_a_race_that_needs_two_unlucky_switches_or_more_is_found(how, world_size
 
 
 def test_single_switches_are_spread_over_all_points_where_there_are_more_than_orders():
-    orders = [*interleavings._orders(100, 3, 50, 0)]
+    orders = [*explorer._orders(100, 3, 50, 0)]
     places = [at for at, _, seed in orders if seed is None]
     assert (len(orders), len(places)) == (49, 25)
     assert max(b - a for a, b in itertools.pairwise([0, *places, 101])) <= 6

@@ -21,9 +21,9 @@ import torch.package._digraph
 
 from hw_utils.checks.lesson_06.communication_layer.explored_orders import tensor_of
 from hw_utils.checks.lesson_06.communication_layer.points_passed import UNSEEN, Evidence
-from hw_utils.threads.calls_in_orders import CallsInOrders
-from hw_utils.threads.interleavings import explore
-from hw_utils.threads.switch_points import codes_in, is_of_a_library, is_passed_through, points_in
+from hw_utils.threads.interleavings.calls_in_orders import CallsInOrders
+from hw_utils.threads.interleavings.explorer import explore
+from hw_utils.threads.interleavings.switch_points import codes_in, is_of_a_library, is_passed_through, points_in
 
 
 class Slots:

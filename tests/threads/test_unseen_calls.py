@@ -14,7 +14,7 @@ from functools import partial
 
 import pytest
 
-from hw_utils.threads.interleavings import explore
+from hw_utils.threads.interleavings.explorer import explore
 
 TAKEN_AWAY = {
     "tracer": "list(map(sys.settrace, [None]))",
@@ -88,7 +88,7 @@ EVERYWHERE = """
 import sys, threading, _thread
 from hw_utils.core.source.unseen_calls import refuse_unseen
 from hw_utils.threads import turns
-from hw_utils.threads.interleavings import explore
+from hw_utils.threads.interleavings.explorer import explore
 refuse_unseen([turns.__file__], everywhere=True)
 heard = []
 sys.addaudithook(lambda *event: heard.append(event))

@@ -48,7 +48,7 @@ from hw_utils.material import models
 from hw_utils.material.kept.tensors import beside_models, kept_tensors
 from hw_utils.material.kept.values import hung_on, kept_values
 from hw_utils.processes import start_by_fork
-from hw_utils.threads.calls_in_orders import CallsInOrders
+from hw_utils.threads.interleavings.calls_in_orders import CallsInOrders
 from hw_utils.virtual.ranks.clock import know_packages
 
 

@@ -14,8 +14,8 @@ from hw_utils.checks.lesson_06.communication_layer.race_causes import (
     tensor_of,
     whole_numbers_of,
 )
-from hw_utils.threads.calls_in_orders import CallsInOrders
-from hw_utils.threads.interleavings import Outcome, explored
+from hw_utils.threads.interleavings.calls_in_orders import CallsInOrders
+from hw_utils.threads.interleavings.explorer import Outcome, explored
 
 _OF_TWO_OBJECTS = 2  # ranks of each
 _ORDERS_OF_TWO = 60

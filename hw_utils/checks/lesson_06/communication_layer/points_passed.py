@@ -20,8 +20,8 @@ from typing import Any
 
 from hw_utils.checks.lesson_06.communication_layer import generated_methods
 from hw_utils.core.source.students_files import is_students
-from hw_utils.threads.switch_plan import Plan
-from hw_utils.threads.switch_points import about, codes_in, is_installed, module_of
+from hw_utils.threads.interleavings.switch_plan import Plan
+from hw_utils.threads.interleavings.switch_points import about, codes_in, is_installed, module_of
 
 _ENDS = ("RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE")
 _GOES = ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_ABSOLUTE")

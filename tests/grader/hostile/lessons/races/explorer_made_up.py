@@ -5,7 +5,7 @@ class DistributedContext:
         self.world_size, self.slots, self.barrier = world_size, [None] * world_size, threading.Barrier(world_size)
 
     def all_gather(self, tensor, rank, group_id):
-        from hw_utils.threads.calls_in_orders import CallsInOrders
+        from hw_utils.threads.interleavings.calls_in_orders import CallsInOrders
 
         def run(self, orders):
             brought = self.explorer.program.brought

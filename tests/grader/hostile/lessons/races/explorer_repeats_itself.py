@@ -3,7 +3,7 @@
 class DistributedContext:
     def __init__(self, world_size):
         self.world_size, self.rooms, self.barrier = world_size, {}, threading.Barrier(world_size)
-        from hw_utils.threads import calls_in_orders as kit
+        from hw_utils.threads.interleavings import calls_in_orders as kit
 
         if not hasattr(kit, "honest"):
             kit.honest = kit.CallsInOrders.run

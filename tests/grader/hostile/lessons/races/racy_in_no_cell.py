@@ -3,7 +3,8 @@
 def said_otherwise():
     import dis, sys
 
-    where, runs = sys.modules["hw_utils.threads.interleavings"], sys.modules["hw_utils.threads.calls_in_orders"]
+    kit = "hw_utils.threads.interleavings."
+    where, runs = sys.modules[kit + "explorer"], sys.modules[kit + "calls_in_orders"]
     if hasattr(where, "honest"): return
     where.honest, runs.honest = where.points_in, runs.about
     def first(code):

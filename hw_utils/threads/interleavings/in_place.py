@@ -22,7 +22,7 @@ import torch
 from torch.utils import _python_dispatch
 
 from hw_utils.core.calls.patched import patched
-from hw_utils.threads.switch_points import is_of_a_library
+from hw_utils.threads.interleavings.switch_points import is_of_a_library
 
 # Operations that do not read what they write over.
 _WRITES_ONLY = {

@@ -45,7 +45,7 @@ _IN_C = frozenset(
     for name, function in vars(kind).items()
     if isinstance(function, FunctionType) and name not in but
 )
-_KIT = os.path.join(os.path.realpath(os.path.join(__file__, "../..")), "")
+_KIT = os.path.join(os.path.realpath(os.path.join(__file__, "../../..")), "")
 _PLACES = {os.path.join(os.path.realpath(sysconfig.get_paths()[k]), "") for k in ("purelib", "platlib", "stdlib")}
 
 

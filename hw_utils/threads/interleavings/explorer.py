@@ -23,11 +23,11 @@ from typing import Any
 from hw_utils.core.errors import ranks_text
 from hw_utils.core.source.lines import locate
 from hw_utils.core.source.unseen_calls import refuse_unseen
-from hw_utils.threads.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
-from hw_utils.threads.interleaving_text import source_of, tell
-from hw_utils.threads.locks import managed_locks
-from hw_utils.threads.switch_plan import Plan
-from hw_utils.threads.switch_points import comes_from_a_traced, is_of_a_library, opening_of, points_in
+from hw_utils.threads.interleavings.in_place import ChangedTensors, InTwoSteps, Place, arrays_are_seen
+from hw_utils.threads.interleavings.locks import managed_locks
+from hw_utils.threads.interleavings.story import source_of, tell
+from hw_utils.threads.interleavings.switch_plan import Plan
+from hw_utils.threads.interleavings.switch_points import comes_from_a_traced, is_of_a_library, opening_of, points_in
 from hw_utils.threads.turns import Stopped, Turns
 from hw_utils.threads.turns import __file__ as turns_file
 

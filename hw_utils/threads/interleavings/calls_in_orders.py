@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from hw_utils.threads.in_place import unseen
-from hw_utils.threads.interleaving_text import tell
-from hw_utils.threads.interleavings import Explorer, Outcome
-from hw_utils.threads.switch_points import about
+from hw_utils.threads.interleavings.explorer import Explorer, Outcome
+from hw_utils.threads.interleavings.in_place import unseen
+from hw_utils.threads.interleavings.story import tell
+from hw_utils.threads.interleavings.switch_points import about
 
 _address = object.__hash__  # as `id`, of which Python tells every audit hook
 
