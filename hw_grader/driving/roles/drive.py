@@ -52,16 +52,17 @@ def run_here() -> None:
 def rehearse() -> None:
     """Drives ranks once, in the parent of all drivers: what a first run looks up, and keeps, is there in each fork."""
     run_here()
-    sys.modules["hw_utils.simulate"].simulate(_meet, 2, echo=False)
+    sys.modules["hw_utils.simulate"].simulate(_meet, 2, (torch.ones(2),), echo=False)
 
 
-def _meet(rank: int, world_size: int) -> None:
-    tensor = torch.zeros(1)
+def _meet(rank: int, world_size: int, tensor: torch.Tensor) -> torch.Tensor:
     if rank == 0:
         dist.send(tensor, 1)
     else:
         dist.recv(tensor, 0)
+    (dist.isend if rank else dist.irecv)(tensor, 1 - rank).wait()
     dist.all_reduce(tensor)
+    return tensor
 
 
 def main(end: socket.socket) -> None:
