@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from hw_grader.driving.marshalling.call_channel import Forged, Line
 from hw_grader.driving.marshalling.exceptions import at_line, raise_again
-from hw_grader.driving.marshalling.lent_objects import Lent
+from hw_grader.driving.marshalling.lent_objects import Lent, is_everybodys
 from hw_grader.driving.marshalling.packed_values import Parcel, Unpacker
 from hw_grader.driving.marshalling.passes_elsewhere import tensors_in
 from hw_grader.driving.process_of_each_rank import PROCESS_OF_EACH_RANK
@@ -121,7 +121,7 @@ class Conversation:
         elif "pass" in message:
             self._reply(at_line(partial(self._pass, message, unpacker), message), [])
         elif "backward" in message:
-            outputs, inputs = self.session.passes.pop(message["backward"])
+            outputs, inputs, _ = self.session.passes.pop(message["backward"])
             (upstream,) = unpacker.unpack(message["given"])
             self._reply(at_line(partial(_gradients, outputs, inputs, upstream), message), [])
         elif "stepped" in message:
@@ -175,14 +175,17 @@ class Conversation:
             output = functional_call(module, state, tuple(args), options)
         outputs = [t for t in tensors_in(output) if t.requires_grad]
         if outputs:
-            self.session.passes[message["number"]] = outputs, inputs
+            self.session.passes[message["number"]] = outputs, inputs, list(unpacker.memory)
         return output, {name: state[name] for name, _ in module.named_buffers()}
 
     def _model_of(self, which: Any) -> nn.Module:
         """The lent model at [number, path], or the one that stands for the answer's own of a kind and number."""
         first, second = which
         if type(first) is int:
-            return self.lent.things[first].get_submodule(second)
+            module = self.lent.things[first].get_submodule(second)
+            if is_everybodys(type(module)):
+                raise Forged("the answer's process makes the passes of this one itself")
+            return module
         if second not in self.session.made:
             (kind,) = (kind for kind in self.session.kinds if kind.__name__ == first)
             with torch.random.fork_rng(devices=[]):

@@ -81,7 +81,8 @@ class Session:
         self.lent = Lent(of_number=self._object)
         self.works: list[tuple[Any, list]] = []
         self.groups: list[dist.ProcessGroup] = []
-        self.passes: dict[int, tuple[list, list]] = {}  # number -> outputs and inputs of a model's forward pass
+        # number -> of a model's forward pass: outputs, followed inputs, and the memory of all that came with it
+        self.passes: dict[int, tuple[list, list, list]] = {}
         self.far: dict[int, Any] = {}
         self.held = Held()
         self.made: dict[str, nn.Module] = {}  # models that the answer has made and the driver computes

@@ -41,6 +41,7 @@ from hw_grader.driving.marshalling.passes_elsewhere import run_elsewhere
 from hw_grader.driving.marshalling.tensor_lifetimes import Handed
 from hw_grader.driving.opened_answers import Answers, models_of, run_in_ranks_only
 from hw_grader.driving.roles.drive import remember_sources
+from hw_grader.sandbox.call_filter import no_more_filters
 from hw_grader.sandbox.jailed_process import fork_server
 from hw_grader.sandbox.messages import Wire
 from hw_utils.core.source.students_files import students_line
@@ -72,7 +73,9 @@ def main(end: socket.socket) -> None:
     if b"hw_utils" in blob:  # they may launch something themselves
         start_by_fork.adopt(fork_server(end.fileno()))
     if request["in_orders"]:
-        run_in_ranks_only(__file__)
+        run_in_ranks_only(__file__)  # each rank's thread has a filter of its own, which comes later
+    else:
+        no_more_filters()
     try:
         answers = Answers(blob)
     except Exception as error:

@@ -13,6 +13,7 @@ import sys
 import types
 from typing import Any
 
+from hw_grader.sandbox.call_filter import no_more_filters
 from hw_grader.sandbox.messages import MAX_BLOB_BYTES, Wire
 
 MAX_OUTPUT_CHARS = 100_000  # a cell
@@ -46,6 +47,7 @@ def main(end: socket.socket) -> None:
     """Serves requests until the grader hangs up."""
     wire = Wire(end)
     sys.argv = ["student"]
+    no_more_filters()
     cells = Cells(_shell)
     while True:
         try:
