@@ -52,15 +52,18 @@ _APART = 1e-3  # between the scores of one example and the next
 
 def _test_set(n_examples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and labels: the first third is right, so that no rank's share speaks for all; of drawn ones more or less
-    are, anywhere."""
+    are, anywhere. The second highest is close to the highest, and that of the label where this is not."""
     labels = torch.arange(n_examples) % 10
     is_right = torch.arange(n_examples) < (n_examples + 2) // 3
     if drawn_numbers.are_salted():
         of_eight = 1 + drawn_numbers.digits([1], "share").item() % 6
         is_right = torch.from_numpy(drawn_numbers.digits([n_examples], "right") < of_eight)
     guesses = torch.where(is_right, labels, (labels + 1) % 10)
-    scores = 1 + _APART * torch.arange(n_examples)
-    return nn.functional.one_hot(guesses, 10).float() * scores[:, None], labels
+    seconds = torch.where(is_right, (labels + 5) % 10, labels)
+    highest = 1 + _APART * torch.arange(n_examples)
+    scores = -2 * highest[:, None].expand(n_examples, 10)  # so the highest is not that of the largest size
+    scores = scores.scatter(1, seconds[:, None], highest[:, None] - _APART / 4)  # nor the only one above a threshold
+    return scores.scatter(1, guesses[:, None], highest[:, None]), labels
 
 
 def _shown(got: float, right: np.ndarray) -> str:

@@ -23,12 +23,15 @@ def marked_model(rank: int, dtype: str = "float32", tied: bool = False) -> nn.Mo
     """A model whose numbers name their rank: every tensor of rank r holds 10**r * [4/3, 7/3, ...].
 
     Its last weight is frozen: nobody trains it, and it is a parameter like the others. Its last buffer is one that
-    `state_dict()` leaves out, and a buffer like the others. tied: its first weight is another layer's, too.
+    `state_dict()` leaves out, and a buffer like the others. One layer has another inside it, and the model a parameter
+    of its own. tied: its first weight is another layer's, too.
     """
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
     if tied:
         model.append(nn.Linear(3, 2))
         model[3].weight = model[0].weight
+    model[2].add_module("inner", nn.Linear(2, 1))
+    model.register_parameter("bias", nn.Parameter(torch.zeros(2)))
     model[2].register_buffer(UNSAVED.rpartition(".")[2], torch.zeros(3), persistent=False)
     model.to(getattr(torch, dtype))[2].weight.requires_grad_(False)
     with torch.no_grad():
